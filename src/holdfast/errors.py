@@ -1,0 +1,131 @@
+"""Every error that Holdfast raises on purpose.
+
+    HoldfastError
+    ├── UsageError                 the call is wrong: the message names the fix
+    │   ├── PayloadInvalid         the payload cannot be stored as it is
+    │   ├── UnknownKind            nobody registered a handler for this kind
+    │   └── NotFound               there is no such row
+    ├── Refused                    the call is right, the moment is not (HTTP 409 and 503)
+    │   ├── LockBusy               somebody else holds the lock, and the job said `reject`
+    │   ├── IdempotencyConflict    the key was used before, for something else
+    │   ├── NotStale               only a job whose holder went silent can be recovered
+    │   ├── IllegalMove            this state does not lead there
+    │   └── Draining               new jobs of this kind are refused for now
+    ├── ClaimLost                  someone else owns this job now: stop, and write nothing
+    ├── CancelRequested            somebody asked this job to stop; a checkpoint says so
+    ├── OutcomeUnknown             the connection died during COMMIT and a re-read was not possible
+    └── DatabaseProblem            no database, or not one that we can use
+        ├── NoPostgres             neither an address, nor the wheel, nor system binaries
+        ├── WrongMajorVersion      the data folder belongs to another major version
+        ├── DataFolderInUse        another process owns this data folder
+        └── NotMigrated            the schema is missing or older than this code
+
+An error carries what its reader will ask for: the message says what happened and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Anything that Holdfast raises on purpose."""
+
+
+class UsageError(HoldfastError):
+    """The call is wrong: the message names the fix."""
+
+
+class PayloadInvalid(UsageError):
+    """The payload cannot be stored as it is."""
+
+
+class UnknownKind(UsageError):
+    """Nobody registered a handler for this kind."""
+
+    def __init__(self, kind: str, registered: list[str]) -> None:
+        known = ", ".join(sorted(registered)) or "none"
+        super().__init__(f"no handler for {kind}; registered: {known}; was the module imported?")
+        self.kind, self.registered = kind, registered
+
+
+class NotFound(UsageError):
+    """There is no such row."""
+
+
+class Refused(HoldfastError):
+    """The call is right, the moment is not."""
+
+
+class LockBusy(Refused):
+    """Somebody else holds the lock, and the job said `reject`."""
+
+    def __init__(self, key: str, holder: int | None) -> None:
+        held = f"job {holder}" if holder is not None else "another job"
+        super().__init__(f"lock {key!r} is held by {held}; wait for it to end, or enqueue with when_busy='wait'")
+        self.key, self.holder = key, holder
+
+
+class IdempotencyConflict(Refused):
+    """The key was used before, for something else."""
+
+    def __init__(self, key: str, job_id: int) -> None:
+        super().__init__(
+            f"idempotency key {key!r} already made job {job_id} with another kind or payload; use a new key"
+        )
+        self.key, self.job_id = key, job_id
+
+
+class NotStale(Refused):
+    """Only a job whose holder went silent can be recovered."""
+
+
+class IllegalMove(Refused):
+    """This state does not lead there."""
+
+
+class Draining(Refused):
+    """New jobs of this kind are refused for now."""
+
+    def __init__(self, kind: str, reason: str | None) -> None:
+        because = f": {reason}" if reason else ""
+        super().__init__(f"{kind} is being drained and takes no new jobs{because}; try again after it is resumed")
+        self.kind, self.reason = kind, reason
+
+
+class ClaimLost(HoldfastError):
+    """Someone else owns this job now: stop, and write nothing."""
+
+    def __init__(self, job_id: int, attempt_id: str, operation: str = "write") -> None:
+        super().__init__(f"{operation} refused: job {job_id} is no longer held under attempt {attempt_id}")
+        self.job_id, self.attempt_id, self.operation = job_id, attempt_id, operation
+
+
+class CancelRequested(HoldfastError):
+    """Somebody asked this job to stop; a checkpoint says so."""
+
+    def __init__(self, job_id: int, reason: str | None = None) -> None:
+        super().__init__(f"job {job_id} was asked to stop" + (f": {reason}" if reason else ""))
+        self.job_id, self.reason = job_id, reason
+
+
+class OutcomeUnknown(HoldfastError):
+    """The connection died during COMMIT and a re-read was not possible."""
+
+
+class DatabaseProblem(HoldfastError):
+    """No database, or not one that we can use."""
+
+
+class NoPostgres(DatabaseProblem):
+    """Neither an address, nor the wheel, nor system binaries."""
+
+
+class WrongMajorVersion(DatabaseProblem):
+    """The data folder belongs to another major version."""
+
+
+class DataFolderInUse(DatabaseProblem):
+    """Another process owns this data folder."""
+
+
+class NotMigrated(DatabaseProblem):
+    """The schema is missing or older than this code."""
