@@ -1,0 +1,1 @@
+"""Postgres: connections, the embedded server, LISTEN and the migrations."""

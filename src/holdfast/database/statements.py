@@ -1,0 +1,94 @@
+"""Run one logic on every kind of connection. Called by: `jobs/enqueue.py`, which must join the caller's transaction.
+
+The logic is a generator that yields statements and is sent their rows; the three small loops below drive it on a
+psycopg connection (async or sync) or on the one inside an SQLAlchemy session. So there is one logic and no twin of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Statement(NamedTuple):
+    """A statement with its parameters; with `copy` the rows are streamed into its COPY."""
+
+    sql: str
+    parameters: dict[str, Any] | None = None
+    copy: str | None = None
+
+
+Steps = Generator[Statement, list[tuple[Any, ...]], T]
+
+
+async def run_async(conn: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
+    try:
+        statement = next(steps)
+        while True:
+            async with conn.cursor(row_factory=tuple_row) as cursor:
+                if statement.copy is not None:
+                    async with cursor.copy(statement.sql) as copy:  # type: ignore[arg-type]
+                        await copy.write(statement.copy)
+                    rows: list[tuple[Any, ...]] = []
+                else:
+                    await cursor.execute(statement.sql, statement.parameters)  # type: ignore[arg-type]
+                    rows = await cursor.fetchall() if cursor.description else []
+            statement = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def run_sync(conn: psycopg.Connection[Any], steps: Steps[T]) -> T:
+    try:
+        statement = next(steps)
+        while True:
+            with conn.cursor(row_factory=tuple_row) as cursor:
+                if statement.copy is not None:
+                    with cursor.copy(statement.sql) as copy:  # type: ignore[arg-type]
+                        copy.write(statement.copy)
+                    rows: list[tuple[Any, ...]] = []
+                else:
+                    cursor.execute(statement.sql, statement.parameters)  # type: ignore[arg-type]
+                    rows = cursor.fetchall() if cursor.description else []
+            statement = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def connection_of(tx: Any) -> psycopg.AsyncConnection[Any] | psycopg.Connection[Any]:
+    """The psycopg connection behind what the caller calls its transaction, whatever that is."""
+    if isinstance(tx, (psycopg.AsyncConnection, psycopg.Connection)):
+        return tx
+    if hasattr(tx, "sync_session"):  # an AsyncSession: what waits in the session goes first, as before any query
+        await tx.flush()
+        tx = await tx.connection()
+    if hasattr(tx, "get_raw_connection"):  # an AsyncConnection of SQLAlchemy
+        return _psycopg_only((await tx.get_raw_connection()).driver_connection)
+    return connection_of_sync(tx)
+
+
+def connection_of_sync(tx: Any) -> psycopg.Connection[Any]:
+    """The same for a synchronous caller."""
+    if isinstance(tx, psycopg.Connection):
+        return tx
+    if hasattr(tx, "flush") and hasattr(tx, "connection"):  # a Session
+        tx.flush()
+        tx = tx.connection()
+    found = getattr(getattr(tx, "connection", None), "driver_connection", None)  # a Connection of SQLAlchemy
+    return _psycopg_only(found if found is not None else tx)  # type: ignore[return-value]
+
+
+def _psycopg_only(found: Any) -> psycopg.AsyncConnection[Any] | psycopg.Connection[Any]:
+    if isinstance(found, (psycopg.AsyncConnection, psycopg.Connection)):
+        return found
+    raise UsageError(
+        f"`tx` is a {type(found).__module__}.{type(found).__name__}; pass a psycopg connection, or an SQLAlchemy "
+        "session or connection whose address starts with postgresql+psycopg://"
+    )

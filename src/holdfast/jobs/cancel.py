@@ -1,0 +1,97 @@
+"""Stop jobs: any live state → cancelled, or a request if it runs. Called by: people, through the API and the command line.
+
+A running job is asked: its handler sees it at the next checkpoint, its worker at the next beat, and it ends in its own
+finish, with its locks held until it has really stopped. `force` does not wait: the fence falls at once, and whatever
+the handler still does is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.errors import IllegalMove, NotFound
+from holdfast.jobs.finish import Ended, untie
+from holdfast.jobs.model import JobId
+from holdfast.jobs.states import ENDED, State
+
+HOLD = "SELECT state, attempt_id::text, worker_id::text FROM holdfast.jobs WHERE id = %(id)s FOR UPDATE"
+REQUEST = """
+    UPDATE holdfast.jobs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()), cancel_reason = %(reason)s
+    WHERE id = %(id)s AND state = 'running'
+"""
+CANCEL = """
+    WITH cancelled AS (
+        UPDATE holdfast.jobs
+        SET state = 'cancelled', attempt_id = NULL, worker_id = NULL, deadline_at = NULL, waiting_for = NULL, run_after = NULL,
+            next_poll_at = NULL, finished_at = clock_timestamp(), cause = 'cancelled', error = %(reason)s
+        WHERE id = %(id)s AND state = %(state)s
+        RETURNING id, ties, slot_key, state, attempt_no, claimed_at
+    ), noted AS (
+        INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at, actor, reason)
+        SELECT id, 'cancel', state, attempt_no, %(attempt_id)s, %(worker_id)s,
+               CASE WHEN %(attempt_id)s::uuid IS NOT NULL THEN claimed_at END, %(actor)s, %(reason)s FROM cancelled
+    )
+    SELECT id, ties, slot_key, state FROM cancelled
+"""
+NOTE_REQUEST = """
+    INSERT INTO holdfast.history (job_id, move, state, attempt_no, actor, reason)
+    SELECT id, 'act', state, attempt_no, %(actor)s, 'cancel requested' || coalesce(': ' || %(reason)s, '')
+    FROM holdfast.jobs WHERE id = %(id)s
+"""
+
+
+async def cancel(
+    conn: psycopg.AsyncConnection[Any], job_id: JobId, *, actor: str, reason: str | None = None, force: bool = False
+) -> State:
+    """Cancel a job; the state it is in afterwards: `cancelled`, or `running` if it was asked and has yet to stop."""
+    parameters: dict[str, Any] = {"id": job_id, "actor": actor, "reason": reason}
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(HOLD, parameters)
+        row = await cursor.fetchone()
+        if row is None:
+            raise NotFound(f"there is no job {job_id}")
+        state, attempt_id, worker_id = State(row[0]), row[1], row[2]
+        if state in ENDED:
+            raise IllegalMove(f"job {job_id} is {state} already; what has ended cannot be cancelled")
+        if state is State.RUNNING and not force:
+            await cursor.execute(REQUEST, parameters)
+            await cursor.execute(NOTE_REQUEST, parameters)
+            return State.RUNNING
+        await cursor.execute(CANCEL, parameters | {"state": state, "attempt_id": attempt_id, "worker_id": worker_id})
+        ended = await cursor.fetchone()
+        assert ended is not None, "the row is held, so nobody can have moved it"
+        await untie(cursor, Ended(*ended), attempt_id)
+    return State.CANCELLED
+
+
+ABORT = """
+    UPDATE holdfast.pipelines SET aborted_at = coalesce(aborted_at, clock_timestamp()), reason = %(reason)s
+    WHERE id = %(pipeline_id)s
+"""
+LIVE_OF_PIPELINE = """
+    SELECT id FROM holdfast.jobs
+    WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted')
+    -- Those that wait go first: nothing new starts while the rest is being stopped.
+    ORDER BY state <> 'blocked', state <> 'pending', id
+"""
+
+
+async def abort(conn: psycopg.AsyncConnection[Any], pipeline_id: str, *, actor: str, reason: str | None = None) -> int:
+    """Cancel whatever of a pipeline is still alive; how many jobs were cancelled or asked to stop."""
+    parameters = {"pipeline_id": pipeline_id, "reason": reason}
+    touched = 0
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(ABORT, parameters)
+        if cursor.rowcount == 0:
+            raise NotFound(f"there is no pipeline {pipeline_id}")
+        await cursor.execute(LIVE_OF_PIPELINE, parameters)
+        for (job_id,) in await cursor.fetchall():
+            try:
+                await cancel(conn, job_id, actor=actor, reason=reason or "its pipeline was aborted")
+            except IllegalMove:  # it ended by itself, or with its parent a moment ago
+                continue
+            touched += 1
+    return touched

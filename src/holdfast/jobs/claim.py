@@ -1,0 +1,131 @@
+"""Take jobs: pending → running. Called by: the worker's loop, and in process by id.
+
+Every claim writes a fresh random `attempt_id` on the job's own row. It is the fence: whoever cannot show it, writes
+nothing. A claim also counts `attempt_no` up and draws a `fence_token` for systems outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.jobs import locks, slots
+from holdfast.jobs.model import CLAIM_COLUMNS, Claim, JobId, WorkerId
+
+# What every claim writes, to run as to poll.
+SET_CLAIMED = """state = 'running', attempt_id = gen_random_uuid(), attempt_no = attempt_no + 1,
+        fence_token = nextval('holdfast.fence_token'), worker_id = %(worker_id)s, claimed_at = clock_timestamp(),
+        deadline_at = clock_timestamp() + max_runtime"""
+
+# MATERIALIZED and not `id IN (SELECT … LIMIT …)`: a nested loop would run that sub-select again and claim too many.
+# One ordered index scan per queue and kind: a paused kind, or one that this worker does not know, is never walked over.
+# No clock is asked: a job whose time has not come is not on the index (see promote.py).
+# Jobs that need a lock or a slot are only named here (their attempt is null); CLAIM_TIED takes them one by one.
+CLAIM = f"""
+    WITH picked AS MATERIALIZED (
+        SELECT head.id, head.ties
+        FROM unnest(%(queues)s::text[]) AS q(queue)
+        CROSS JOIN unnest(%(kinds)s::text[]) AS k(kind)
+        CROSS JOIN LATERAL (
+            SELECT id, ties, priority FROM holdfast.jobs
+            WHERE state = 'pending' AND run_after IS NULL AND queue = q.queue AND kind = k.kind
+            ORDER BY priority, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ) AS head
+        WHERE NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (k.kind, '*') AND c.paused_at IS NOT NULL)
+        ORDER BY head.priority, head.id LIMIT %(limit)s
+    ), claimed AS (
+        UPDATE holdfast.jobs j SET {SET_CLAIMED}
+        FROM picked WHERE j.id = picked.id AND j.state = 'pending' AND j.ties & 3 = 0
+        RETURNING {CLAIM_COLUMNS}
+    )
+    SELECT * FROM claimed
+    UNION ALL
+    SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+           NULL, NULL
+    FROM picked WHERE ties & 3 <> 0
+"""
+
+CLAIM_BY_ID = f"""
+    WITH picked AS MATERIALIZED (
+        SELECT id, ties FROM holdfast.jobs
+        WHERE id = %(id)s AND state = 'pending' AND (run_after IS NULL OR run_after <= clock_timestamp())
+          AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (jobs.kind, '*') AND c.paused_at IS NOT NULL)
+        FOR UPDATE SKIP LOCKED
+    ), claimed AS (
+        UPDATE holdfast.jobs j SET {SET_CLAIMED}, run_after = NULL
+        FROM picked WHERE j.id = picked.id AND j.state = 'pending' AND j.ties & 3 = 0
+        RETURNING {CLAIM_COLUMNS}
+    )
+    SELECT * FROM claimed
+    UNION ALL
+    SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+           NULL, NULL
+    FROM picked WHERE ties & 3 <> 0
+"""
+
+HOLD_TIED = """
+    SELECT id, slot_key FROM holdfast.jobs
+    WHERE id = ANY (%(ids)s) AND state = 'pending' AND (run_after IS NULL OR run_after <= clock_timestamp())
+    ORDER BY priority, id FOR UPDATE SKIP LOCKED
+"""
+CLAIM_TIED = f"""
+    UPDATE holdfast.jobs j SET {SET_CLAIMED}, run_after = NULL, is_current = slot_key IS NOT NULL
+    WHERE id = ANY (%(ids)s) AND state = 'pending'
+    RETURNING {CLAIM_COLUMNS}
+"""
+
+
+async def claim(
+    conn: psycopg.AsyncConnection[Any],
+    worker_id: WorkerId,
+    *,
+    kinds: Sequence[str],
+    queues: Sequence[str] = ("default",),
+    limit: int = 10,
+) -> list[Claim]:
+    """Claim up to `limit` jobs, smallest priority first and oldest first within it. One statement, one commit."""
+    parameters = {"worker_id": worker_id, "kinds": list(kinds), "queues": list(queues), "limit": limit}
+    claims = await _claim(conn, CLAIM, parameters, worker_id)
+    assert len(claims) <= limit, f"claimed {len(claims)} jobs for a limit of {limit}"
+    return claims
+
+
+async def claim_by_id(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, job_id: JobId) -> Claim | None:
+    """Claim this very job, or None: unknown, ended, held, not due, blocked, paused, or just lost to somebody else."""
+    claims = await _claim(conn, CLAIM_BY_ID, {"worker_id": worker_id, "id": job_id}, worker_id)
+    return claims[0] if claims else None
+
+
+async def _claim(
+    conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any], worker_id: WorkerId
+) -> list[Claim]:
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(statement, parameters, prepare=True)  # type: ignore[arg-type]
+        rows = await cursor.fetchall()
+    tied = [row[0] for row in rows if row[3] is None]
+    if not tied:
+        return [Claim._make(row) for row in rows]
+    claims = [Claim._make(row) for row in rows if row[3] is not None]
+    return claims + await _claim_tied(conn, worker_id, tied)
+
+
+async def _claim_tied(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, ids: list[int]) -> list[Claim]:
+    """Claim those of these jobs that get their locks and their slot; the others are blocked, and woken by the holder's end.
+
+    A refused claim changes nothing but that: no attempt is counted, nobody else's row is touched.
+    """
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(HOLD_TIED, {"ids": ids})
+        candidates = dict(await cursor.fetchall())
+        free_slot = await slots.block_where_busy(cursor, candidates)
+        admitted = await locks.block_where_busy(cursor, free_slot)
+        if not admitted.jobs:
+            return []
+        await slots.demote_ended(cursor, [candidates[job_id] for job_id in admitted.jobs if candidates[job_id]])
+        await cursor.execute(CLAIM_TIED, {"ids": admitted.jobs, "worker_id": worker_id})  # type: ignore[arg-type]
+        claims = [Claim._make(row) for row in await cursor.fetchall()]
+        await locks.take(cursor, admitted, {claim.id: claim.attempt_id for claim in claims})
+        return claims

@@ -1,0 +1,66 @@
+"""Pause and drain, per kind or for all. Called by: people, through the API and the command line.
+
+A paused kind is not claimed; what waits, waits. A drained kind takes no new jobs; what is there, runs to its end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import tuple_row
+
+EVERYTHING = "*"
+
+PAUSE = """
+    INSERT INTO holdfast.controls (kind, paused_at, reason, actor)
+    VALUES (%(kind)s, clock_timestamp(), %(reason)s, %(actor)s)
+    ON CONFLICT (kind) DO UPDATE SET paused_at = coalesce(controls.paused_at, excluded.paused_at),
+        reason = excluded.reason, actor = excluded.actor
+"""
+DRAIN = """
+    INSERT INTO holdfast.controls (kind, drained_at, reason, actor)
+    VALUES (%(kind)s, clock_timestamp(), %(reason)s, %(actor)s)
+    ON CONFLICT (kind) DO UPDATE SET drained_at = coalesce(controls.drained_at, excluded.drained_at),
+        reason = excluded.reason, actor = excluded.actor
+"""
+RESUME = """
+    WITH resumed AS (DELETE FROM holdfast.controls WHERE kind = %(kind)s RETURNING kind)
+    SELECT count(*), pg_notify('holdfast', '') FROM resumed
+"""
+READ = "SELECT kind, paused_at IS NOT NULL, drained_at IS NOT NULL, reason, actor FROM holdfast.controls ORDER BY kind"
+
+
+class Control(NamedTuple):
+    """What operators have said about a kind."""
+
+    kind: str
+    paused: bool
+    drained: bool
+    reason: str | None
+    actor: str | None
+
+
+async def pause(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING, *, actor: str, reason: str | None = None) -> None:
+    """Claim no more jobs of this kind until it is resumed."""
+    await conn.execute(PAUSE, {"kind": kind, "actor": actor, "reason": reason})
+
+
+async def drain(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING, *, actor: str, reason: str | None = None) -> None:
+    """Take no new jobs of this kind until it is resumed."""
+    await conn.execute(DRAIN, {"kind": kind, "actor": actor, "reason": reason})
+
+
+async def resume(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> bool:
+    """Undo `pause` and `drain`; whether there was anything to undo."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(RESUME, {"kind": kind})
+        row = await cursor.fetchone()
+    return row is not None and row[0] > 0
+
+
+async def controls(conn: psycopg.AsyncConnection[Any]) -> list[Control]:
+    """Everything that is paused or drained."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(READ)
+        return [Control(*row) for row in await cursor.fetchall()]

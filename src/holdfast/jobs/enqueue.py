@@ -1,0 +1,317 @@
+"""Make jobs: → pending | blocked. Called by: clients, `pipelines.py`, and `finish.py` for a job's children.
+
+Everything happens in the caller's transaction: the job exists if and only if that transaction commits. Nothing here
+waits for a running job: a lock or slot that may be busy is looked at by the claim, in a short transaction of its own.
+The one exception is a lock with `reject`, whose whole point is to know now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from holdfast.database import arrays
+from holdfast.database.statements import Statement, Steps, connection_of, connection_of_sync, run_async, run_sync
+from holdfast.errors import Draining, IdempotencyConflict, LockBusy, NotFound
+from holdfast.jobs.model import LOCKS, SLOT, Enqueued, JobId, NewJob
+from holdfast.jobs.payload import refuse_bad_text, to_json
+from holdfast.jobs.states import State
+
+CHANNEL = "holdfast"
+
+ENQUEUE = """
+    INSERT INTO holdfast.jobs (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
+        run_after, state, waiting_for, ties, idempotency_key, unique_key, unique_while, slot_key,
+        pipeline_id, parent_id, step, parents_left, if_parent_fails)
+    SELECT %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s, %(max_runtime)s,
+        -- A time that has passed is no delay: null keeps the job on the claim index.
+        (SELECT due FROM (SELECT coalesce(%(due_at)s, clock_timestamp() + %(delay)s::interval)) AS d(due)
+         WHERE due > clock_timestamp()),
+        %(state)s, %(waiting_for)s, %(ties)s, %(idempotency_key)s, %(unique_key)s, %(unique_while)s, %(slot_key)s,
+        %(pipeline_id)s, %(parent_id)s, %(step)s, %(parents_left)s, %(if_parent_fails)s
+    WHERE NOT EXISTS (SELECT FROM holdfast.controls WHERE kind IN (%(kind)s, '*') AND drained_at IS NOT NULL)
+    -- Every unique index is meant: whichever refuses, the twin that stands in the way is looked up afterwards.
+    ON CONFLICT DO NOTHING
+    RETURNING id, CASE WHEN %(hint)s THEN pg_notify('holdfast', queue) END
+"""
+
+# Held until the caller commits: a claim skips the row, so the twin cannot start before the caller's data is there.
+# That is what makes "one is waiting already" a promise that this trigger will be seen by its run.
+HOLD_WAITING_TWIN = """
+    SELECT id FROM holdfast.jobs
+    WHERE state IN ('blocked', 'pending')
+      AND ((slot_key = %(slot_key)s AND NOT is_current) OR (kind = %(kind)s AND unique_key = %(unique_key)s))
+    ORDER BY id LIMIT 1 FOR UPDATE
+"""
+FIND_LIVE_TWIN = """
+    SELECT id FROM holdfast.jobs
+    WHERE kind = %(kind)s AND unique_key = %(unique_key)s AND state IN ('blocked', 'pending', 'running', 'submitted')
+    ORDER BY id LIMIT 1
+"""
+FIND_BY_IDEMPOTENCY_KEY = """
+    SELECT id, payload = %(payload)s::jsonb FROM holdfast.jobs
+    WHERE kind = %(kind)s AND idempotency_key = %(idempotency_key)s
+"""
+FIND_CHILD = "SELECT id FROM holdfast.jobs WHERE parent_id = %(parent_id)s AND step = %(step)s"
+FIND_DRAIN = """
+    SELECT kind, reason FROM holdfast.controls
+    WHERE kind = ANY (%(kinds)s) AND drained_at IS NOT NULL ORDER BY kind DESC LIMIT 1
+"""
+
+# Marking the parents locks them against their own finish, so that none can end unseen between here and our commit.
+TIE_TO_PARENTS = """
+    WITH parents AS MATERIALIZED (
+        SELECT id, state FROM holdfast.jobs WHERE id = ANY (%(after)s) ORDER BY id FOR UPDATE
+    ), tied AS (
+        UPDATE holdfast.jobs j SET ties = ties | 4 FROM parents p
+        WHERE j.id = p.id AND p.state NOT IN ('completed', 'failed', 'cancelled')
+    )
+    SELECT id, state FROM parents
+"""
+ADD_DEPENDENCIES = """
+    INSERT INTO holdfast.dependencies (parent_id, job_id) SELECT unnest(%(after)s::bigint[]), %(job_id)s
+"""
+
+WANT_LOCK = """
+    INSERT INTO holdfast.lock_wants (job_id, key, most, when_busy, priority)
+    VALUES (%(job_id)s, %(key)s, %(most)s, %(when_busy)s, %(priority)s)
+"""
+HOLD_LOCK_KEY = """
+    INSERT INTO holdfast.lock_keys (key) VALUES (%(key)s) ON CONFLICT (key) DO UPDATE SET key = excluded.key
+"""
+# After HOLD_LOCK_KEY, and as a statement of its own so that it sees what the previous holder of the row committed.
+TAKE_LOCK_NOW = """
+    INSERT INTO holdfast.lock_holders (key, permit, most, job_id)
+    SELECT %(key)s, free.permit, %(most)s, %(job_id)s
+    FROM (SELECT count(*) AS holders, min(most) AS least FROM holdfast.lock_holders WHERE key = %(key)s) AS held,
+         LATERAL (SELECT permit FROM generate_series(1, held.holders + 1) AS permit
+                  WHERE permit NOT IN (SELECT h.permit FROM holdfast.lock_holders h WHERE h.key = %(key)s)
+                  ORDER BY permit LIMIT 1) AS free
+    WHERE held.holders < least(held.least, %(most)s) OR (held.least IS NULL AND %(most)s::int IS NULL)
+    RETURNING permit
+"""
+FIND_LOCK_HOLDER = "SELECT job_id FROM holdfast.lock_holders WHERE key = %(key)s ORDER BY permit LIMIT 1"
+
+RESERVE_IDS = "SELECT nextval('holdfast.jobs_id_seq') FROM generate_series(1, %(count)s)"
+READ_CLOCK = "SELECT clock_timestamp()"
+COPY_JOBS = """
+    COPY holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
+        run_after, pipeline_id, parent_id, step) FROM STDIN
+"""
+NOTIFY = "SELECT pg_notify('holdfast', queue) FROM unnest(%(queues)s::text[]) AS queue"
+
+
+async def enqueue(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
+    """Make one job in the transaction of `conn`: a psycopg connection, or an SQLAlchemy session or connection.
+
+    With `hint`, idle workers are told when the transaction commits; without, they find the job by themselves.
+    """
+    return (await _run(conn, _enqueue_many([job], hint), in_one=not job.is_plain))[0]
+
+
+async def enqueue_many(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> list[Enqueued]:
+    """Make many jobs in the transaction of `conn`, in their order; plain ones go in by COPY."""
+    return await _run(conn, _enqueue_many(jobs, hint), in_one=True)
+
+
+def enqueue_sync(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
+    """`enqueue` for a caller without an event loop."""
+    return _run_sync(conn, _enqueue_many([job], hint), in_one=not job.is_plain)[0]
+
+
+def enqueue_many_sync(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> list[Enqueued]:
+    """`enqueue_many` for a caller without an event loop."""
+    return _run_sync(conn, _enqueue_many(jobs, hint), in_one=True)
+
+
+async def _run(tx: Any, steps: Steps[list[Enqueued]], *, in_one: bool) -> list[Enqueued]:
+    conn = await connection_of(tx)
+    if isinstance(conn, psycopg.Connection):
+        return _run_sync(conn, steps, in_one=in_one)
+    if in_one and _is_idle(conn):
+        async with conn.transaction():
+            return await run_async(conn, steps)
+    return await run_async(conn, steps)
+
+
+def _run_sync(tx: Any, steps: Steps[list[Enqueued]], *, in_one: bool) -> list[Enqueued]:
+    conn = connection_of_sync(tx)
+    if in_one and _is_idle(conn):
+        with conn.transaction():
+            return run_sync(conn, steps)
+    return run_sync(conn, steps)
+
+
+def _is_idle(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
+    """Whether nobody made a transaction yet: then several statements need one of our own, all or nothing."""
+    return conn.autocommit and conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The logic, as steps that any driver can run
+# ---------------------------------------------------------------------------------------------------------------------
+
+WORTH_A_COPY = 50
+
+
+def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[list[Enqueued]]:
+    payloads = [to_json(job.payload) for job in jobs]  # all of them are checked before the first is written
+    if len(jobs) >= WORTH_A_COPY and all(job.is_plain for job in jobs):
+        return (yield from _copy(jobs, payloads, hint))
+    made = []
+    for job, payload in zip(jobs, payloads, strict=True):
+        made.append((yield from _enqueue_one(job, payload, hint)))
+    return made
+
+
+def _enqueue_one(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
+    for text, what in ((job.kind, "kind"), (job.queue, "queue"), (job.idempotency_key, "idempotency key"),
+                       (job.unique_key, "unique key"), (job.slot_key, "slot key"), (job.step, "step")):  # fmt: skip
+        refuse_bad_text(text, what)
+    parents_left = (yield from _tie_to_parents(job)) if job.after else 0
+    parameters = _parameters(job, payload, parents_left, hint)
+    while True:
+        twin = None if job.is_plain else (yield from _find_twin(job, parameters))
+        if twin is not None:
+            return Enqueued(JobId(twin), created=False)
+        rows = yield Statement(ENQUEUE, parameters)
+        if rows:
+            job_id = JobId(rows[0][0])
+            break
+        yield from _refuse_if_draining([job.kind])
+        if job.parent_id is not None:
+            child = yield Statement(FIND_CHILD, parameters)
+            if child:
+                return Enqueued(JobId(child[0][0]), created=False)
+        # A twin was made, or ended, between the look and the insert: look again.
+    if job.locks:
+        yield from _want_locks(job, job_id)
+    if job.after:
+        yield Statement(ADD_DEPENDENCIES, {"after": list(dict.fromkeys(job.after)), "job_id": job_id})
+    return Enqueued(job_id, created=True)
+
+
+def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dict[str, Any]:
+    blocked = parents_left > 0
+    return {
+        "kind": job.kind,
+        "queue": job.queue,
+        "priority": job.priority,
+        "payload": payload,
+        "kind_version": job.kind_version,
+        "max_attempts": job.max_attempts,
+        "max_crashes": job.max_crashes,
+        "max_runtime": job.max_runtime,
+        "due_at": job.run_after if isinstance(job.run_after, datetime) else None,
+        "delay": job.run_after if isinstance(job.run_after, timedelta) else None,
+        "state": State.BLOCKED if blocked else State.PENDING,
+        "waiting_for": "parents" if blocked else None,
+        "ties": (LOCKS if job.locks else 0) | (SLOT if job.slot_key else 0),
+        "idempotency_key": job.idempotency_key,
+        "unique_key": job.unique_key,
+        "unique_while": job.unique_while if job.unique_key else None,
+        "slot_key": job.slot_key,
+        "pipeline_id": job.pipeline_id,
+        "parent_id": job.parent_id,
+        "step": job.step,
+        "parents_left": parents_left,
+        "if_parent_fails": job.if_parent_fails,
+        "hint": hint and not blocked,
+    }
+
+
+def _find_twin(job: NewJob, parameters: dict[str, Any]) -> Steps[int | None]:
+    if job.idempotency_key:
+        rows = yield Statement(FIND_BY_IDEMPOTENCY_KEY, parameters)
+        if rows:
+            job_id, same_payload = rows[0]
+            if not same_payload:
+                raise IdempotencyConflict(job.idempotency_key, job_id)
+            return int(job_id)
+    if job.unique_key or job.slot_key:
+        rows = yield Statement(HOLD_WAITING_TWIN, parameters)
+        if not rows and job.unique_key and job.unique_while == "live":
+            rows = yield Statement(FIND_LIVE_TWIN, parameters)
+        if rows:
+            return int(rows[0][0])
+    return None
+
+
+def _tie_to_parents(job: NewJob) -> Steps[int]:
+    """How many parents are still to end. A parent that cannot complete any more decides now."""
+    wanted = sorted(set(job.after))
+    rows = yield Statement(TIE_TO_PARENTS, {"after": wanted})
+    missing = set(wanted) - {row[0] for row in rows}
+    if missing:
+        raise NotFound(f"no job with id {', '.join(map(str, sorted(missing)))} to wait for; enqueue the parents first")
+    spoilt = [row[0] for row in rows if row[1] in (State.FAILED, State.CANCELLED)]
+    if spoilt and job.if_parent_fails == "cancel":
+        raise NotFound(f"parent {spoilt[0]} has already failed, so this job could never run; use if_parent_fails='run'")
+    return sum(row[1] not in (State.COMPLETED, State.FAILED, State.CANCELLED) for row in rows)
+
+
+def _want_locks(job: NewJob, job_id: JobId) -> Steps[None]:
+    for lock in sorted(job.locks, key=lambda lock: lock.key):  # one order for everybody: no deadlocks
+        parameters = {
+            "job_id": job_id,
+            "key": lock.key,
+            "most": lock.most,
+            "when_busy": lock.when_busy,
+            "priority": job.priority,
+        }
+        refuse_bad_text(lock.key, "lock key")
+        yield Statement(WANT_LOCK, parameters)
+        if lock.when_busy == "reject":
+            yield Statement(HOLD_LOCK_KEY, parameters)
+            if not (yield Statement(TAKE_LOCK_NOW, parameters)):
+                holder = yield Statement(FIND_LOCK_HOLDER, parameters)
+                raise LockBusy(lock.key, holder[0][0] if holder else None)
+
+
+def _refuse_if_draining(kinds: Sequence[str]) -> Steps[None]:
+    rows = yield Statement(FIND_DRAIN, {"kinds": [*kinds, "*"]})
+    if rows:
+        raise Draining(kinds[0] if rows[0][0] == "*" else rows[0][0], rows[0][1])
+
+
+def _copy(jobs: Sequence[NewJob], payloads: list[str], hint: bool) -> Steps[list[Enqueued]]:
+    kinds, queues = {job.kind for job in jobs}, {job.queue for job in jobs}
+    for text in kinds | queues:
+        refuse_bad_text(text, "kind or queue")
+    yield from _refuse_if_draining(sorted(kinds))
+    ids = yield Statement(RESERVE_IDS, {"count": len(jobs)})
+    now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
+    lines = [
+        f"{row[0]}\t{_copy_head(job)}\t{_escaped(payload)}\t{_copy_tail(job, now)}"
+        for row, job, payload in zip(ids, jobs, payloads, strict=True)
+    ]
+    yield Statement(COPY_JOBS, copy="\n".join(lines) + "\n")
+    if hint:
+        yield Statement(NOTIFY, {"queues": arrays.of_texts(sorted(queues))})
+    return [Enqueued(JobId(row[0]), created=True) for row in ids]
+
+
+def _copy_head(job: NewJob) -> str:
+    return f"{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}"
+
+
+def _copy_tail(job: NewJob, now: datetime) -> str:
+    due = now + job.run_after if isinstance(job.run_after, timedelta) else job.run_after
+    optional = (
+        None if job.max_runtime is None else f"{job.max_runtime.total_seconds()} s",
+        None if due is None or due <= now else due.isoformat(),
+        job.pipeline_id,
+        job.parent_id,
+        None if job.step is None else _escaped(job.step),
+    )
+    rest = "\t".join(["\\N" if value is None else str(value) for value in optional])
+    return f"{job.kind_version}\t{job.max_attempts}\t{job.max_crashes}\t{rest}"
+
+
+def _escaped(text: str) -> str:
+    if "\\" not in text and "\t" not in text and "\n" not in text and "\r" not in text:
+        return text
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")

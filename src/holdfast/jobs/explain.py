@@ -1,0 +1,205 @@
+"""Why is this job not running? In one sentence, with who holds what and until when. Called by: people, everywhere.
+
+Facts are read in two statements; the sentence is made by a pure function, so that every case can be tested as a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row, tuple_row
+
+from holdfast.errors import NotFound
+from holdfast.jobs.model import JobId
+
+FACTS = """
+    SELECT j.id, j.kind, j.queue, j.state, j.waiting_for, j.attempt_no, j.errors, j.max_attempts, j.crashes, j.max_crashes,
+        j.cause, j.error, j.parents_left, j.message, j.poll_count,
+        j.run_after - clock_timestamp() AS due_in,
+        clock_timestamp() - j.claimed_at AS running_for,
+        j.next_poll_at - clock_timestamp() AS poll_in,
+        clock_timestamp() - j.finished_at AS ended_ago,
+        j.cancel_requested_at IS NOT NULL AS cancelling,
+        w.name AS worker, w.lease_until - clock_timestamp() AS lease_left,
+        c.kind AS paused_as, c.reason AS pause_reason, c.actor AS pause_actor,
+        (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL AND a.queue = j.queue
+            AND a.kind = j.kind AND (a.priority, a.id) < (j.priority, j.id) LIMIT 1001) AS few) AS ahead,
+        (SELECT count(*) FROM holdfast.workers w WHERE w.lease_until > clock_timestamp()) AS workers_alive
+    FROM holdfast.jobs j
+    LEFT JOIN holdfast.workers w ON w.id = j.worker_id
+    LEFT JOIN holdfast.controls c ON c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL
+    WHERE j.id = %(id)s ORDER BY c.kind DESC LIMIT 1
+"""
+WAITS_FOR_LOCK = """
+    SELECT w.key, h.job_id, other.kind, worker.name, worker.lease_until - clock_timestamp(),
+           (SELECT count(*) FROM (SELECT FROM holdfast.lock_wants o WHERE o.key = w.key AND o.waiting
+              AND (o.priority, o.job_id) < (w.priority, w.job_id) LIMIT 1001) AS few)
+    FROM holdfast.lock_wants w
+    LEFT JOIN holdfast.lock_holders h ON h.key = w.key
+    LEFT JOIN holdfast.jobs other ON other.id = h.job_id
+    LEFT JOIN holdfast.workers worker ON worker.id = other.worker_id
+    WHERE w.job_id = %(id)s AND w.waiting ORDER BY h.taken_at LIMIT 1
+"""
+WAITS_FOR_SLOT = """
+    SELECT other.slot_key, other.id, other.kind, worker.name, worker.lease_until - clock_timestamp(), 0
+    FROM holdfast.jobs j JOIN holdfast.jobs other ON other.slot_key = j.slot_key AND other.is_current
+    LEFT JOIN holdfast.workers worker ON worker.id = other.worker_id
+    WHERE j.id = %(id)s
+"""
+WAITS_FOR_PARENTS = """
+    SELECT p.id, p.kind, p.state FROM holdfast.dependencies d JOIN holdfast.jobs p ON p.id = d.parent_id
+    WHERE d.job_id = %(id)s AND p.state IN ('blocked', 'pending', 'running', 'submitted') ORDER BY p.id LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that the sentence may need."""
+
+    id: int
+    kind: str
+    queue: str
+    state: str
+    waiting_for: str | None
+    attempt_no: int
+    errors: int
+    max_attempts: int
+    crashes: int
+    max_crashes: int
+    cause: str | None
+    error: str | None
+    parents_left: int
+    message: str | None
+    poll_count: int
+    due_in: timedelta | None
+    running_for: timedelta | None
+    poll_in: timedelta | None
+    ended_ago: timedelta | None
+    cancelling: bool
+    worker: str | None
+    lease_left: timedelta | None
+    paused_as: str | None
+    pause_reason: str | None
+    pause_actor: str | None
+    ahead: int
+    workers_alive: int
+
+
+async def explain(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> str:
+    """One sentence that says why the job is where it is, and what happens next."""
+    async with conn.cursor(row_factory=class_row(Facts)) as cursor:
+        await cursor.execute(FACTS, {"id": job_id})
+        facts = await cursor.fetchone()
+    if facts is None:
+        raise NotFound(f"there is no job {job_id}")
+    holder = parent = None
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        if facts.waiting_for in ("lock", "slot"):
+            await cursor.execute(WAITS_FOR_LOCK if facts.waiting_for == "lock" else WAITS_FOR_SLOT, {"id": job_id})
+            holder = await cursor.fetchone()
+        elif facts.waiting_for == "parents":
+            await cursor.execute(WAITS_FOR_PARENTS, {"id": job_id})
+            parent = await cursor.fetchone()
+    return sentence(facts, holder, parent)
+
+
+def sentence(facts: Facts, holder: tuple[Any, ...] | None = None, parent: tuple[Any, ...] | None = None) -> str:
+    """The sentence that these facts make. Pure."""
+    match facts.state:
+        case "blocked":
+            return _blocked(facts, holder, parent)
+        case "pending":
+            return _pending(facts)
+        case "running":
+            return _running(facts)
+        case "submitted":
+            when = "now" if _over(facts.poll_in) else f"in {_span(facts.poll_in)}"
+            return f"An external engine works on it; it is asked again {when} (look {facts.poll_count})."
+        case "failed" if facts.crashes >= facts.max_crashes:
+            return (
+                f"Quarantined {_span(facts.ended_ago)} ago: it took its process down {_times(facts.crashes)}, the last time "
+                f"by {facts.cause or 'an unknown cause'}; run it again once that is mended."
+            )
+        case "failed":
+            return (
+                f"Failed {_span(facts.ended_ago)} ago after {_count(facts.errors, 'error')} of {facts.max_attempts} allowed: "
+                f"{_short(facts.error)}"
+            )
+        case "cancelled":
+            return f"Cancelled {_span(facts.ended_ago)} ago{_because(facts.error)}."
+        case _:
+            return f"Completed {_span(facts.ended_ago)} ago in attempt {facts.attempt_no}."
+
+
+def _blocked(facts: Facts, holder: tuple[Any, ...] | None, parent: tuple[Any, ...] | None) -> str:
+    if facts.waiting_for == "parents":
+        named = f", next job {parent[0]} ({parent[1]}), which is {parent[2]}" if parent else ""
+        return f"It waits for {_count(facts.parents_left, 'parent')} to end{named}."
+    what = "lock" if facts.waiting_for == "lock" else "slot"
+    if holder is None or holder[1] is None:
+        key = f" {holder[0]!r}" if holder else ""
+        return f"It waits for {what}{key}, which is free: it goes on with the next sweep, in a few seconds."
+    key, job_id, kind, worker, lease_left, ahead = holder
+    held = f"job {job_id} ({kind}) holds it"
+    if worker is not None and _over(lease_left):
+        held += f" on {worker}, which went silent: it is taken from there with the next sweep"
+    elif worker is not None:
+        held += f" on {worker}, whose lease is renewed until it ends and runs for another {_span(lease_left)}"
+    line = f"; {_count(ahead, 'job')} wait before it" if ahead else ""
+    return f"It waits for {what} {key!r}: {held}{line}."
+
+
+def _pending(facts: Facts) -> str:
+    if facts.paused_as is not None:
+        what = "everything" if facts.paused_as == "*" else facts.paused_as
+        by = f" by {facts.pause_actor}" if facts.pause_actor else ""
+        return f"It could run, but {what} is paused{by}{_because(facts.pause_reason)}; resume it to go on."
+    if facts.due_in is not None and not _over(facts.due_in):
+        why = f" after {_count(facts.errors, 'error')}, the last: {_short(facts.error)}" if facts.errors else ""
+        return f"It runs in {_span(facts.due_in)}{why}{'' if facts.errors else '.'}"
+    if facts.workers_alive == 0:
+        return f"It is ready, but no worker is alive; start one for queue {facts.queue!r}."
+    if facts.ahead:
+        more = "more than 1,000" if facts.ahead > 1000 else f"{facts.ahead:,}"
+        return f"It is ready; {more} {facts.kind} jobs in queue {facts.queue!r} are ahead of it."
+    return f"It is ready and next in queue {facts.queue!r}; is a worker there that runs {facts.kind}?"
+
+
+def _running(facts: Facts) -> str:
+    if _over(facts.lease_left):
+        return f"Attempt {facts.attempt_no} ran on {facts.worker}, which went silent; it is rescued with the next sweep."
+    told = f": {facts.message}" if facts.message else ""
+    asked = "; it was asked to stop" if facts.cancelling else ""
+    return f"It runs: attempt {facts.attempt_no} on {facts.worker}, for {_span(facts.running_for)}{asked}{told}."
+
+
+def _over(left: timedelta | None) -> bool:
+    return left is None or left <= timedelta(0)
+
+
+def _span(length: timedelta | None) -> str:
+    seconds = max(0.0, length.total_seconds()) if length is not None else 0.0
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
+def _because(reason: str | None) -> str:
+    return f": {_short(reason)}" if reason else ""
+
+
+def _short(text: str | None) -> str:
+    return (text or "no reason was given").strip().splitlines()[-1][:200]

@@ -1,0 +1,173 @@
+"""End an attempt: running → completed | failed | cancelled | pending | submitted, only under its own attempt id.
+
+Called by: the worker, for every outcome. Two ways lead out. Plain completions, which are nearly all, go in batches: one
+statement, one commit, history included. Everything else is one transaction with the whole story: the fence, the locks,
+the slot, the dependants, the effects, the children and the caller's `publish`, together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import tuple_row
+from psycopg.types.json import Jsonb
+
+from holdfast.database import arrays
+from holdfast.errors import ClaimLost
+from holdfast.jobs import effects, locks, pipelines, slots
+from holdfast.jobs.enqueue import enqueue_many
+from holdfast.jobs.model import DEPENDANTS, EFFECTS, LOCKS, SLOT, AttemptId, Claim, JobId
+from holdfast.jobs.outcome import End
+from holdfast.jobs.payload import to_json
+from holdfast.jobs.states import ENDED, State, is_legal
+
+Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
+
+# Guarded on the row itself by id and attempt, and by nothing else that the planner could start from: a condition on
+# the state beside it made it scan the whole table when the statistics had seen no running job.
+# `ties = 0` asks that nothing came to hang on the job meanwhile; if something did, FINISH takes it with all it needs.
+COMPLETE_PLAIN = """
+    WITH ended AS (
+        UPDATE holdfast.jobs j
+        SET state = 'completed', attempt_id = NULL, worker_id = NULL, finished_at = clock_timestamp(), result = mine.result
+        FROM unnest(%(ids)s::bigint[], %(attempts)s::uuid[], %(results)s::jsonb[]) AS mine(id, attempt_id, result)
+        WHERE j.id = mine.id AND j.attempt_id = mine.attempt_id AND j.ties = 0
+        RETURNING j.id, mine.attempt_id, j.attempt_no, j.claimed_at
+    )
+    INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at)
+    SELECT id, 'complete', 'completed', attempt_no, attempt_id, %(worker_id)s, claimed_at FROM ended
+    RETURNING job_id
+"""
+
+
+async def complete_plain(
+    conn: psycopg.AsyncConnection[Any], claims: Sequence[Claim], results: Sequence[str | None]
+) -> set[JobId]:
+    """Complete a batch, each row fenced by itself; the ids that were. The rest is either lost or tied: see `finish`."""
+    parameters = {
+        "ids": arrays.of_words([claim.id for claim in claims]),
+        "attempts": arrays.of_words([claim.attempt_id for claim in claims]),
+        "results": arrays.of_texts(results) if any(results) else "{}",
+        "worker_id": claims[0].worker_id,
+    }
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(COMPLETE_PLAIN, parameters, prepare=True)
+        return {row[0] for row in await cursor.fetchall()}
+
+
+FINISH = """
+    WITH ended AS (
+        UPDATE holdfast.jobs j
+        SET state = %(state)s, attempt_id = NULL, worker_id = NULL, deadline_at = NULL,
+            run_after = CASE WHEN %(state)s = 'pending' AND %(delay)s::interval > interval '0'
+                             THEN clock_timestamp() + %(delay)s::interval END,
+            finished_at = CASE WHEN %(ended)s THEN clock_timestamp() END,
+            errors = errors + %(errors)s, error = coalesce(%(error)s, error), cause = coalesce(%(cause)s, cause),
+            result = %(result)s,
+            handle = CASE WHEN %(state)s = 'submitted' THEN %(handle)s::jsonb
+                          WHEN %(state)s = 'pending' THEN NULL ELSE handle END,
+            poll_count = CASE WHEN %(state)s = 'submitted' THEN %(poll_count)s
+                              WHEN %(state)s = 'pending' THEN 0 ELSE poll_count END,
+            next_poll_at = CASE WHEN %(state)s = 'submitted' THEN clock_timestamp() + %(delay)s::interval END,
+            submitted_at = CASE WHEN %(state)s = 'submitted' THEN coalesce(submitted_at, clock_timestamp()) END
+        WHERE j.id = %(id)s AND j.attempt_id = %(attempt_id)s
+        RETURNING j.id, j.ties, j.slot_key, j.pipeline_id, j.attempt_no, j.claimed_at, j.state
+    ), noted AS (
+        INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at, reason, detail)
+        SELECT id, %(move)s, state, attempt_no, %(attempt_id)s, %(worker_id)s, claimed_at, %(error)s, %(detail)s FROM ended
+    )
+    SELECT id, ties, slot_key, state FROM ended
+"""
+
+
+class Ended(NamedTuple):
+    """An attempt that has just ended in this transaction, and what hangs on its job."""
+
+    id: JobId
+    ties: int
+    slot_key: str | None
+    state: str
+
+
+async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> None:
+    """Write the end of an attempt and all that follows from it, in one transaction. `ClaimLost` if it was replaced."""
+    assert is_legal(end.move, State.RUNNING, end.state), f"{end.move} does not lead to {end.state}"
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(FINISH, _parameters(claim, end))
+        row = await cursor.fetchone()
+        if row is None:
+            raise ClaimLost(claim.id, claim.attempt_id, f"{end.move}")
+        await untie(cursor, Ended(*row), claim.attempt_id)
+        if end.then:
+            await enqueue_many(conn, pipelines.as_children(claim, end.then))
+        if end.publish is not None:
+            await end.publish(conn)
+
+
+def _parameters(claim: Claim, end: End) -> dict[str, Any]:
+    return {
+        "id": claim.id,
+        "attempt_id": claim.attempt_id,
+        "worker_id": claim.worker_id,
+        "move": end.move,
+        "state": end.state,
+        "ended": end.state in ENDED,
+        "delay": end.delay,
+        "errors": end.errors,
+        "error": _storable(end.error),
+        "cause": end.cause,
+        "result": None if end.result is None else to_json(end.result, what="result"),
+        "handle": None if end.handle is None else to_json(end.handle, what="handle"),
+        "poll_count": end.poll_count,
+        "detail": None if end.detail is None else Jsonb({key: _storable(text) for key, text in end.detail.items()}),
+    }
+
+
+def _storable(text: str | None) -> str | None:
+    """An error message comes from anywhere: what Postgres cannot store in it must not keep us from noting it."""
+    if text is None:
+        return None
+    return text[:20_000].replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+
+
+async def untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> None:
+    """Everything that hangs on an attempt which has just ended, in the transaction of its guarded write."""
+    if not ended.ties:
+        return
+    over = ended.state in ENDED
+    if ended.ties & EFFECTS:
+        await effects.settle(cursor, ended.id, attempt_id, State(ended.state))
+    if ended.ties & LOCKS:
+        keep = ended.state == State.SUBMITTED
+        await locks.give_back(cursor, ended.id, attempt_id, ended=over, keep=keep)
+    if ended.ties & SLOT and over and ended.slot_key:
+        await slots.wake_follow_up(cursor, ended.slot_key)
+    if ended.ties & DEPENDANTS and over:
+        spoilt = await pipelines.settle_dependants(cursor, ended.id, State(ended.state))
+        for child in spoilt:
+            await untie(cursor, Ended(*child), None)
+
+
+# A re-read under the attempt id tells what became of a commit whose answer was lost: the history row of an attempt is
+# written in the transaction that ends it.
+HOW_DID_IT_END = """
+    SELECT EXISTS (SELECT FROM holdfast.history WHERE job_id = %(id)s AND attempt_id = %(attempt_id)s AND move <> 'act'),
+           EXISTS (SELECT FROM holdfast.jobs WHERE id = %(id)s AND attempt_id = %(attempt_id)s)
+"""
+
+
+async def resolve_unknown(conn: psycopg.AsyncConnection[Any], claim: Claim) -> bool:
+    """After a connection died during COMMIT: True if the end was written, False if the attempt still holds its job.
+
+    Neither means that somebody else ended it: `ClaimLost`.
+    """
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(HOW_DID_IT_END, {"id": claim.id, "attempt_id": claim.attempt_id})
+        row = await cursor.fetchone()
+    assert row is not None
+    ended, held = row
+    if not ended and not held:
+        raise ClaimLost(claim.id, claim.attempt_id, "finish")
+    return bool(ended)

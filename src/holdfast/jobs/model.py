@@ -1,0 +1,128 @@
+"""The nouns of the kernel: a job to be, a claim, a worker, and how long things last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, NewType
+
+from holdfast.errors import UsageError
+
+JobId = NewType("JobId", int)
+AttemptId = NewType("AttemptId", str)  # a uuid as text: it is only ever compared
+WorkerId = NewType("WorkerId", str)  # one per process start, never the pod's name
+
+Json = Any  # what json.loads gives back
+
+LOCKS, SLOT, DEPENDANTS, EFFECTS = 1, 2, 4, 8  # the bits of jobs.ties
+TAKEN_AT_CLAIM = LOCKS | SLOT
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A named lock that a job needs.
+
+    `most` says how many may hold it together: 1 is exclusive, n are permits, None is shared. Whoever asks for less
+    company gets it: the smallest `most` among the holders counts. `reject` takes the lock when the job is enqueued and
+    keeps it to the end of the job; `wait` takes it when an attempt starts and gives it back when the attempt ends.
+    """
+
+    key: str
+    most: int | None = 1
+    when_busy: Literal["wait", "reject"] = "wait"
+
+    def __post_init__(self) -> None:
+        if not self.key or len(self.key) > 500:
+            raise UsageError("a lock needs a key of 1 to 500 characters")
+        if self.most is not None and self.most < 1:
+            raise UsageError(f"lock {self.key!r}: `most` must be 1 or more, or None for a shared lock")
+        if self.when_busy not in ("wait", "reject"):
+            raise UsageError(f"lock {self.key!r}: when_busy is 'wait' or 'reject', not {self.when_busy!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be: everything that can be said about it before it exists."""
+
+    kind: str
+    payload: Json = field(default_factory=dict)
+    queue: str = "default"
+    priority: int = 0
+    run_after: datetime | timedelta | None = None
+    max_attempts: int = 3
+    max_crashes: int = 3
+    max_runtime: timedelta | None = None
+    kind_version: int = 1
+    idempotency_key: str | None = None
+    unique_key: str | None = None
+    unique_while: Literal["waiting", "live"] = "waiting"
+    slot_key: str | None = None
+    locks: tuple[Lock, ...] = ()
+    after: tuple[int, ...] = ()
+    if_parent_fails: Literal["cancel", "run"] = "cancel"
+    pipeline_id: str | None = None
+    parent_id: int | None = None
+    step: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.kind or len(self.kind) > 200:
+            raise UsageError("a job needs a kind of 1 to 200 characters, like 'invoice.render'")
+        if not self.queue or len(self.queue) > 200:
+            raise UsageError("a queue's name has 1 to 200 characters")
+        if not -32768 <= self.priority <= 32767:
+            raise UsageError("priority lies between -32768 and 32767; smaller runs first")
+        if self.max_attempts < 1 or self.max_crashes < 1:
+            raise UsageError("max_attempts and max_crashes are 1 or more")
+        if isinstance(self.run_after, datetime) and self.run_after.tzinfo is None:
+            raise UsageError("run_after needs a time zone, or use a timedelta from now")
+        if self.max_runtime is not None and self.max_runtime <= timedelta(0):
+            raise UsageError("max_runtime must be longer than nothing")
+        if (self.parent_id is None) != (self.step is None):
+            raise UsageError("a child needs both its parent and the name of its step")
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing to look up before it can be inserted."""
+        return not (self.locks or self.after or self.slot_key or self.unique_key or self.idempotency_key)
+
+
+class Enqueued(NamedTuple):
+    """What became of an enqueue: the job's id, and whether this call made it or found it."""
+
+    id: JobId
+    created: bool
+
+
+class Claim(NamedTuple):
+    """One attempt's right to a job, with everything that is needed to run it. Every later write needs it."""
+
+    id: JobId
+    kind: str
+    payload: Json
+    attempt_id: AttemptId
+    attempt_no: int
+    fence_token: int
+    queue: str
+    priority: int
+    ties: int
+    kind_version: int
+    errors: int
+    max_attempts: int
+    crashes: int
+    pipeline_id: str | None
+    parent_id: int | None
+    step: str | None
+    handle: Json
+    poll_count: int
+    max_runtime: timedelta | None
+    worker_id: WorkerId
+
+    @property
+    def is_poll(self) -> bool:
+        """Whether the work is with an external engine, and this attempt only asks how it goes."""
+        return self.handle is not None
+
+
+CLAIM_COLUMNS = """j.id, j.kind, j.payload, j.attempt_id::text, j.attempt_no, j.fence_token, j.queue, j.priority, j.ties,
+    j.kind_version, j.errors, j.max_attempts, j.crashes, j.pipeline_id::text, j.parent_id, j.step, j.handle, j.poll_count,
+    j.max_runtime, j.worker_id::text"""

@@ -1,0 +1,192 @@
+"""What a handler may end with, and what that means for its job. Pure: no database, no clock, no chance of its own.
+
+A handler ends by value for every expected end, and by exception for surprises. `decide` turns either into an `End`,
+which `finish.py` writes.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from holdfast.errors import CancelRequested, UsageError
+from holdfast.jobs.model import Claim, Json, NewJob
+from holdfast.jobs.states import Move, State
+
+Publish = Callable[[Any], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The work is done. `publish(conn)` and the children commit together with the end of the job, or not at all."""
+
+    result: Json = None
+    publish: Publish | None = None
+    then: Sequence[NewJob] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """An external engine has the work now (or still); ask it again under `handle`."""
+
+    handle: Json
+    poll_after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """Not now: come back later. Costs nothing of the budget."""
+
+    delay: timedelta
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """It did not work and may work later. Counts as an error; without a delay the usual backoff applies."""
+
+    reason: str
+    delay: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """It will never work: no retry."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """There is no need for it any more."""
+
+    reason: str
+
+
+Outcome = Done | Submitted | Snooze | Retry | Fail | Cancel
+
+
+class Permanent(Exception):
+    """Raise this, or a subclass, from a handler to fail at once, whatever budget is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an attempt ends: the move, the state it leads to, and what is written down."""
+
+    move: Move
+    state: State
+    delay: timedelta | None = None
+    result: Json = None
+    error: str | None = None
+    cause: str | None = None
+    errors: int = 0  # by how much the error count rises
+    handle: Json = None
+    poll_count: int = 0
+    publish: Publish | None = None
+    then: Sequence[NewJob] = ()
+    detail: Json = None
+
+    @property
+    def is_plain_completion(self) -> bool:
+        return self.move is Move.COMPLETE and self.publish is None
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays that double from `first` to `longest`, each drawn from its upper half so that retries spread out."""
+
+    first: timedelta = timedelta(seconds=1)
+    longest: timedelta = timedelta(minutes=10)
+
+    def delay(self, errors: int, chance: float) -> timedelta:
+        whole = min(self.first * 2 ** min(errors, 30), self.longest)
+        return whole * (0.5 + 0.5 * chance)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Which exceptions are worth another try, and when."""
+
+    backoff: Backoff = Backoff()
+    permanent: tuple[type[BaseException], ...] = (Permanent, UsageError)
+
+
+POLL_SECONDS: Final = (2, 3, 5, 8, 13, 21, 34, 55, 89, 90)
+
+
+def poll_delay(count: int) -> timedelta:
+    """How long to wait before the `count`-th look at an external engine, counted from 1."""
+    return timedelta(seconds=POLL_SECONDS[max(1, min(count, len(POLL_SECONDS))) - 1])
+
+
+COMPLETED = End(Move.COMPLETE, State.COMPLETED)
+DEFAULT_POLICY = RetryPolicy()
+
+
+def decide(
+    claim: Claim,
+    ended_with: object,
+    policy: RetryPolicy = DEFAULT_POLICY,
+    chance: Callable[[], float] = random.random,
+) -> End:
+    """What the value or exception that a handler ended with means for its job."""
+    match ended_with:
+        case None:
+            return COMPLETED
+        case Done(result, publish, then):
+            return End(Move.COMPLETE, State.COMPLETED, result=result, publish=publish, then=then)
+        case Submitted(handle, poll_after):
+            return _submitted(claim, handle, poll_after)
+        case Snooze(delay, reason):
+            return End(Move.SNOOZE, State.PENDING, delay=delay, error=reason, cause="snooze")
+        case Retry(reason, delay):
+            return _retry(claim, reason, "retry", delay or policy.backoff.delay(claim.errors, chance()))
+        case Fail(reason):
+            return End(Move.FAIL, State.FAILED, error=reason, cause="failed", errors=1)
+        case Cancel(reason):
+            return End(Move.CANCEL, State.CANCELLED, error=reason, cause="cancelled")
+        case CancelRequested():
+            return End(Move.CANCEL, State.CANCELLED, error=str(ended_with), cause="cancelled")
+        case BaseException():
+            return _surprised(claim, ended_with, policy, chance)
+        case _:
+            return End(Move.COMPLETE, State.COMPLETED, result=ended_with)
+
+
+def released(reason: str) -> End:
+    """Give the job back without prejudice, as on shutdown."""
+    return End(Move.RELEASE, State.PENDING, error=reason, cause="released")
+
+
+def released_poll(claim: Claim, reason: str) -> End:
+    """The engine could not be asked: its work and the count of polls stay as they are."""
+    delay = poll_delay(claim.poll_count)
+    return End(Move.RELEASE, State.SUBMITTED, delay=delay, error=reason, handle=claim.handle, poll_count=claim.poll_count)
+
+
+def _submitted(claim: Claim, handle: Json, poll_after: timedelta | None) -> End:
+    count = claim.poll_count + 1
+    return End(Move.SUBMIT, State.SUBMITTED, delay=poll_after or poll_delay(count), handle=handle, poll_count=count)
+
+
+def _surprised(claim: Claim, error: BaseException, policy: RetryPolicy, chance: Callable[[], float]) -> End:
+    what = "".join(traceback.format_exception_only(error)).strip()
+    trace = "".join(traceback.format_exception(error))[-8000:]
+    if isinstance(error, policy.permanent):
+        return End(Move.FAIL, State.FAILED, error=what, cause="permanent", errors=1, detail={"traceback": trace})
+    # By its type and never by a word in its message: a permission error may well mention a timeout.
+    cause = "timeout" if isinstance(error, TimeoutError) else "error"
+    if claim.is_poll:
+        return released_poll(claim, what)
+    return _retry(claim, what, cause, policy.backoff.delay(claim.errors, chance()), {"traceback": trace})
+
+
+def _retry(claim: Claim, reason: str, cause: str, delay: timedelta, detail: Json = None) -> End:
+    if claim.errors + 1 >= claim.max_attempts:
+        return End(Move.FAIL, State.FAILED, error=reason, cause=cause, errors=1, detail=detail)
+    return End(Move.RETRY, State.PENDING, delay=delay, error=reason, cause=cause, errors=1, detail=detail)

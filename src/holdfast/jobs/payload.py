@@ -1,0 +1,85 @@
+"""Check a payload before it meets SQL, and write it as JSON. Pure.
+
+Postgres refuses NUL, lone surrogates and deep nesting with errors that do not name the culprit, and takes a payload of
+any size. Here each gets a sentence that says what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from holdfast.errors import PayloadInvalid
+
+LARGEST = 1_000_000  # bytes of JSON; more belongs into a file or a table, with its address in the payload
+DEEPEST = 64
+
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def to_json(value: Any, *, what: str = "payload", largest: int = LARGEST) -> str:
+    """The JSON text of `value`, or `PayloadInvalid` with the reason and the way out."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise PayloadInvalid(f"the {what} is not JSON: {error}; use plain dicts, lists, strings and numbers") from None
+    except RecursionError:
+        raise PayloadInvalid(_too_deep(what)) from None
+    if len(text) > largest:  # ASCII only, so characters are bytes
+        raise PayloadInvalid(
+            f"the {what} has {len(text):,} bytes, the limit is {largest:,}; store it elsewhere and pass its address"
+        )
+    # Two cheap looks decide for nearly every payload that the two careful ones are not needed.
+    if text.count("{") + text.count("[") > DEEPEST and _depth(text) > DEEPEST:
+        raise PayloadInvalid(_too_deep(what))
+    if "\\u0000" in text or "\\ud" in text:
+        _refuse_bad_characters(value, what)
+    return text
+
+
+def _too_deep(what: str) -> str:
+    return f"the {what} is nested more than {DEEPEST} levels deep; flatten it"
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    in_string = escaped = False
+    for char in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif char == "\\":
+                escaped = True
+            elif char == '"':
+                in_string = False
+        elif char == '"':
+            in_string = True
+        elif char in "{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in "}]":
+            depth -= 1
+    return deepest
+
+
+def _refuse_bad_characters(value: Any, what: str) -> None:
+    """Look at each string itself: in the JSON text an emoji is a pair of surrogates, too."""
+    if isinstance(value, str):
+        if "\x00" in value:
+            raise PayloadInvalid(f"the {what} contains a NUL character, which Postgres cannot store; remove it")
+        if _LONE_SURROGATE.search(value):
+            raise PayloadInvalid(f"the {what} contains half of a surrogate pair, which is not text; decode it properly")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_bad_characters(key, what)
+            _refuse_bad_characters(item, what)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _refuse_bad_characters(item, what)
+
+
+def refuse_bad_text(value: str | None, what: str) -> None:
+    """The same care for a key, a name or a message that goes into a text column."""
+    if value is not None:
+        _refuse_bad_characters(value, what)

@@ -1,0 +1,227 @@
+"""Jobs that follow jobs: chain, fan-out, fan-in; and what a pipeline as a whole looks like.
+
+Children are inserted in the transaction that completes their parent, under unique (parent, step). A job that waits for
+parents counts them down on its own row. The status of a pipeline is never stored: it is what its jobs say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.errors import NotFound, UsageError
+from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob
+from holdfast.jobs.payload import to_json
+from holdfast.jobs.states import ENDED, State
+
+Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
+
+
+def as_children(claim: Claim, jobs: Sequence[NewJob]) -> list[NewJob]:
+    """The jobs as children of the claimed one: they share its pipeline, and each has a step that is its own."""
+    return [
+        replace(job, parent_id=claim.id, step=job.step or f"{number}:{job.kind}", pipeline_id=claim.pipeline_id)
+        for number, job in enumerate(jobs)
+    ]
+
+
+# One commit a step: the parent is completed, its child inserted and already claimed for this worker, all fenced by the
+# parent's attempt. The child's attempt id comes from us, so that an unknown commit can be looked up by it.
+COMPLETE_AND_CHAIN = f"""
+    WITH ended AS (
+        UPDATE holdfast.jobs j
+        SET state = 'completed', attempt_id = NULL, worker_id = NULL, finished_at = clock_timestamp(), result = %(result)s
+        WHERE j.id = %(id)s AND j.attempt_id = %(attempt_id)s AND j.ties = 0
+        RETURNING j.id, j.attempt_no, j.claimed_at, j.pipeline_id
+    ), noted AS (
+        INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at)
+        SELECT id, 'complete', 'completed', attempt_no, %(attempt_id)s, %(worker_id)s, claimed_at FROM ended
+    )
+    INSERT INTO holdfast.jobs AS j (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
+        pipeline_id, parent_id, step,
+        state, attempt_id, attempt_no, fence_token, worker_id, claimed_at, deadline_at)
+    SELECT %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s,
+        %(max_runtime)s, pipeline_id, id, %(step)s,
+        'running', %(child_attempt_id)s, 1, nextval('holdfast.fence_token'), %(worker_id)s, clock_timestamp(),
+        clock_timestamp() + %(max_runtime)s::interval
+    FROM ended
+    RETURNING {CLAIM_COLUMNS}
+"""
+
+
+async def complete_and_chain(
+    conn: psycopg.AsyncConnection[Any], claim: Claim, result: str | None, child: NewJob
+) -> Claim | None:
+    """Complete a plain job and hold its one plain child at once. None: it is tied or lost, and nothing was written."""
+    (child,) = as_children(claim, [child])
+    parameters = {
+        "id": claim.id,
+        "attempt_id": claim.attempt_id,
+        "worker_id": claim.worker_id,
+        "result": result,
+        "kind": child.kind,
+        "queue": child.queue,
+        "priority": child.priority,
+        "payload": to_json(child.payload),
+        "kind_version": child.kind_version,
+        "max_attempts": child.max_attempts,
+        "max_crashes": child.max_crashes,
+        "max_runtime": child.max_runtime,
+        "step": child.step,
+        "child_attempt_id": str(uuid4()),
+    }
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(COMPLETE_AND_CHAIN, parameters, prepare=True)  # type: ignore[arg-type]
+        row = await cursor.fetchone()
+    return None if row is None else Claim._make(row)
+
+
+# In the order of their ids, and waiting for each: a count must never be lost, and two parents that end at once take
+# turns on the child's row.
+COUNT_DOWN = """
+    WITH children AS MATERIALIZED (
+        SELECT j.id FROM holdfast.dependencies d JOIN holdfast.jobs j ON j.id = d.job_id
+        WHERE d.parent_id = %(id)s ORDER BY j.id FOR UPDATE OF j
+    ), counted AS (
+        UPDATE holdfast.jobs j
+        SET parents_left = parents_left - 1,
+            state = CASE WHEN parents_left = 1 THEN 'pending' ELSE j.state END,
+            waiting_for = CASE WHEN parents_left = 1 THEN NULL ELSE waiting_for END
+        FROM children c
+        WHERE j.id = c.id AND j.state = 'blocked' AND j.waiting_for = 'parents'
+          AND (%(completed)s OR j.if_parent_fails = 'run')
+        RETURNING j.id, j.queue, j.state, j.attempt_no
+    ), noted AS (
+        INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
+        SELECT id, 'wake', state, attempt_no, 'all its parents have ended' FROM counted WHERE state = 'pending'
+    )
+    SELECT id, pg_notify('holdfast', queue) FROM counted WHERE state = 'pending'
+"""
+CANCEL_CHILDREN = """
+    WITH children AS MATERIALIZED (
+        SELECT j.id FROM holdfast.dependencies d JOIN holdfast.jobs j ON j.id = d.job_id
+        WHERE d.parent_id = %(id)s AND j.state = 'blocked' AND j.if_parent_fails = 'cancel' ORDER BY j.id FOR UPDATE OF j
+    ), spoilt AS (
+        UPDATE holdfast.jobs j
+        SET state = 'cancelled', waiting_for = NULL, finished_at = clock_timestamp(), cause = 'parent',
+            error = 'parent ' || %(id)s::text || ' ' || %(parent_state)s
+        FROM children c WHERE j.id = c.id AND j.state = 'blocked'
+        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.error
+    ), noted AS (
+        INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
+        SELECT id, 'cancel', 'cancelled', attempt_no, error FROM spoilt
+    )
+    SELECT id, ties, slot_key, state FROM spoilt
+"""
+
+
+async def settle_dependants(cursor: Cursor, job_id: JobId, state: State) -> list[tuple[Any, ...]]:
+    """Tell those who wait for this job that it has ended; the ones that can never run are cancelled and returned."""
+    spoilt: list[tuple[Any, ...]] = []
+    if state is not State.COMPLETED:
+        await cursor.execute(CANCEL_CHILDREN, {"id": job_id, "parent_state": state})
+        spoilt = await cursor.fetchall()
+    await cursor.execute(COUNT_DOWN, {"id": job_id, "completed": state is State.COMPLETED})
+    return spoilt
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Building one
+# ---------------------------------------------------------------------------------------------------------------------
+
+CREATE_PIPELINE = "INSERT INTO holdfast.pipelines (id, name) VALUES (%(id)s, %(name)s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A place in a pipeline that is being built."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """A graph of jobs, enqueued as one: nothing of it exists before `enqueue`, all of it after."""
+
+    name: str
+    id: str = field(default_factory=lambda: str(uuid4()))
+    _jobs: list[tuple[NewJob, tuple[Step, ...]]] = field(default_factory=list)
+
+    def add(self, job: NewJob, *, after: Step | Sequence[Step] = ()) -> Step:
+        """Add a job that runs when the steps it comes after have completed: none, one (chain) or many (fan-in)."""
+        parents = (after,) if isinstance(after, Step) else tuple(after)
+        if any(parent.number >= len(self._jobs) for parent in parents):
+            raise UsageError("`after` names a step of another pipeline; add the parents to this one first")
+        self._jobs.append((job, parents))
+        return Step(len(self._jobs) - 1)
+
+    async def enqueue(self, conn: psycopg.AsyncConnection[Any]) -> list[Enqueued]:
+        """Make the pipeline and all of its jobs in the transaction of `conn`."""
+        if not self._jobs:
+            raise UsageError(f"pipeline {self.name!r} has no jobs; add one first")
+        made: list[Enqueued] = []
+        async with conn.transaction():
+            await conn.execute(CREATE_PIPELINE, {"id": self.id, "name": self.name})
+            for job, parents in self._jobs:
+                ids = tuple(made[parent.number].id for parent in parents)
+                made.append(await enqueue(conn, replace(job, pipeline_id=self.id, after=(*job.after, *ids))))
+        return made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Looking at one, and stopping it
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class PipelineStatus(StrEnum):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    PARTIAL = "partial"  # everything has ended, some of it well
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+def status_of(counts: dict[State, int]) -> PipelineStatus:
+    """The status that follows from how many jobs are in which state. Pure."""
+    if any(counts.get(state, 0) for state in State if state not in ENDED):
+        return PipelineStatus.RUNNING
+    completed, failed = counts.get(State.COMPLETED, 0), counts.get(State.FAILED, 0)
+    cancelled = counts.get(State.CANCELLED, 0)
+    if not failed and not cancelled:
+        return PipelineStatus.COMPLETED
+    if completed:
+        return PipelineStatus.PARTIAL
+    return PipelineStatus.FAILED if failed else PipelineStatus.CANCELLED
+
+
+READ_PIPELINE = """
+    SELECT p.name, j.state, count(j.id) FROM holdfast.pipelines p
+    LEFT JOIN holdfast.jobs j ON j.pipeline_id = p.id
+    WHERE p.id = %(id)s GROUP BY p.name, j.state
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineView:
+    id: str
+    name: str
+    status: PipelineStatus
+    counts: dict[State, int]
+
+
+async def read_pipeline(conn: psycopg.AsyncConnection[Any], pipeline_id: str) -> PipelineView:
+    """What the rows of a pipeline's jobs say about it now."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(READ_PIPELINE, {"id": pipeline_id})
+        rows = await cursor.fetchall()
+    if not rows:
+        raise NotFound(f"there is no pipeline {pipeline_id}")
+    counts = {State(state): count for _, state, count in rows if state is not None}
+    return PipelineView(pipeline_id, rows[0][0], status_of(counts), counts)

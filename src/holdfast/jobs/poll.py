@@ -1,0 +1,47 @@
+"""Ask an external engine how its work goes: submitted → running, as a fenced claim like any other.
+
+Called by: the worker's loop. The moment of the next look is on the job's row, so it survives any crash. A poll that
+ends without news goes back to `submitted` (`outcome.py`), with the next of the delays that stand there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.jobs import locks
+from holdfast.jobs.claim import SET_CLAIMED
+from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS, Claim, WorkerId
+
+# The same claim as to run (claim.py), from the other side; `(SELECT …)` makes the clock one value for an index condition.
+CLAIM_TO_POLL = f"""
+    WITH picked AS MATERIALIZED (
+        SELECT id FROM holdfast.jobs
+        WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())
+          AND kind = ANY (%(kinds)s) AND queue = ANY (%(queues)s)
+        ORDER BY next_poll_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    )
+    UPDATE holdfast.jobs j SET {SET_CLAIMED}
+    FROM picked WHERE j.id = picked.id AND j.state = 'submitted'
+    RETURNING {CLAIM_COLUMNS}
+"""
+
+
+async def claim_to_poll(
+    conn: psycopg.AsyncConnection[Any],
+    worker_id: WorkerId,
+    *,
+    kinds: Sequence[str],
+    queues: Sequence[str] = ("default",),
+    limit: int = 50,
+) -> list[Claim]:
+    """Claim up to `limit` jobs whose engine is due to be asked. A job that has ended is never among them."""
+    parameters = {"worker_id": worker_id, "kinds": list(kinds), "queues": list(queues), "limit": limit}
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(CLAIM_TO_POLL, parameters)  # type: ignore[arg-type]
+        claims = [Claim._make(row) for row in await cursor.fetchall()]
+        await locks.take(cursor, locks.Admission(), {c.id: c.attempt_id for c in claims if c.ties & LOCKS})
+    return claims

@@ -1,0 +1,56 @@
+"""Tell how far an attempt has come, and see whether it should go on. Called by: handlers, through their context.
+
+Neither touches the state; both are guarded like every write after a claim, so that a replaced attempt cannot speak for
+its successor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.errors import CancelRequested, ClaimLost, UsageError
+from holdfast.jobs.model import Claim
+from holdfast.jobs.payload import refuse_bad_text
+
+PROGRESS = """
+    UPDATE holdfast.jobs
+    SET progress = coalesce(%(progress)s, progress), message = coalesce(%(message)s, message)
+    WHERE id = %(id)s AND attempt_id = %(attempt_id)s
+    RETURNING cancel_requested_at IS NOT NULL, cancel_reason
+"""
+
+
+async def report(
+    conn: psycopg.AsyncConnection[Any], claim: Claim, *, progress: float | None = None, message: str | None = None
+) -> None:
+    """Write progress (0 to 1) and a message for people. Raises when the attempt was replaced or asked to stop."""
+    if progress is not None and not 0 <= progress <= 1:
+        raise UsageError(f"progress lies between 0 and 1, not {progress}")
+    refuse_bad_text(message, "message")
+    parameters = {"id": claim.id, "attempt_id": claim.attempt_id, "progress": progress, "message": message}
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(PROGRESS, parameters)
+        _go_on(claim, await cursor.fetchone(), "progress")
+
+
+CHECK = """
+    SELECT cancel_requested_at IS NOT NULL, cancel_reason FROM holdfast.jobs
+    WHERE id = %(id)s AND attempt_id = %(attempt_id)s
+"""
+
+
+async def checkpoint(conn: psycopg.AsyncConnection[Any], claim: Claim) -> None:
+    """A place before a side effect: raises when the attempt was replaced (`ClaimLost`) or asked to stop."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(CHECK, {"id": claim.id, "attempt_id": claim.attempt_id})
+        _go_on(claim, await cursor.fetchone(), "checkpoint")
+
+
+def _go_on(claim: Claim, row: tuple[Any, ...] | None, operation: str) -> None:
+    if row is None:
+        raise ClaimLost(claim.id, claim.attempt_id, operation)
+    if row[0]:
+        raise CancelRequested(claim.id, row[1])

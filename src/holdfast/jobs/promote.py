@@ -1,0 +1,40 @@
+"""Bring jobs back to the claim index when their time has come. Called by: any worker, when a beat says so.
+
+A delayed job is pending but off the index that claims walk over; here it gets onto it. The second half is the sweep
+behind locks and slots: whoever ends wakes its waiters in the same transaction, and this finds what a rare overlap left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.jobs import locks, slots
+from holdfast.jobs.model import JobId
+
+PROMOTE_DUE = """
+    WITH due AS MATERIALIZED (
+        SELECT id FROM holdfast.jobs
+        WHERE state = 'pending' AND run_after <= (SELECT clock_timestamp())
+        ORDER BY run_after LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    )
+    UPDATE holdfast.jobs j SET run_after = NULL FROM due
+    WHERE j.id = due.id AND j.state = 'pending' AND j.run_after IS NOT NULL
+    RETURNING j.id
+"""
+
+
+async def promote_due(conn: psycopg.AsyncConnection[Any], *, limit: int = 1000) -> list[JobId]:
+    """Put up to `limit` delayed jobs whose time has come where claims find them."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(PROMOTE_DUE, {"limit": limit})
+        return [row[0] for row in await cursor.fetchall()]
+
+
+async def wake_forgotten(conn: psycopg.AsyncConnection[Any]) -> None:
+    """Wake jobs that wait for a lock or a slot which is free."""
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await locks.wake_forgotten(cursor)
+        await slots.wake_forgotten(cursor)

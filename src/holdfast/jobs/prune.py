@@ -1,0 +1,68 @@
+"""Remove what has ended long ago, in small bites. Called by: a periodic loop, and people.
+
+A job goes with its history, its locks and its dependencies, in one transaction. A job with effects that are not
+confirmed gone or kept stays until they are.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+# By id from where the last bite ended: no index on the time of the end is needed, and none is paid for by every job.
+PRUNE = """
+    WITH looked_at AS MATERIALIZED (
+        SELECT id, finished_at < (SELECT clock_timestamp()) - %(older_than)s AS old FROM holdfast.jobs
+        WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+    ), old AS MATERIALIZED (
+        SELECT j.id FROM holdfast.jobs j JOIN looked_at USING (id)
+        WHERE looked_at.old AND NOT j.is_current
+          AND NOT EXISTS (SELECT FROM holdfast.effects e WHERE e.job_id = j.id AND e.state NOT IN ('gone', 'kept'))
+          -- A parent stays as long as somebody waits for it, so that nobody waits for a row that is gone.
+          AND NOT EXISTS (SELECT FROM holdfast.dependencies d JOIN holdfast.jobs c ON c.id = d.job_id
+                          WHERE d.parent_id = j.id AND c.state = 'blocked')
+        FOR UPDATE OF j SKIP LOCKED
+    ), effects AS (DELETE FROM holdfast.effects e USING old WHERE e.job_id = old.id RETURNING e.id),
+       history AS (DELETE FROM holdfast.history h USING old WHERE h.job_id = old.id),
+       gone AS (DELETE FROM holdfast.jobs j USING old
+                WHERE j.id = old.id AND j.state IN ('completed', 'failed', 'cancelled') RETURNING j.id)
+    SELECT (SELECT count(*) FROM gone), (SELECT max(id) FROM looked_at)
+"""
+PRUNE_WORKERS = """
+    DELETE FROM holdfast.workers w
+    WHERE w.lease_until < clock_timestamp() - %(older_than)s AND NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
+"""
+PRUNE_PIPELINES = """
+    DELETE FROM holdfast.pipelines p
+    WHERE p.created_at < clock_timestamp() - %(older_than)s AND NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.pipeline_id = p.id)
+"""
+PRUNE_LOCK_KEYS = """
+    WITH unused AS MATERIALIZED (
+        SELECT key FROM holdfast.lock_keys k
+        WHERE NOT EXISTS (SELECT FROM holdfast.lock_wants w WHERE w.key = k.key)
+        ORDER BY key LIMIT 1000 FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM holdfast.lock_keys k USING unused
+    WHERE k.key = unused.key AND NOT EXISTS (SELECT FROM holdfast.lock_holders h WHERE h.key = k.key)
+"""
+
+
+async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bite: int = 1000, most: int | None = None) -> int:
+    """Remove jobs that ended more than `older_than` ago, at most `most` of them, and what only they needed."""
+    removed, after = 0, 0
+    while most is None or removed < most:
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(PRUNE, {"older_than": older_than, "after": after, "limit": bite})
+            row = await cursor.fetchone()
+        assert row is not None
+        count, last = row
+        removed += count
+        if last is None:
+            break
+        after = last
+    for statement in (PRUNE_WORKERS, PRUNE_PIPELINES, PRUNE_LOCK_KEYS):
+        await conn.execute(statement, {"older_than": older_than})
+    return removed

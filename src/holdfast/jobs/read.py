@@ -1,0 +1,153 @@
+"""Look at jobs: one, a page, or how many. Called by: the API, the command line and the console. Changes nothing.
+
+Pages go by key and never by offset. Counts are exact up to a cap and say so beyond it, because an exact count of a
+million rows costs a walk over all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import class_row, tuple_row
+
+from holdfast.errors import NotFound, UsageError
+from holdfast.jobs.model import JobId, Json
+from holdfast.jobs.states import State
+
+LONGEST_PAGE = 200
+CAP = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as people see it."""
+
+    id: int
+    kind: str
+    queue: str
+    state: str
+    priority: int
+    payload: Json
+    attempt_no: int
+    attempt_id: str | None
+    worker_id: str | None
+    fence_token: int | None
+    errors: int
+    max_attempts: int
+    crashes: int
+    max_crashes: int
+    progress: float | None
+    message: str | None
+    result: Json
+    error: str | None
+    cause: str | None
+    waiting_for: str | None
+    run_after: datetime | None
+    created_at: datetime
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    cancel_requested_at: datetime | None
+    poll_count: int
+    next_poll_at: datetime | None
+    handle: Json
+    slot_key: str | None
+    is_current: bool
+    pipeline_id: str | None
+    parent_id: int | None
+    step: str | None
+    generation: int
+
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether it took so many processes down with it that it may not run again by itself."""
+        return self.state == State.FAILED and self.crashes >= self.max_crashes
+
+
+VIEW_COLUMNS = """id, kind, queue, state, priority, payload, attempt_no, attempt_id::text, worker_id::text, fence_token, errors,
+    max_attempts, crashes, max_crashes, progress, message, result, error, cause, waiting_for, run_after, created_at,
+    claimed_at, finished_at, cancel_requested_at, poll_count, next_poll_at, handle, slot_key, is_current,
+    pipeline_id::text, parent_id, step, generation"""
+
+GET_JOB = f"SELECT {VIEW_COLUMNS} FROM holdfast.jobs WHERE id = %(id)s"
+
+
+async def get_job(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> JobView:
+    """One job, or `NotFound`."""
+    async with conn.cursor(row_factory=class_row(JobView)) as cursor:
+        await cursor.execute(GET_JOB, {"id": job_id})  # type: ignore[arg-type]
+        found = await cursor.fetchone()
+    if found is None:
+        raise NotFound(f"there is no job {job_id}")
+    return found
+
+
+# Newest first. Each filter stands in the statement only when it is asked for, so that its index can be used.
+LIST_JOBS = f"SELECT {VIEW_COLUMNS} FROM holdfast.jobs WHERE {{filters}} ORDER BY id DESC LIMIT %(limit)s"
+
+FILTERS = {
+    "before": "id < %(before)s",
+    "state": "state = %(state)s",
+    "kind": "kind = %(kind)s",
+    "queue": "queue = %(queue)s",
+    "pipeline_id": "pipeline_id = %(pipeline_id)s",
+    "worker_id": "worker_id = %(worker_id)s",
+    "slot_key": "slot_key = %(slot_key)s",
+    "parent_id": "parent_id = %(parent_id)s",
+}
+# Written out, because a partial index is only considered when its condition is literally there.
+STATE_FILTERS = {state: f"state = '{state}'" for state in State}
+
+
+class Page(NamedTuple):
+    """A page of jobs, and where the next one begins (None: there is none)."""
+
+    jobs: list[JobView]
+    before: int | None
+
+
+async def list_jobs(conn: psycopg.AsyncConnection[Any], *, limit: int = 50, **filters: Any) -> Page:
+    """A page of jobs, newest first: pass the `before` of the last page for the next. Filters: see FILTERS."""
+    unknown = set(filters) - set(FILTERS)
+    if unknown:
+        raise UsageError(f"no filter {', '.join(sorted(unknown))}; there are: {', '.join(FILTERS)}")
+    if not 1 <= limit <= LONGEST_PAGE:
+        raise UsageError(f"a page has 1 to {LONGEST_PAGE} jobs, not {limit}")
+    statement = LIST_JOBS.format(filters=_where(filters))
+    async with conn.cursor(row_factory=class_row(JobView)) as cursor:
+        await cursor.execute(statement, {**filters, "limit": limit + 1})  # type: ignore[arg-type]
+        found = await cursor.fetchall()
+    return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+
+def _where(filters: dict[str, Any]) -> str:
+    given = {name: value for name, value in filters.items() if value is not None}
+    clauses = [STATE_FILTERS[State(given["state"])] if name == "state" else FILTERS[name] for name in given]
+    return " AND ".join(clauses) or "true"
+
+
+# Each arm walks over at most CAP + 1 entries of the index that its state has.
+COUNT_STATES = "\nUNION ALL\n".join(
+    f"SELECT '{state}', count(*) FROM (SELECT FROM holdfast.jobs WHERE state = '{state}' LIMIT %(cap)s + 1) AS few"
+    for state in State
+)
+
+
+class Count(NamedTuple):
+    """How many; `capped` says that there are more than that."""
+
+    count: int
+    capped: bool
+
+    def __str__(self) -> str:
+        return f"{self.count:,}+" if self.capped else f"{self.count:,}"
+
+
+async def count_states(conn: psycopg.AsyncConnection[Any], *, cap: int = CAP) -> dict[State, Count]:
+    """How many jobs are in each state, exact up to `cap`."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(COUNT_STATES, {"cap": cap})  # type: ignore[arg-type]
+        rows = await cursor.fetchall()
+    return {State(state): Count(min(count, cap), count > cap) for state, count in rows}

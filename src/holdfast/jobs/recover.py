@@ -1,0 +1,73 @@
+"""An operator takes a job from a silent holder: running → pending. Called by: people, through the API and the command line.
+
+The sweep does the same by itself (`rescue.py`); this is for when somebody cannot wait, or wants to give the job more
+attempts. Only a job whose holder's lease is over can be taken: a long but healthy run is left alone, and the caller told.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.errors import NotFound, NotStale
+from holdfast.jobs.finish import Ended, untie
+from holdfast.jobs.model import JobId
+
+# The worker's row is held, so that it cannot renew between the look and the taking. Budgets are never reset: what an
+# operator grants is added to the limit and stands in the history.
+RECOVER = """
+    WITH silent AS MATERIALIZED (
+        SELECT j.id, j.attempt_id, j.worker_id FROM holdfast.jobs j JOIN holdfast.workers w ON w.id = j.worker_id
+        WHERE j.id = %(id)s AND w.lease_until < clock_timestamp()
+        FOR UPDATE OF w
+    ), recovered AS (
+        UPDATE holdfast.jobs j
+        SET state = CASE WHEN j.handle IS NOT NULL THEN 'submitted' ELSE 'pending' END,
+            attempt_id = NULL, worker_id = NULL, deadline_at = NULL, run_after = NULL,
+            next_poll_at = CASE WHEN j.handle IS NOT NULL THEN clock_timestamp() END,
+            max_attempts = greatest(j.max_attempts, j.errors + %(grant)s),
+            max_crashes = greatest(j.max_crashes, j.crashes + %(grant)s)
+        FROM silent s WHERE j.id = s.id AND j.attempt_id = s.attempt_id
+        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.claimed_at, j.queue, s.attempt_id, s.worker_id
+    ), noted AS (
+        INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at, actor, reason, detail)
+        SELECT id, 'recover', state, attempt_no, attempt_id, worker_id, claimed_at, %(actor)s, %(reason)s,
+               jsonb_build_object('granted', %(grant)s::int)
+        FROM recovered
+    )
+    SELECT id, ties, slot_key, state, attempt_id::text, pg_notify('holdfast', queue) FROM recovered
+"""
+WHY_NOT = """
+    SELECT j.state, w.name, w.lease_until - clock_timestamp() FROM holdfast.jobs j
+    LEFT JOIN holdfast.workers w ON w.id = j.worker_id WHERE j.id = %(id)s
+"""
+
+
+async def recover(
+    conn: psycopg.AsyncConnection[Any], job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1
+) -> None:
+    """Put a job whose holder went silent back into the queue, with at least `grant` attempts left. Else `NotStale`."""
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(RECOVER, {"id": job_id, "actor": actor, "reason": reason, "grant": max(1, grant)})
+        row = await cursor.fetchone()
+        if row is None:
+            raise await _why_not(cursor, job_id)
+        await untie(cursor, Ended(*row[:4]), row[4])
+
+
+async def _why_not(cursor: psycopg.AsyncCursor[tuple[Any, ...]], job_id: JobId) -> NotFound | NotStale:
+    await cursor.execute(WHY_NOT, {"id": job_id})
+    row = await cursor.fetchone()
+    if row is None:
+        return NotFound(f"there is no job {job_id}")
+    state, worker, left = row
+    if worker is None:
+        return NotStale(f"job {job_id} is {state}, not running; nobody holds it, so there is nothing to recover")
+    left = max(left, timedelta(0))
+    return NotStale(
+        f"job {job_id} is held by {worker}, whose lease runs for another {left.total_seconds():.0f} s; "
+        "wait until it is silent, or cancel the job"
+    )

@@ -1,0 +1,137 @@
+"""Say that a worker is alive, and learn in the same breath what there is to do. Called by: the heartbeat, every few seconds.
+
+A lease belongs to a worker incarnation: one narrow row, one update a beat, whatever is in flight. The answer names the
+attempts that are no longer this worker's, those that were asked to stop, and whether anything is waiting to be claimed,
+promoted, polled, rescued or cleaned: an idle worker needs no other statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.database import arrays
+from holdfast.jobs.model import Claim, JobId, WorkerId
+
+REGISTER = """
+    INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, lease_until)
+    VALUES (%(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, clock_timestamp() + %(lease)s)
+    ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, stopped_at = NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """Who a worker is: the id is new at every start, the rest is for people."""
+
+    id: WorkerId
+    name: str
+    host: str
+    pid: int
+    version: str
+    git_sha: str | None = None
+
+
+async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, lease: timedelta) -> None:
+    """Announce a new incarnation. Before its first claim: a job held by an unknown worker could never be rescued."""
+    await conn.execute(
+        REGISTER,
+        {
+            "id": worker.id,
+            "name": worker.name,
+            "host": worker.host,
+            "pid": worker.pid,
+            "version": worker.version,
+            "git_sha": worker.git_sha,
+            "lease": lease,
+        },
+    )
+
+
+# clock_timestamp() and not now(): a transaction that began long ago must not renew a lease from back then.
+BEAT = """
+    WITH beat AS (
+        UPDATE holdfast.workers SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + %(lease)s
+        WHERE id = %(worker_id)s RETURNING id
+    ), mine AS (
+        SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::uuid[]) AS mine(id, attempt_id)
+    )
+    SELECT
+        EXISTS (SELECT FROM beat),
+        ARRAY(SELECT mine.id FROM mine
+              WHERE NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.id = mine.id AND j.attempt_id = mine.attempt_id)),
+        ARRAY(SELECT mine.id FROM mine JOIN holdfast.jobs j ON j.id = mine.id AND j.attempt_id = mine.attempt_id
+              WHERE j.cancel_requested_at IS NOT NULL),
+        EXISTS (SELECT FROM unnest(%(queues)s::text[]) AS q(queue) CROSS JOIN unnest(%(kinds)s::text[]) AS k(kind)
+                CROSS JOIN LATERAL (SELECT FROM holdfast.jobs j WHERE j.state = 'pending' AND j.run_after IS NULL
+                                    AND j.queue = q.queue AND j.kind = k.kind LIMIT 1) AS waiting),
+        EXISTS (SELECT FROM holdfast.jobs WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())),
+        EXISTS (SELECT FROM holdfast.workers w WHERE w.lease_until < clock_timestamp()
+                AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id))
+            OR EXISTS (SELECT FROM holdfast.jobs WHERE worker_id IS NOT NULL AND deadline_at < clock_timestamp()),
+        EXISTS (SELECT FROM holdfast.effects WHERE state = 'unwanted' AND clean_after <= (SELECT clock_timestamp())),
+        EXISTS (SELECT FROM holdfast.lock_wants WHERE waiting)
+            OR EXISTS (SELECT FROM holdfast.jobs WHERE slot_key IS NOT NULL AND NOT is_current
+                       AND state IN ('blocked', 'pending') AND state = 'blocked'),
+        (SELECT run_after - clock_timestamp() FROM holdfast.jobs
+         WHERE state = 'pending' AND run_after IS NOT NULL ORDER BY run_after LIMIT 1),
+        (SELECT next_poll_at - clock_timestamp() FROM holdfast.jobs WHERE state = 'submitted' ORDER BY next_poll_at LIMIT 1)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a worker learns from its own heartbeat."""
+
+    known: bool  # False: the row is gone, the worker must start a new incarnation
+    lost: list[JobId]
+    cancelled: list[JobId]
+    can_claim: bool
+    can_poll: bool
+    can_rescue: bool
+    can_clean: bool
+    can_wake: bool
+    next_due: timedelta | None  # until the next delayed job, by the database's clock
+    next_poll: timedelta | None
+
+
+async def renew(
+    conn: psycopg.AsyncConnection[Any],
+    worker_id: WorkerId,
+    held: Iterable[Claim] = (),
+    *,
+    lease: timedelta,
+    kinds: Sequence[str] = (),
+    queues: Sequence[str] = ("default",),
+) -> Beat:
+    """Renew the lease of a worker, whatever it holds, and look around."""
+    claims = list(held)
+    parameters = {
+        "worker_id": worker_id,
+        "lease": lease,
+        "ids": arrays.of_words(claim.id for claim in claims),
+        "attempts": arrays.of_words(claim.attempt_id for claim in claims),
+        "kinds": list(kinds),
+        "queues": list(queues),
+    }
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(BEAT, parameters)
+        row = await cursor.fetchone()
+    assert row is not None
+    return Beat(*row)
+
+
+# The row stays until it is pruned: a job it may still hold must find the lease that has ended.
+RESIGN = """
+    UPDATE holdfast.workers SET lease_until = clock_timestamp(), stopped_at = clock_timestamp() WHERE id = %(worker_id)s
+"""
+
+
+async def resign(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId) -> None:
+    """End the lease now: whatever the worker still held can be rescued at once."""
+    await conn.execute(RESIGN, {"worker_id": worker_id})

@@ -1,0 +1,113 @@
+"""Take jobs from holders that went silent: running → pending, or back to the engine, or to an end. Called by: any worker.
+
+A compare-and-set by whoever comes first, never a queued job of its own. The fence falls with it, so a holder that was
+only slow finds that its claim is lost. Crashes have their own budget, with causes: a job that takes its process down
+again and again is quarantined and takes nobody along.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.jobs.finish import Ended, untie
+from holdfast.jobs.model import JobId, WorkerId
+
+# What a crash means for a job. Somebody asked it to stop: it has. Its crash budget is used up: quarantine. An engine
+# has its work: ask there again. Otherwise it runs again, at once the first time, later each further time.
+SET_CRASHED = """
+    state = CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                 WHEN j.crashes + 1 >= j.max_crashes THEN 'failed'
+                 WHEN j.handle IS NOT NULL THEN 'submitted'
+                 ELSE 'pending' END,
+    attempt_id = NULL, worker_id = NULL, deadline_at = NULL, crashes = j.crashes + 1,
+    cause = %(cause)s, error = %(error)s,
+    finished_at = CASE WHEN j.cancel_requested_at IS NOT NULL OR j.crashes + 1 >= j.max_crashes THEN clock_timestamp() END,
+    next_poll_at = CASE WHEN j.handle IS NOT NULL THEN clock_timestamp() END,
+    run_after = CASE WHEN j.handle IS NULL AND j.cancel_requested_at IS NULL AND j.crashes + 1 < j.max_crashes AND j.crashes > 0
+                     THEN clock_timestamp() + interval '1 second' * least(2 ^ j.crashes, 60) END
+"""
+NOTE_CRASHED = """
+    INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at, actor, reason, detail)
+    SELECT id, CASE state WHEN 'failed' THEN 'quarantine' WHEN 'cancelled' THEN 'cancel' ELSE 'rescue' END, state,
+           attempt_no, attempt_id, worker_id, claimed_at, %(actor)s, %(error)s, jsonb_build_object('cause', %(cause)s::text)
+    FROM rescued
+"""
+
+
+def _take(silent: str) -> str:
+    """The whole statement for a way to find the silent ones. RETURNING shows a row as it is afterwards, so the attempt
+    that ends comes from `silent`; the update asks for it once more, on the row as it is by then."""
+    return f"""
+    WITH {silent}, rescued AS (
+        UPDATE holdfast.jobs j SET {SET_CRASHED}
+        FROM silent s WHERE j.id = s.id AND j.attempt_id = s.attempt_id
+        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.claimed_at, j.queue, s.attempt_id, s.worker_id
+    ), noted AS ({NOTE_CRASHED})
+    SELECT id, ties, slot_key, state, attempt_id::text, pg_notify('holdfast', queue) FROM rescued
+    """
+
+
+# The worker's row is held while its jobs are taken: it cannot renew in between, and its lease is looked at once more
+# on the row as it is then.
+RESCUE = _take("""
+    dead AS MATERIALIZED (
+        SELECT w.id FROM holdfast.workers w
+        WHERE w.lease_until < clock_timestamp()
+          AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
+        ORDER BY w.id LIMIT 100 FOR UPDATE SKIP LOCKED
+    ), silent AS MATERIALIZED (
+        SELECT j.id, j.attempt_id, j.worker_id FROM dead
+        CROSS JOIN LATERAL (SELECT * FROM holdfast.jobs j WHERE j.worker_id = dead.id) AS j
+        ORDER BY j.id LIMIT %(limit)s
+    )""")
+# A worker that is alive but let an attempt run far beyond its longest time has lost control of it.
+RESCUE_OVERDUE = _take("""
+    silent AS MATERIALIZED (
+        SELECT id, attempt_id, worker_id FROM holdfast.jobs
+        WHERE worker_id IS NOT NULL AND deadline_at < (SELECT clock_timestamp()) - %(grace)s
+        ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    )""")
+# By somebody who knows that the process is gone, as its parent does: no lease has to run out first.
+RESCUE_WORKER = _take("""
+    silent AS MATERIALIZED (
+        SELECT id, attempt_id, worker_id FROM holdfast.jobs
+        WHERE worker_id = %(worker_id)s AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
+        ORDER BY id FOR UPDATE
+    )""")
+
+OVERDUE_GRACE = timedelta(seconds=30)
+
+
+async def rescue(conn: psycopg.AsyncConnection[Any], *, limit: int = 100, actor: str = "rescue") -> list[JobId]:
+    """Take up to `limit` jobs from workers whose lease is over, and those that run far beyond their longest time."""
+    lease = {"cause": "lease_lost", "error": "its worker went silent", "actor": actor, "limit": limit}
+    overdue = {"cause": "max_runtime", "error": "it ran beyond its longest time", "actor": actor, "limit": limit}
+    rescued = await _rescue(conn, RESCUE, lease)
+    return rescued + await _rescue(conn, RESCUE_OVERDUE, overdue | {"grace": OVERDUE_GRACE})
+
+
+async def rescue_worker(
+    conn: psycopg.AsyncConnection[Any],
+    worker_id: WorkerId,
+    *,
+    cause: str,
+    error: str,
+    actor: str = "keeper",
+    jobs: list[JobId] | None = None,
+) -> list[JobId]:
+    """Take the jobs of a worker that is known to be gone, or just `jobs` of them, with the cause of its death."""
+    parameters = {"worker_id": worker_id, "cause": cause, "error": error, "actor": actor, "ids": jobs}
+    return await _rescue(conn, RESCUE_WORKER, parameters)
+
+
+async def _rescue(conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any]) -> list[JobId]:
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(statement, parameters)  # type: ignore[arg-type]
+        rows = await cursor.fetchall()
+        for job_id, ties, slot_key, state, attempt_id, _ in rows:
+            await untie(cursor, Ended(job_id, ties, slot_key, state), attempt_id)
+    return [row[0] for row in rows]
