@@ -68,9 +68,7 @@ class IdempotencyConflict(Refused):
     """The key was used before, for something else."""
 
     def __init__(self, key: str, job_id: int) -> None:
-        super().__init__(
-            f"idempotency key {key!r} already made job {job_id} with another kind or payload; use a new key"
-        )
+        super().__init__(f"idempotency key {key!r} already made job {job_id} with another kind or payload; use a new key")
         self.key, self.job_id = key, job_id
 
 

@@ -41,8 +41,9 @@ def command(
 
 def main(arguments: list[str]) -> None:
     owner, uid, gid, death, folder, *program = arguments
-    # A shell starts what it puts in the background with SIGINT ignored, and that is inherited.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A shell ignores SIGINT and SIGQUIT in what it puts in the background, and a thread may block them: both inherited.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.umask(0o077)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

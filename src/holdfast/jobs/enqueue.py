@@ -35,7 +35,8 @@ ENQUEUE = """
     WHERE NOT EXISTS (SELECT FROM holdfast.controls WHERE kind IN (%(kind)s, '*') AND drained_at IS NOT NULL)
     -- Every unique index is meant: whichever refuses, the twin that stands in the way is looked up afterwards.
     ON CONFLICT DO NOTHING
-    RETURNING id, CASE WHEN %(hint)s THEN pg_notify('holdfast', queue) END
+    -- '@': nothing to claim yet, but a time to look at.
+    RETURNING id, CASE WHEN %(hint)s THEN pg_notify('holdfast', CASE WHEN run_after IS NULL THEN queue ELSE '@' END) END
 """
 
 # Held until the caller commits: a claim skips the row, so the twin cannot start before the caller's data is there.

@@ -17,7 +17,6 @@ from psycopg.types.json import Jsonb
 from holdfast.database import arrays
 from holdfast.errors import ClaimLost
 from holdfast.jobs import effects, locks, pipelines, slots
-from holdfast.jobs.enqueue import enqueue_many
 from holdfast.jobs.model import DEPENDANTS, EFFECTS, LOCKS, SLOT, AttemptId, Claim, JobId
 from holdfast.jobs.outcome import End
 from holdfast.jobs.payload import to_json
@@ -101,7 +100,7 @@ async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> 
             raise ClaimLost(claim.id, claim.attempt_id, f"{end.move}")
         await untie(cursor, Ended(*row), claim.attempt_id)
         if end.then:
-            await enqueue_many(conn, pipelines.as_children(claim, end.then))
+            await pipelines.enqueue_children(conn, claim, end.then, end.join)
         if end.publish is not None:
             await end.publish(conn)
 

@@ -22,11 +22,15 @@ Publish = Callable[[Any], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The work is done. `publish(conn)` and the children commit together with the end of the job, or not at all."""
+    """The work is done. `publish(conn)` and the children commit together with the end of the job, or not at all.
+
+    `then` are the children (one: a chain, many: a fan-out); `join` runs when all of them have completed (a fan-in).
+    """
 
     result: Json = None
     publish: Publish | None = None
     then: Sequence[NewJob] = ()
+    join: NewJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +93,13 @@ class End:
     poll_count: int = 0
     publish: Publish | None = None
     then: Sequence[NewJob] = ()
+    join: NewJob | None = None
     detail: Json = None
 
     @property
-    def is_plain_completion(self) -> bool:
-        return self.move is Move.COMPLETE and self.publish is None
+    def is_only_a_completion(self) -> bool:
+        """Nothing else has to commit with it: it may go in a batch."""
+        return self.move is Move.COMPLETE and self.publish is None and not self.then
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +144,8 @@ def decide(
     match ended_with:
         case None:
             return COMPLETED
-        case Done(result, publish, then):
-            return End(Move.COMPLETE, State.COMPLETED, result=result, publish=publish, then=then)
+        case Done(result, publish, then, join):
+            return End(Move.COMPLETE, State.COMPLETED, result=result, publish=publish, then=then, join=join)
         case Submitted(handle, poll_after):
             return _submitted(claim, handle, poll_after)
         case Snooze(delay, reason):

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.errors import NotFound, UsageError
-from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.enqueue import enqueue, enqueue_many
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.states import ENDED, State
@@ -30,6 +30,16 @@ def as_children(claim: Claim, jobs: Sequence[NewJob]) -> list[NewJob]:
         replace(job, parent_id=claim.id, step=job.step or f"{number}:{job.kind}", pipeline_id=claim.pipeline_id)
         for number, job in enumerate(jobs)
     ]
+
+
+async def enqueue_children(
+    conn: psycopg.AsyncConnection[Any], claim: Claim, children: Sequence[NewJob], join: NewJob | None
+) -> None:
+    """Make the children of a job that completes in this transaction, and the one that waits for all of them."""
+    made = await enqueue_many(conn, as_children(claim, children))
+    if join is not None:
+        (join,) = as_children(claim, [replace(join, step=join.step or f"join:{join.kind}")])
+        await enqueue(conn, replace(join, after=(*join.after, *(child.id for child in made))))
 
 
 # One commit a step: the parent is completed, its child inserted and already claimed for this worker, all fenced by the

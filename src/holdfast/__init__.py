@@ -1,0 +1,37 @@
+"""Holdfast: fenced background jobs in Postgres. The public names, and nothing else."""
+
+from holdfast.errors import CancelRequested, ClaimLost, HoldfastError
+from holdfast.jobs.client import Client, connect
+from holdfast.jobs.model import Claim, Lock, NewJob
+from holdfast.jobs.outcome import Cancel, Done, Fail, Permanent, Retry, Snooze, Submitted
+from holdfast.jobs.pipelines import Pipeline
+from holdfast.jobs.states import State
+from holdfast.worker.context import Context, SyncContext
+from holdfast.worker.kinds import cleaner, job
+from holdfast.worker.loop import Worker, WorkerOptions
+
+__all__ = [
+    "Cancel",
+    "CancelRequested",
+    "Claim",
+    "ClaimLost",
+    "Client",
+    "Context",
+    "Done",
+    "Fail",
+    "HoldfastError",
+    "Lock",
+    "NewJob",
+    "Permanent",
+    "Pipeline",
+    "Retry",
+    "Snooze",
+    "State",
+    "Submitted",
+    "SyncContext",
+    "Worker",
+    "WorkerOptions",
+    "cleaner",
+    "connect",
+    "job",
+]

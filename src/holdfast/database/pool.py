@@ -1,0 +1,69 @@
+"""Open connections that notice trouble. Called by: everything that talks to Postgres.
+
+By default a client hangs for ever in a network partition, keep-alives or not: `tcp_user_timeout` ends that in 5 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool
+
+CAREFUL = {
+    "connect_timeout": "5",
+    "tcp_user_timeout": "5000",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "application_name": "holdfast",
+}
+
+
+def careful(url: str) -> str:
+    """The address with our time-outs, unless it says something else."""
+    return make_conninfo(url, **{key: value for key, value in CAREFUL.items() if key not in conninfo_to_dict(url)})
+
+
+async def connect(url: str) -> psycopg.AsyncConnection[Any]:
+    """One connection in autocommit: every statement is a transaction unless a block says otherwise."""
+    return await psycopg.AsyncConnection.connect(careful(url), autocommit=True)
+
+
+def pool(url: str, *, most: int = 4) -> AsyncConnectionPool[Any]:
+    """A pool, not yet open."""
+    return AsyncConnectionPool(careful(url), min_size=1, max_size=most, open=False, kwargs={"autocommit": True}, timeout=10)
+
+
+class Link:
+    """One long-lived connection for one user of it at a time, opened again when it breaks."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._conn: psycopg.AsyncConnection[Any] | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """The connection, for the length of the block. One that broke inside is closed; the next use opens another."""
+        async with self._one_at_a_time:
+            if self._conn is None or self._conn.closed or self._conn.broken:
+                self._conn = await connect(self._url)
+            try:
+                yield self._conn
+            except (psycopg.OperationalError, psycopg.InterfaceError, asyncio.CancelledError):
+                await self._drop()
+                raise
+
+    async def close(self) -> None:
+        async with self._one_at_a_time:
+            await self._drop()
+
+    async def _drop(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            await conn.close()

@@ -1,0 +1,1 @@
+"""What Holdfast says about itself: every event's name, and how it is written."""

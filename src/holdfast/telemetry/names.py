@@ -1,0 +1,26 @@
+"""Every event that is logged, with one line each. The reference page is made from this table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EVENTS: Final[dict[str, str]] = {
+    "worker_started": "A worker incarnation has registered and claims jobs.",
+    "worker_stopping": "A worker claims no more; running jobs get their grace.",
+    "worker_stopped": "A worker has given back what it held and resigned.",
+    "worker_unknown": "The worker's row is gone; it registers again.",
+    "worker_database_lost": "The database cannot be reached; the worker tries again by itself.",
+    "heartbeat_failed": "A beat did not get through; the local deadline goes on counting.",
+    "listen_lost": "The connection that hears hints broke; it is opened again, and polling goes on meanwhile.",
+    "job_completed": "An attempt completed its job.",
+    "job_failed": "A job failed for good.",
+    "job_retried": "An attempt ended in an error and the job will run again.",
+    "job_cancelled": "A job was cancelled.",
+    "job_ended": "An attempt ended in another way: submitted, snoozed, released.",
+    "job_unknown_kind": "A claimed job has no handler here; it was given back.",
+    "jobs_rescued": "Jobs were taken from holders that went silent.",
+    "effects_cleaned": "Things outside that nobody needs any more were confirmed gone.",
+    "writeback_stale_attempt": "A replaced attempt tried to write and was refused.",
+    "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is tried again with the next beat.",
+    "postgres_message": "The embedded Postgres had something to say.",
+}

@@ -1,0 +1,172 @@
+"""What a handler gets: its job, a voice, and the places where it learns that it should stop. Made by: `execute.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+import psycopg
+
+from holdfast.errors import CancelRequested, ClaimLost
+from holdfast.jobs import effects, progress
+from holdfast.jobs.effects import Effect
+from holdfast.jobs.model import Claim, Json, NewJob
+from holdfast.worker.crashpoints import crashpoint
+
+T = TypeVar("T")
+Borrow = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]
+
+
+class Lease:
+    """When this worker must stop its side effects, by its own monotonic clock, and why a claim is no longer good."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.until
+
+
+class Context:
+    """The handler's side of one attempt."""
+
+    def __init__(self, claim: Claim, borrow: Borrow, lease: Lease) -> None:
+        self.job = claim
+        self.children: list[NewJob] = []
+        self.join: NewJob | None = None
+        self._borrow = borrow
+        self._lease = lease
+        self._lost = False
+        self._asked_to_stop: str | None = None
+
+    @property
+    def attempt_id(self) -> str:
+        """The fence of this attempt: put it into every path, tag and label that the handler makes outside."""
+        return self.job.attempt_id
+
+    @property
+    def fence_token(self) -> int:
+        """Rises with every claim: for systems outside that can refuse an older one."""
+        return self.job.fence_token
+
+    async def progress(self, done: float | None = None, message: str | None = None) -> None:
+        """Tell people how far it is (0 to 1). Raises like a checkpoint."""
+        self._raise_if_known()
+        async with self._borrow() as conn:
+            await progress.report(conn, self.job, progress=done, message=message)
+
+    async def checkpoint(self) -> None:
+        """Before a side effect: raises `ClaimLost` when the attempt was replaced, `CancelRequested` when asked to stop."""
+        self._raise_if_known()
+        async with self._borrow() as conn:
+            await progress.checkpoint(conn, self.job)
+
+    @asynccontextmanager
+    async def effect(
+        self,
+        kind: str,
+        *,
+        tag: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+        temporary: bool = False,
+        adoptable: bool = False,
+    ) -> AsyncIterator[PlannedEffect]:
+        """Make something outside: it is written down first, and cleaned up if this attempt does not end well.
+
+        async with ctx.effect("trino.query") as query:
+            query.made(await engine.submit(sql, tag=query.tag))
+        """
+        self._raise_if_known()
+        async with self._borrow() as conn:
+            planned = await effects.plan(
+                conn, self.job, kind, tag=tag, detail=detail, temporary=temporary, adoptable=adoptable
+            )
+        crashpoint("submit.after_intent")
+        made = PlannedEffect(planned)
+        yield made
+        crashpoint("submit.after_reply_before_persist")
+        if made.handle is not None:
+            async with self._borrow() as conn:
+                await effects.confirm(conn, self.job, planned, made.handle)
+
+    async def left_behind(self) -> list[Effect]:
+        """What earlier attempts of this job may have made: look each up outside by its tag before making it again."""
+        async with self._borrow() as conn:
+            return await effects.left_behind(conn, self.job)
+
+    async def adopt(self, effect: Effect, handle: Json = None) -> Effect:
+        """Take over what an earlier attempt made."""
+        async with self._borrow() as conn:
+            return await effects.adopt(conn, self.job, effect, handle)
+
+    def chain(self, *jobs: NewJob, join: NewJob | None = None) -> None:
+        """Jobs that follow when this one completes, in the same transaction; `join` waits for all of them."""
+        self.children += jobs
+        self.join = join or self.join
+
+    def lose(self) -> None:
+        """The worker learned that somebody else has this job now."""
+        self._lost = True
+
+    def ask_to_stop(self, reason: str) -> None:
+        """The worker learned that somebody wants this job to stop."""
+        self._asked_to_stop = reason
+
+    def _raise_if_known(self) -> None:
+        if self._lost or self._lease.is_over:
+            raise ClaimLost(self.job.id, self.job.attempt_id, "checkpoint")
+        if self._asked_to_stop is not None:
+            raise CancelRequested(self.job.id, self._asked_to_stop)
+
+
+class PlannedEffect:
+    """Something that is about to exist outside."""
+
+    def __init__(self, effect: Effect) -> None:
+        self.tag = effect.tag
+        self.handle: Json = None
+
+    def made(self, handle: Json) -> None:
+        """It exists now; this is how to reach it."""
+        self.handle = handle
+
+
+class SyncContext:
+    """The same for a handler that is a plain function and runs in a thread: every call waits for its answer."""
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self._context, self._loop = context, loop
+        self.job = context.job
+        self.attempt_id = context.attempt_id
+        self.fence_token = context.fence_token
+
+    def progress(self, done: float | None = None, message: str | None = None) -> None:
+        """Tell people how far it is (0 to 1). Raises like a checkpoint."""
+        self._wait(self._context.progress(done, message))
+
+    def checkpoint(self) -> None:
+        """Before a side effect: raises when the attempt was replaced or asked to stop."""
+        self._wait(self._context.checkpoint())
+
+    def chain(self, *jobs: NewJob, join: NewJob | None = None) -> None:
+        """Jobs that follow when this one completes."""
+        self._context.chain(*jobs, join=join)
+
+    def wait(self, work: Awaitable[T]) -> T:
+        """Wait for anything else of the asynchronous context, such as `ctx.wait(ctx.context.left_behind())`."""
+        return self._wait(work)
+
+    @property
+    def context(self) -> Context:
+        return self._context
+
+    def _wait(self, work: Awaitable[T]) -> T:
+        async def run() -> T:
+            return await work
+
+        coroutine: Coroutine[Any, Any, T] = run()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

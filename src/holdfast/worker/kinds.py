@@ -1,0 +1,288 @@
+"""A decorated function is the job, its client and its own test target.
+
+    @job("invoice.render", max_attempts=5)
+    async def render(ctx: Context, invoice_id: int) -> None: ...
+
+    await render.enqueue(invoice_id=7, tx=session)      # checked by the type checker and again at run time
+    await render(ctx, invoice_id=7)                     # still the function
+
+A kind is known to workers once its module was imported; `registered()` is the list.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_type_hints, overload
+
+import pydantic
+from pydantic_core import to_jsonable_python
+from typing_extensions import Required, TypedDict
+
+from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
+from holdfast.jobs.client import current_client
+from holdfast.jobs.effects import Cleaner
+from holdfast.jobs.enqueue import enqueue, enqueue_sync
+from holdfast.jobs.model import Enqueued, Lock, NewJob
+from holdfast.jobs.outcome import DEFAULT_POLICY, RetryPolicy
+from holdfast.worker.context import Context, SyncContext
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Options(TypedDict, total=False):
+    """What can be said at enqueue beside the arguments of the function. The type checker's plugin reads this list."""
+
+    tx: Any
+    run_after: datetime | timedelta | None
+    priority: int
+    queue: str
+    idempotency_key: str | None
+    unique_key: str | None
+    unique_while: Literal["waiting", "live"]
+    slot_key: str | None
+    locks: Sequence[Lock]
+    after: Sequence[int]
+    if_parent_fails: Literal["cancel", "run"]
+    pipeline_id: str | None
+    max_attempts: int
+    max_crashes: int
+    max_runtime: timedelta | None
+    step: str | None
+
+
+OPTIONS = frozenset(Options.__annotations__)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How jobs of a kind are run, unless an enqueue says otherwise."""
+
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 3
+    max_crashes: int = 3
+    max_runtime: timedelta | None = None
+    version: int = 1
+    retry: RetryPolicy = DEFAULT_POLICY
+    locks: Callable[..., Sequence[Lock]] | None = None  # called with the job's arguments
+    slot: Callable[..., str] | None = None
+    unique: Callable[..., str] | None = None
+
+
+class Job(Generic[P, R]):
+    """A kind of job: a function with a name, a policy and a way to enqueue it."""
+
+    def __init__(self, kind: str, function: Callable[..., R], policy: Policy) -> None:
+        self.kind = kind
+        self.function = function
+        self.policy = policy
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.context_name, self._signature = _split_signature(kind, function)
+        self._arguments = _argument_checker(kind, function, self._signature)
+        self.__doc__, self.__name__ = function.__doc__, getattr(function, "__name__", kind)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """The function itself, as if it had never been decorated."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<job {self.kind}>"
+
+    def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """The job that these arguments make, not yet enqueued: for pipelines, `Done(then=…)` and bulk."""
+        return self._new(args, dict(kwargs), {})
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Enqueue with these arguments; every key of `Options` may stand among them, above all `tx`."""
+        options = {name: kwargs.pop(name) for name in list(kwargs) if name in OPTIONS}
+        tx = options.pop("tx", None)
+        new = self._new(args, dict(kwargs), options)
+        return await (enqueue(tx, new) if tx is not None else current_client().enqueue(new))
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """`enqueue` for code without an event loop; `tx` is needed."""
+        options = {name: kwargs.pop(name) for name in list(kwargs) if name in OPTIONS}
+        tx = options.pop("tx", None)
+        if tx is None:
+            raise UsageError(f"{self.kind}.enqueue_sync needs tx=<connection or session>")
+        return enqueue_sync(tx, self._new(args, dict(kwargs), options))
+
+    def using(self, **options: Any) -> Job[P, R]:
+        """The same kind with other options for what is made from it: `render.using(priority=5).new(invoice_id=7)`."""
+        unknown = set(options) - OPTIONS
+        if unknown:
+            raise UsageError(f"no option {', '.join(sorted(unknown))}; there are: {', '.join(sorted(OPTIONS))}")
+        return _WithOptions(self, options)
+
+    def arguments(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments for the function from a stored payload, with their types; `PayloadInvalid` if they do not fit."""
+        if self._arguments is None:
+            return {}
+        try:
+            return self._arguments.validate_python(payload)  # type: ignore[no-any-return]
+        except pydantic.ValidationError as error:
+            raise PayloadInvalid(f"the payload does not fit {self.kind}: {_first_problem(error)}") from None
+
+    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> NewJob:
+        given = self._bind(args, kwargs)
+        policy = self.policy
+        new = NewJob(
+            self.kind,
+            payload=to_jsonable_python(given),
+            queue=policy.queue,
+            priority=policy.priority,
+            max_attempts=policy.max_attempts,
+            max_crashes=policy.max_crashes,
+            max_runtime=policy.max_runtime,
+            kind_version=policy.version,
+            locks=tuple(policy.locks(**given)) if policy.locks else (),
+            slot_key=policy.slot(**given) if policy.slot else None,
+            unique_key=policy.unique(**given) if policy.unique else None,
+        )
+        if not options:
+            return new
+        tuples = {name: tuple(value) for name, value in options.items() if name in ("locks", "after")}
+        return replace(new, **{**options, **tuples})
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise UsageError(f"{self.kind}{self._signature}: {error}") from None
+
+
+class _WithOptions(Job[P, R]):
+    """A kind with options already said."""
+
+    def __init__(self, base: Job[P, R], options: dict[str, Any]) -> None:
+        self.__dict__.update(base.__dict__)
+        self._options = options
+
+    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> NewJob:
+        said = {name: value for name, value in self._options.items() if name != "tx"}
+        return super()._new(args, kwargs, {**said, **options})
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        if "tx" in self._options:
+            kwargs.setdefault("tx", self._options["tx"])
+        return await super().enqueue(*args, **kwargs)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The registry
+# ---------------------------------------------------------------------------------------------------------------------
+
+_kinds: dict[str, Job[..., Any]] = {}
+_cleaners: dict[str, Cleaner] = {}
+
+
+class _Decorator:
+    """What `job(...)` returns: a function with its context first, or without one, becomes a kind."""
+
+    def __init__(self, kind: str, policy: Policy) -> None:
+        self._kind, self._policy = kind, policy
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]]) -> Job[P, Awaitable[R]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[SyncContext, P], R]) -> Job[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Job[P, R]: ...
+    def __call__(self, function: Callable[..., Any]) -> Job[..., Any]:
+        existing = _kinds.get(self._kind)
+        if existing is not None and existing.function.__module__ != function.__module__:
+            raise UsageError(f"{self._kind} is registered already, by {existing.function.__module__}; choose another name")
+        made: Job[..., Any] = Job(self._kind, function, self._policy)
+        _kinds[self._kind] = made
+        return made
+
+
+def job(kind: str, **policy: Any) -> _Decorator:
+    """Make a function a kind of job. The keywords are the fields of `Policy`."""
+    known = {field.name for field in fields(Policy)}
+    unknown = set(policy) - known
+    if unknown:
+        raise UsageError(f"{kind}: no setting {', '.join(sorted(unknown))}; there are: {', '.join(sorted(known))}")
+    return _Decorator(kind, Policy(**policy))
+
+
+def registered() -> dict[str, Job[..., Any]]:
+    """Every kind that this process knows."""
+    return dict(_kinds)
+
+
+def kind_of(name: str) -> Job[..., Any]:
+    """The kind with this name, or an error that names the ones there are."""
+    found = _kinds.get(name)
+    if found is None:
+        raise UnknownKind(name, list(_kinds))
+    return found
+
+
+def cleaner(effect_kind: str) -> Callable[[Cleaner], Cleaner]:
+    """Register the function that removes effects of this kind; it returns True once the thing is gone."""
+
+    def register(function: Cleaner) -> Cleaner:
+        _cleaners[effect_kind] = function
+        return function
+
+    return register
+
+
+def cleaners() -> dict[str, Cleaner]:
+    """Every cleaner that this process knows."""
+    return dict(_cleaners)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading a function
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _split_signature(kind: str, function: Callable[..., Any]) -> tuple[str | None, inspect.Signature]:
+    """The name of the context parameter, if there is one, and the signature without it."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    variable = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if variable:
+        raise UsageError(f"{kind}: *{variable[0]} cannot be stored; name each argument")
+    reserved = sorted(OPTIONS & {p.name for p in parameters})
+    if reserved:
+        raise UsageError(f"{kind}: {', '.join(reserved)} is a word of enqueue; choose another name for the argument")
+    hints = _hints(function)
+    if parameters and hints.get(parameters[0].name) in (Context, SyncContext):
+        return parameters[0].name, signature.replace(parameters=parameters[1:])
+    return None, signature
+
+
+def _argument_checker(
+    kind: str, function: Callable[..., Any], signature: inspect.Signature
+) -> pydantic.TypeAdapter[dict[str, Any]] | None:
+    """What turns a stored payload back into typed arguments; None if the function takes none."""
+    if not signature.parameters:
+        return None
+    hints = _hints(function)
+    shape = {
+        name: Required[hints.get(name, Any)] if p.default is p.empty else hints.get(name, Any)
+        for name, p in signature.parameters.items()
+    }
+    arguments = TypedDict(f"{kind} arguments", shape, total=False)  # type: ignore[operator,misc]
+    arguments.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)  # type: ignore[attr-defined]
+    return pydantic.TypeAdapter(arguments)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except NameError:  # a name that only the type checker sees: the argument goes unchecked at run time
+        return dict(getattr(function, "__annotations__", {}))
+
+
+def _first_problem(error: pydantic.ValidationError) -> str:
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    return f"{where}: {problem['msg']}; was the function changed after the job was enqueued?"
