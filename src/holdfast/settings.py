@@ -18,31 +18,31 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", frozen=True, extra="ignore")
 
-    database_url: str | None = Field(None, description="A Postgres (15 or newer) to use instead of the embedded one.")
-    data_dir: Path = Field(Path(".holdfast"), description="Where the embedded Postgres keeps its data.")
-    port: int = Field(54329, description="Port of the embedded Postgres; another is taken, and said, when it is busy.")
+    database_url: str | None = Field(default=None, description="A Postgres (15 or newer) to use instead of the embedded one.")
+    data_dir: Path = Field(default=Path(".holdfast"), description="Where the embedded Postgres keeps its data.")
+    port: int = Field(default=54329, description="Port of the embedded Postgres; another is taken, and said, when it is busy.")
 
-    beat: timedelta = Field(timedelta(seconds=5), description="How often a worker renews its lease.")
-    lease: timedelta = Field(timedelta(seconds=30), description="How long a silent worker keeps its jobs.")
+    beat: timedelta = Field(default=timedelta(seconds=5), description="How often a worker renews its lease.")
+    lease: timedelta = Field(default=timedelta(seconds=30), description="How long a silent worker keeps its jobs.")
     poll: timedelta = Field(
-        timedelta(seconds=10), description="How often an idle worker looks for work without having been told."
+        default=timedelta(seconds=10), description="How often an idle worker looks for work without having been told."
     )
     stale_job_timeout: timedelta = Field(
-        timedelta(minutes=30),
+        default=timedelta(minutes=30),
         description="How long after its claim a silent job may be recovered by hand.",
     )
     run_background_poller: bool = Field(
-        True,
+        default=True,
         validation_alias=AliasChoices("HOLDFAST_RUN_BACKGROUND_POLLER", "RUN_BACKGROUND_POLLER"),
         description="Whether the safety poller runs beside the web routes.",
     )
     hostname: str | None = Field(
-        None,
+        default=None,
         validation_alias=AliasChoices("HOLDFAST_HOSTNAME", "HOSTNAME"),
         description="The display name of this process; in Kubernetes the pod's name.",
     )
-    retention: timedelta = Field(timedelta(days=30), description="How long ended jobs are kept.")
-    payload_limit: int = Field(1_000_000, description="The largest payload in bytes, as JSON.")
+    retention: timedelta = Field(default=timedelta(days=30), description="How long ended jobs are kept.")
+    payload_limit: int = Field(default=1_000_000, description="The largest payload in bytes, as JSON.")
 
 
 @lru_cache(maxsize=1)

@@ -91,10 +91,10 @@ def _config(connection: Connection | None = None) -> Config:
 def _connect(url: str) -> Connection:
     engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
     connection = engine.connect()
-    version = connection.dialect.server_version_info  # type: ignore[attr-defined]
-    if version[0] < OLDEST_POSTGRES:
+    version = int((connection.dialect.server_version_info or (0,))[0])
+    if version < OLDEST_POSTGRES:
         connection.close()
-        raise DatabaseProblem(f"Postgres {OLDEST_POSTGRES} or newer is needed; this is {version[0]}: use a newer server")
+        raise DatabaseProblem(f"Postgres {OLDEST_POSTGRES} or newer is needed; this is {version}: use a newer server")
     return connection
 
 

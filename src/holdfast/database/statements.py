@@ -34,11 +34,11 @@ async def run_async(conn: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
         while True:
             async with conn.cursor(row_factory=tuple_row) as cursor:
                 if statement.copy is not None:
-                    async with cursor.copy(statement.sql) as copy:  # type: ignore[arg-type]
+                    async with cursor.copy(statement.sql) as copy:
                         await copy.write(statement.copy)
                     rows: list[tuple[Any, ...]] = []
                 else:
-                    await cursor.execute(statement.sql, statement.parameters)  # type: ignore[arg-type]
+                    await cursor.execute(statement.sql, statement.parameters)
                     rows = await cursor.fetchall() if cursor.description else []
             statement = steps.send(rows)
     except StopIteration as end:
@@ -51,11 +51,11 @@ def run_sync(conn: psycopg.Connection[Any], steps: Steps[T]) -> T:
         while True:
             with conn.cursor(row_factory=tuple_row) as cursor:
                 if statement.copy is not None:
-                    with cursor.copy(statement.sql) as copy:  # type: ignore[arg-type]
+                    with cursor.copy(statement.sql) as copy:
                         copy.write(statement.copy)
                     rows: list[tuple[Any, ...]] = []
                 else:
-                    cursor.execute(statement.sql, statement.parameters)  # type: ignore[arg-type]
+                    cursor.execute(statement.sql, statement.parameters)
                     rows = cursor.fetchall() if cursor.description else []
             statement = steps.send(rows)
     except StopIteration as end:

@@ -103,7 +103,7 @@ async def _claim(
     conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any], worker_id: WorkerId
 ) -> list[Claim]:
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(statement, parameters, prepare=True)  # type: ignore[arg-type]
+        await cursor.execute(statement, parameters, prepare=True)
         rows = await cursor.fetchall()
     tied = [row[0] for row in rows if row[3] is None]
     if not tied:
@@ -119,13 +119,13 @@ async def _claim_tied(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, i
     """
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(HOLD_TIED, {"ids": ids})
-        candidates = dict(await cursor.fetchall())
+        candidates: dict[JobId, str | None] = dict(await cursor.fetchall())
         free_slot = await slots.block_where_busy(cursor, candidates)
         admitted = await locks.block_where_busy(cursor, free_slot)
         if not admitted.jobs:
             return []
         await slots.demote_ended(cursor, [candidates[job_id] for job_id in admitted.jobs if candidates[job_id]])
-        await cursor.execute(CLAIM_TIED, {"ids": admitted.jobs, "worker_id": worker_id})  # type: ignore[arg-type]
+        await cursor.execute(CLAIM_TIED, {"ids": admitted.jobs, "worker_id": worker_id})
         claims = [Claim._make(row) for row in await cursor.fetchall()]
         await locks.take(cursor, admitted, {claim.id: claim.attempt_id for claim in claims})
         return claims

@@ -70,5 +70,7 @@ def current_client() -> Client:
     """The client of the surrounding `holdfast.connect()`."""
     client = _current.get()
     if client is None:
-        raise UsageError("no database to enqueue into; pass tx=<connection or session>, or wrap the code in holdfast.connect(url)")
+        raise UsageError(
+            "no database to enqueue into; pass tx=<connection or session>, or wrap the code in holdfast.connect(url)"
+        )
     return client

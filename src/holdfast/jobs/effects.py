@@ -116,7 +116,7 @@ ADOPT = f"""
 async def left_behind(conn: psycopg.AsyncConnection[Any], claim: Claim) -> list[Effect]:
     """What earlier attempts of this job may have made and this one may adopt: look it up outside by its tag first."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(LEFT_BEHIND, {"job_id": claim.id, "attempt_id": claim.attempt_id})  # type: ignore[arg-type]
+        await cursor.execute(LEFT_BEHIND, {"job_id": claim.id, "attempt_id": claim.attempt_id})
         return [Effect(*row) for row in await cursor.fetchall()]
 
 
@@ -200,7 +200,7 @@ async def clean(
     clean_id = str(uuid4())
     async with conn.cursor(row_factory=tuple_row) as cursor:
         parameters = {"kinds": list(cleaners), "limit": limit, "clean_id": clean_id, "lease": lease}
-        await cursor.execute(TAKE_UNWANTED, parameters)  # type: ignore[arg-type]
+        await cursor.execute(TAKE_UNWANTED, parameters)
         taken = [Effect(*row) for row in await cursor.fetchall()]
     gone = 0
     for effect in taken:
@@ -220,7 +220,7 @@ async def clean(
 
 async def _one(conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any]) -> tuple[Any, ...] | None:
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(statement, parameters)  # type: ignore[arg-type]
+        await cursor.execute(statement, parameters)
         return await cursor.fetchone()
 
 

@@ -25,8 +25,8 @@ FACTS = """
         j.cancel_requested_at IS NOT NULL AS cancelling,
         w.name AS worker, w.lease_until - clock_timestamp() AS lease_left,
         c.kind AS paused_as, c.reason AS pause_reason, c.actor AS pause_actor,
-        (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL AND a.queue = j.queue
-            AND a.kind = j.kind AND (a.priority, a.id) < (j.priority, j.id) LIMIT 1001) AS few) AS ahead,
+        (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL
+            AND a.queue = j.queue AND a.kind = j.kind AND (a.priority, a.id) < (j.priority, j.id) LIMIT 1001) AS few) AS ahead,
         (SELECT count(*) FROM holdfast.workers w WHERE w.lease_until > clock_timestamp()) AS workers_alive
     FROM holdfast.jobs j
     LEFT JOIN holdfast.workers w ON w.id = j.worker_id
@@ -148,7 +148,7 @@ def _blocked(facts: Facts, holder: tuple[Any, ...] | None, parent: tuple[Any, ..
         held += f" on {worker}, which went silent: it is taken from there with the next sweep"
     elif worker is not None:
         held += f" on {worker}, whose lease is renewed until it ends and runs for another {_span(lease_left)}"
-    line = f"; {_count(ahead, 'job')} wait before it" if ahead else ""
+    line = f"; {_count(ahead, 'job')} {'waits' if ahead == 1 else 'wait'} before it" if ahead else ""
     return f"It waits for {what} {key!r}: {held}{line}."
 
 

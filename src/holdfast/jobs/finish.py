@@ -150,9 +150,10 @@ async def untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> N
 
 
 # A re-read under the attempt id tells what became of a commit whose answer was lost: the history row of an attempt is
-# written in the transaction that ends it.
+# written in the transaction that ends it. An attempt that ends by itself has no actor: a row with one is of somebody who
+# took the job away (rescue, recover, cancel by force), and no sign that our own end was written.
 HOW_DID_IT_END = """
-    SELECT EXISTS (SELECT FROM holdfast.history WHERE job_id = %(id)s AND attempt_id = %(attempt_id)s AND move <> 'act'),
+    SELECT EXISTS (SELECT FROM holdfast.history WHERE job_id = %(id)s AND attempt_id = %(attempt_id)s AND actor IS NULL),
            EXISTS (SELECT FROM holdfast.jobs WHERE id = %(id)s AND attempt_id = %(attempt_id)s)
 """
 

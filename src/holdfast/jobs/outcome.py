@@ -110,7 +110,7 @@ class Backoff:
     longest: timedelta = timedelta(minutes=10)
 
     def delay(self, errors: int, chance: float) -> timedelta:
-        whole = min(self.first * 2 ** min(errors, 30), self.longest)
+        whole = min(self.first * 2.0 ** min(errors, 30), self.longest)
         return whole * (0.5 + 0.5 * chance)
 
 

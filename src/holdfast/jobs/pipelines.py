@@ -88,7 +88,7 @@ async def complete_and_chain(
         "child_attempt_id": str(uuid4()),
     }
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(COMPLETE_AND_CHAIN, parameters, prepare=True)  # type: ignore[arg-type]
+        await cursor.execute(COMPLETE_AND_CHAIN, parameters, prepare=True)
         row = await cursor.fetchone()
     return None if row is None else Claim._make(row)
 

@@ -41,7 +41,7 @@ async def claim_to_poll(
     """Claim up to `limit` jobs whose engine is due to be asked. A job that has ended is never among them."""
     parameters = {"worker_id": worker_id, "kinds": list(kinds), "queues": list(queues), "limit": limit}
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(CLAIM_TO_POLL, parameters)  # type: ignore[arg-type]
+        await cursor.execute(CLAIM_TO_POLL, parameters)
         claims = [Claim._make(row) for row in await cursor.fetchall()]
         await locks.take(cursor, locks.Admission(), {c.id: c.attempt_id for c in claims if c.ties & LOCKS})
     return claims

@@ -33,11 +33,13 @@ PRUNE = """
 """
 PRUNE_WORKERS = """
     DELETE FROM holdfast.workers w
-    WHERE w.lease_until < clock_timestamp() - %(older_than)s AND NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
+    WHERE w.lease_until < clock_timestamp() - %(older_than)s
+      AND NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
 """
 PRUNE_PIPELINES = """
     DELETE FROM holdfast.pipelines p
-    WHERE p.created_at < clock_timestamp() - %(older_than)s AND NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.pipeline_id = p.id)
+    WHERE p.created_at < clock_timestamp() - %(older_than)s
+      AND NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.pipeline_id = p.id)
 """
 PRUNE_LOCK_KEYS = """
     WITH unused AS MATERIALIZED (

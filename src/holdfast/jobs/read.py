@@ -77,7 +77,7 @@ GET_JOB = f"SELECT {VIEW_COLUMNS} FROM holdfast.jobs WHERE id = %(id)s"
 async def get_job(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> JobView:
     """One job, or `NotFound`."""
     async with conn.cursor(row_factory=class_row(JobView)) as cursor:
-        await cursor.execute(GET_JOB, {"id": job_id})  # type: ignore[arg-type]
+        await cursor.execute(GET_JOB, {"id": job_id})
         found = await cursor.fetchone()
     if found is None:
         raise NotFound(f"there is no job {job_id}")
@@ -117,7 +117,7 @@ async def list_jobs(conn: psycopg.AsyncConnection[Any], *, limit: int = 50, **fi
         raise UsageError(f"a page has 1 to {LONGEST_PAGE} jobs, not {limit}")
     statement = LIST_JOBS.format(filters=_where(filters))
     async with conn.cursor(row_factory=class_row(JobView)) as cursor:
-        await cursor.execute(statement, {**filters, "limit": limit + 1})  # type: ignore[arg-type]
+        await cursor.execute(statement, {**filters, "limit": limit + 1})
         found = await cursor.fetchall()
     return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
@@ -135,7 +135,8 @@ COUNT_STATES = "\nUNION ALL\n".join(
 )
 
 
-class Count(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Count:
     """How many; `capped` says that there are more than that."""
 
     count: int
@@ -148,6 +149,6 @@ class Count(NamedTuple):
 async def count_states(conn: psycopg.AsyncConnection[Any], *, cap: int = CAP) -> dict[State, Count]:
     """How many jobs are in each state, exact up to `cap`."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(COUNT_STATES, {"cap": cap})  # type: ignore[arg-type]
+        await cursor.execute(COUNT_STATES, {"cap": cap})
         rows = await cursor.fetchall()
     return {State(state): Count(min(count, cap), count > cap) for state, count in rows}

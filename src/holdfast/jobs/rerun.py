@@ -24,7 +24,8 @@ RERUN = """
         RETURNING id, attempt_no, queue
     ), noted AS (
         INSERT INTO holdfast.history (job_id, move, state, attempt_no, actor, reason, detail)
-        SELECT id, 'rerun', 'pending', attempt_no, %(actor)s, %(reason)s, jsonb_build_object('granted', %(grant)s::int) FROM again
+        SELECT id, 'rerun', 'pending', attempt_no, %(actor)s, %(reason)s, jsonb_build_object('granted', %(grant)s::int)
+        FROM again
     )
     SELECT id, pg_notify('holdfast', queue) FROM again
 """

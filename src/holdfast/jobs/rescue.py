@@ -106,7 +106,7 @@ async def rescue_worker(
 
 async def _rescue(conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any]) -> list[JobId]:
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(statement, parameters)  # type: ignore[arg-type]
+        await cursor.execute(statement, parameters)
         rows = await cursor.fetchall()
         for job_id, ties, slot_key, state, attempt_id, _ in rows:
             await untie(cursor, Ended(job_id, ties, slot_key, state), attempt_id)

@@ -82,9 +82,7 @@ class Context:
         """
         self._raise_if_known()
         async with self._borrow() as conn:
-            planned = await effects.plan(
-                conn, self.job, kind, tag=tag, detail=detail, temporary=temporary, adoptable=adoptable
-            )
+            planned = await effects.plan(conn, self.job, kind, tag=tag, detail=detail, temporary=temporary, adoptable=adoptable)
         crashpoint("submit.after_intent")
         made = PlannedEffect(planned)
         yield made
@@ -92,6 +90,13 @@ class Context:
         if made.handle is not None:
             async with self._borrow() as conn:
                 await effects.confirm(conn, self.job, planned, made.handle)
+
+    def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
+        """A connection of the worker, in autocommit, for the length of a block: `async with ctx.connection() as conn`.
+
+        What must commit together with the end of the job belongs into `Done(publish=…)` instead.
+        """
+        return self._borrow()
 
     async def left_behind(self) -> list[Effect]:
         """What earlier attempts of this job may have made: look each up outside by its tag before making it again."""

@@ -15,11 +15,11 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Required, TypeVar, get_type_hints, overload
 
 import pydantic
 from pydantic_core import to_jsonable_python
-from typing_extensions import Required, TypedDict
+from typing_extensions import TypedDict
 
 from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
 from holdfast.jobs.client import current_client
@@ -123,7 +123,7 @@ class Job(Generic[P, R]):
         if self._arguments is None:
             return {}
         try:
-            return self._arguments.validate_python(payload)  # type: ignore[no-any-return]
+            return self._arguments.validate_python(payload)
         except pydantic.ValidationError as error:
             raise PayloadInvalid(f"the payload does not fit {self.kind}: {_first_problem(error)}") from None
 
@@ -270,8 +270,9 @@ def _argument_checker(
         name: Required[hints.get(name, Any)] if p.default is p.empty else hints.get(name, Any)
         for name, p in signature.parameters.items()
     }
-    arguments = TypedDict(f"{kind} arguments", shape, total=False)  # type: ignore[operator,misc]
-    arguments.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)  # type: ignore[attr-defined]
+    typed_dict: Any = TypedDict  # made at run time: no type checker can follow, and none has to
+    arguments = typed_dict(f"{kind} arguments", shape, total=False)
+    arguments.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     return pydantic.TypeAdapter(arguments)
 
 

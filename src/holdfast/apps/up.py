@@ -1,0 +1,69 @@
+"""Everything on one machine: the embedded Postgres, the schema, and the demo. Called by: `make up`, through `holdfast up`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from holdfast.apps import demo
+from holdfast.apps.migrate import bring_up_to_date
+from holdfast.database.embedded import EmbeddedPostgres
+from holdfast.settings import Settings
+
+
+def up(settings: Settings, console: Console, *, stay: bool) -> bool:
+    """Start, migrate, play the demo; then stay until Ctrl-C if asked to. Whether the demo ended as promised."""
+    started = time.monotonic()
+    with database(settings, console) as url:
+        console.print(f"[dim]{bring_up_to_date(url)}[/]")
+        console.print(f"[bold]Ready[/] in {time.monotonic() - started:.1f} s.\n")
+        well = asyncio.run(_play(url, console))
+        if stay and well:
+            console.print(
+                f"\n  Postgres stays up: [bold]{_without_password(url)}[/] (password in {settings.data_dir}). Ctrl-C ends it."
+            )
+            _wait_for_ctrl_c()
+        return well
+
+
+@contextmanager
+def database(settings: Settings, console: Console) -> Iterator[str]:
+    """The database that the settings name, or the embedded one for as long as the block runs."""
+    if settings.database_url:
+        yield settings.database_url
+        return
+    with EmbeddedPostgres(
+        settings.data_dir.absolute(), port=settings.port, on_message=lambda text: console.print(f"[dim]{text}[/]")
+    ) as server:
+        yield server.url
+
+
+async def _play(url: str, console: Console) -> bool:
+    """The demo as a task that Ctrl-C and SIGTERM cancel, so that every process it started is ended."""
+    playing = asyncio.create_task(demo.play(url, console))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, playing.cancel)
+    try:
+        return await playing
+    except asyncio.CancelledError:
+        console.print("\nStopped.")
+        return False
+
+
+def _wait_for_ctrl_c() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    os.write(1, b"\n")
+
+
+def _without_password(url: str) -> str:
+    scheme, rest = url.split("://", 1)
+    user, at, place = rest.rpartition("@")
+    return f"{scheme}://{user.split(':')[0]}{at}{place}"

@@ -1,0 +1,163 @@
+"""Write how attempts ended, and lose none of it. Called by: the worker's lanes.
+
+Plain completions gather while the previous batch is being written, so batches grow by themselves under load and are of
+one when it is quiet. Everything else is a transaction of its own. A connection that dies on the way leaves the outcome
+unknown: it is looked up under the attempt id before anything is written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from holdfast.database.pool import Link
+from holdfast.errors import ClaimLost
+from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
+from holdfast.jobs.model import Claim, NewJob
+from holdfast.jobs.outcome import End, RetryPolicy, decide
+from holdfast.jobs.payload import to_json
+from holdfast.jobs.pipelines import complete_and_chain
+from holdfast.jobs.states import Move, State
+from holdfast.telemetry.log import log
+from holdfast.worker.crashpoints import crashpoint
+
+LOST_DATABASE = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, OSError)
+EVENT_OF = {Move.COMPLETE: "job_completed", Move.FAIL: "job_failed", Move.RETRY: "job_retried", Move.CANCEL: "job_cancelled"}
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Plain completions that are written together."""
+
+    claims: list[Claim] = field(default_factory=list)
+    results: list[str | None] = field(default_factory=list)
+
+
+class Ends:
+    """Where a worker's attempts end."""
+
+    def __init__(
+        self, url: str, pool: AsyncConnectionPool[Any], policy_of: Callable[[str], RetryPolicy], on_end: Callable[[End], None]
+    ) -> None:
+        self.completed = 0
+        self._link, self._pool = Link(url), pool
+        self._policy_of, self._on_end = policy_of, on_end
+        self._gathering, self._writing = _Batch(), _Batch()
+        self._something = asyncio.Event()
+
+    @property
+    def unwritten(self) -> list[Claim]:
+        """Attempts whose end is not yet in the database: still held."""
+        return [*self._gathering.claims, *self._writing.claims]
+
+    def gather(self, claim: Claim, end: End) -> None:
+        """Add a plain completion to the next batch."""
+        self._gathering.claims.append(claim)
+        self._gathering.results.append(_as_text(end.result))
+        self._something.set()
+
+    async def write_batches(self) -> None:
+        """Write what gathers, one batch after the other. Runs until cancelled."""
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            self._writing, self._gathering = self._gathering, _Batch()
+            if self._writing.claims:
+                await self._write(self._writing)
+                self._writing = _Batch()
+
+    async def write(self, claim: Claim, end: End) -> None:
+        """Write any other end, in its own transaction with all that follows from it."""
+        try:
+            async with self._pool.connection() as conn:
+                await finish(conn, claim, end)
+        except ClaimLost as lost:
+            refused(lost)
+            return
+        except LOST_DATABASE as error:
+            log.warning("worker_database_lost", error=str(error))
+            await self._write_after_loss(claim, end)
+        except Exception as error:  # the caller's publish(): nothing was committed, so this attempt has failed
+            if end.publish is None:
+                raise
+            await self.write(claim, decide(claim, error, self._policy_of(claim.kind)))
+            return
+        crashpoint("complete.after_commit_before_ack")
+        self._tell(claim, end)
+
+    async def write_and_take_along(self, claim: Claim, end: End, child: NewJob) -> Claim | None:
+        """Complete a job and claim its only child in the same commit; None if it must go the long way."""
+        async with self._pool.connection() as conn:
+            following = await complete_and_chain(conn, claim, _as_text(end.result), child)
+        self.completed += following is not None
+        return following
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _write(self, batch: _Batch) -> None:
+        unsure = False
+        async for _ in attempts():
+            try:
+                async with self._link.use() as conn:
+                    written = await complete_plain(conn, batch.claims, batch.results)
+                break
+            except LOST_DATABASE as error:
+                log.warning("worker_database_lost", error=str(error))
+                unsure = True
+        self.completed += len(written)
+        for claim, result in zip(batch.claims, batch.results, strict=True):
+            if claim.id not in written:
+                await self._write_left_over(claim, result, unsure=unsure)
+
+    async def _write_left_over(self, claim: Claim, result: str | None, *, unsure: bool) -> None:
+        """A completion that the batch did not take: something hangs on the job, an earlier try was committed, or it is lost."""
+        end = End(Move.COMPLETE, State.COMPLETED, result=None if result is None else json.loads(result))
+        if unsure:
+            await self._write_after_loss(claim, end)
+        else:
+            await self.write(claim, end)
+
+    async def _write_after_loss(self, claim: Claim, end: End) -> None:
+        async for _ in attempts():
+            try:
+                async with self._pool.connection() as conn:
+                    if not await resolve_unknown(conn, claim):
+                        await finish(conn, claim, end)
+                self.completed += end.move is Move.COMPLETE
+                return
+            except ClaimLost as lost:
+                refused(lost)
+                return
+            except LOST_DATABASE as error:
+                log.warning("worker_database_lost", error=str(error))
+
+    def _tell(self, claim: Claim, end: End) -> None:
+        self.completed += end.move is Move.COMPLETE
+        event = EVENT_OF.get(end.move, "job_ended")
+        log.info(event, job_id=claim.id, kind=claim.kind, attempt=claim.attempt_no, move=str(end.move), error=end.error)
+        self._on_end(end)
+
+
+def refused(lost: ClaimLost) -> None:
+    """A replaced attempt tried to write. That it could not is the whole point; that it tried is worth a line."""
+    log.warning("writeback_stale_attempt", job_id=lost.job_id, attempt_id=lost.attempt_id, operation=lost.operation)
+
+
+async def attempts(first: float = 0.1, longest: float = 5.0) -> AsyncIterator[int]:
+    """Count tries for ever, with a growing pause before each but the first."""
+    number, pause = 0, first
+    while True:
+        yield number
+        await asyncio.sleep(pause)
+        number, pause = number + 1, min(pause * 2, longest)
+
+
+def _as_text(result: Any) -> str | None:
+    return None if result is None else to_json(result, what="result")

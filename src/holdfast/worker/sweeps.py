@@ -1,0 +1,106 @@
+"""What a worker does beside its own jobs, when a beat says that there is something to do: promote, poll, rescue, wake, clean.
+
+Called by: the worker's loop. Any worker does all of it; every act is a guarded write, so it does not matter who is first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from holdfast.jobs import effects, promote
+from holdfast.jobs.model import Claim
+from holdfast.jobs.poll import claim_to_poll
+from holdfast.jobs.renew import Beat, WorkerInfo
+from holdfast.jobs.rescue import rescue
+from holdfast.telemetry.log import log
+from holdfast.worker.kinds import cleaners
+
+Work = Callable[[psycopg.AsyncConnection[Any]], Awaitable[None]]
+
+
+class Sweeps:
+    """The side duties of one worker."""
+
+    def __init__(
+        self,
+        pool: AsyncConnectionPool[Any],
+        worker: WorkerInfo,
+        *,
+        kinds: Sequence[str],
+        queues: Sequence[str],
+        beat: timedelta,
+        hand_out: Callable[[list[Claim]], None],
+        nudge: Callable[[], None],
+    ) -> None:
+        self._pool, self._worker, self._kinds, self._queues, self._beat = pool, worker, kinds, queues, beat
+        self._hand_out, self._nudge = hand_out, nudge
+        self._tasks: set[asyncio.Task[None]] = set()  # a task that nobody refers to may vanish in the middle
+        self._closed = False
+
+    def act_on(self, beat: Beat) -> None:
+        """Start what the beat asks for."""
+        if beat.can_rescue:
+            self.aside(self._sweep(self._rescue))
+        if beat.can_wake:
+            self.aside(self._sweep(promote.wake_forgotten))
+        if beat.can_clean and cleaners():
+            self.aside(self._sweep(self._clean))
+        self._when(beat.next_due, self._promote)
+        self._when(beat.next_poll, self._poll)
+
+    def promote_in(self, delay: timedelta) -> None:
+        """A job of ours comes back sooner than the next beat."""
+        self._when(delay + timedelta(milliseconds=5), self._promote)
+
+    def aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it beside everything else."""
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _when(self, wait: timedelta | None, work: Work) -> None:
+        """When its time has come, if that is before the next beat; otherwise the next beat says it again."""
+        if wait is not None and wait < self._beat:
+            delay = max(0.0, wait.total_seconds())
+            asyncio.get_running_loop().call_later(delay, lambda: self.aside(self._sweep(work)))
+
+    async def _sweep(self, work: Work) -> None:
+        """One that fails is tried again with the next beat, and must not take the worker along."""
+        try:
+            async with self._pool.connection() as conn:
+                await work(conn)
+        except (psycopg.Error, PoolTimeout) as error:
+            log.warning("sweep_failed", error=str(error), worker_id=self._worker.id)
+
+    async def _promote(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        if await promote.promote_due(conn):
+            self._nudge()
+
+    async def _poll(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        self._hand_out(await claim_to_poll(conn, self._worker.id, kinds=self._kinds, queues=self._queues))
+
+    async def _rescue(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        rescued = await rescue(conn, actor=self._worker.name)
+        if rescued:
+            log.warning("jobs_rescued", jobs=rescued, worker_id=self._worker.id)
+            self._nudge()
+
+    async def _clean(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        gone = await effects.clean(conn, cleaners())
+        if gone:
+            log.info("effects_cleaned", count=gone, worker_id=self._worker.id)
