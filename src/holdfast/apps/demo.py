@@ -182,7 +182,7 @@ async def _until_attempt(conn: psycopg.AsyncConnection[Any], job_id: JobId, numb
 
 async def _until(reached: Any) -> None:
     async with asyncio.timeout(LONGEST):
-        while not await reached():  # noqa: ASYNC110 - what it waits for is in the database
+        while not await reached():
             await asyncio.sleep(0.03)
 
 

@@ -217,7 +217,7 @@ def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dic
         "slot_key": job.slot_key,
         "pipeline_id": job.pipeline_id,
         "parent_id": job.parent_id,
-        "step": job.step,
+        "step": job.step if job.parent_id is not None else None,
         "parents_left": parents_left,
         "if_parent_fails": job.if_parent_fails,
         "hint": hint and not blocked,
@@ -306,7 +306,7 @@ def _copy_tail(job: NewJob, now: datetime) -> str:
         None if due is None or due <= now else due.isoformat(),
         job.pipeline_id,
         job.parent_id,
-        None if job.step is None else _escaped(job.step),
+        None if job.step is None or job.parent_id is None else _escaped(job.step),
     )
     rest = "\t".join(["\\N" if value is None else str(value) for value in optional])
     return f"{job.kind_version}\t{job.max_attempts}\t{job.max_crashes}\t{rest}"

@@ -70,7 +70,8 @@ FINISH = """
             poll_count = CASE WHEN %(state)s = 'submitted' THEN %(poll_count)s
                               WHEN %(state)s = 'pending' THEN 0 ELSE poll_count END,
             next_poll_at = CASE WHEN %(state)s = 'submitted' THEN clock_timestamp() + %(delay)s::interval END,
-            submitted_at = CASE WHEN %(state)s = 'submitted' THEN coalesce(submitted_at, clock_timestamp()) END
+            submitted_at = CASE WHEN %(state)s = 'submitted' THEN coalesce(submitted_at, clock_timestamp())
+                                WHEN %(state)s = 'pending' THEN NULL ELSE submitted_at END
         WHERE j.id = %(id)s AND j.attempt_id = %(attempt_id)s
         RETURNING j.id, j.ties, j.slot_key, j.pipeline_id, j.attempt_no, j.claimed_at, j.state
     ), noted AS (

@@ -77,8 +77,8 @@ class NewJob:
             raise UsageError("run_after needs a time zone, or use a timedelta from now")
         if self.max_runtime is not None and self.max_runtime <= timedelta(0):
             raise UsageError("max_runtime must be longer than nothing")
-        if (self.parent_id is None) != (self.step is None):
-            raise UsageError("a child needs both its parent and the name of its step")
+        if self.parent_id is not None and self.step is None:
+            raise UsageError("a child needs the name of its step")
 
     @property
     def is_plain(self) -> bool:

@@ -151,7 +151,7 @@ def decide(
         case Snooze(delay, reason):
             return End(Move.SNOOZE, State.PENDING, delay=delay, error=reason, cause="snooze")
         case Retry(reason, delay):
-            return _retry(claim, reason, "retry", delay or policy.backoff.delay(claim.errors, chance()))
+            return _retry(claim, reason, "retry", policy.backoff.delay(claim.errors, chance()) if delay is None else delay)
         case Fail(reason):
             return End(Move.FAIL, State.FAILED, error=reason, cause="failed", errors=1)
         case Cancel(reason):
@@ -177,7 +177,8 @@ def released_poll(claim: Claim, reason: str) -> End:
 
 def _submitted(claim: Claim, handle: Json, poll_after: timedelta | None) -> End:
     count = claim.poll_count + 1
-    return End(Move.SUBMIT, State.SUBMITTED, delay=poll_after or poll_delay(count), handle=handle, poll_count=count)
+    delay = poll_delay(count) if poll_after is None else poll_after
+    return End(Move.SUBMIT, State.SUBMITTED, delay=delay, handle=handle, poll_count=count)
 
 
 def _surprised(claim: Claim, error: BaseException, policy: RetryPolicy, chance: Callable[[], float]) -> End:

@@ -17,16 +17,24 @@ from holdfast.jobs.claim import SET_CLAIMED
 from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS, Claim, WorkerId
 
 # The same claim as to run (claim.py), from the other side; `(SELECT …)` makes the clock one value for an index condition.
+# What the attempt that submitted made outside goes over to the one that asks: the fence token on the row is still that of
+# the last attempt, so what attempts before it left behind stays theirs.
 CLAIM_TO_POLL = f"""
     WITH picked AS MATERIALIZED (
-        SELECT id FROM holdfast.jobs
+        SELECT id, fence_token FROM holdfast.jobs
         WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())
           AND kind = ANY (%(kinds)s) AND queue = ANY (%(queues)s)
         ORDER BY next_poll_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ), claimed AS (
+        UPDATE holdfast.jobs j SET {SET_CLAIMED}
+        FROM picked WHERE j.id = picked.id AND j.state = 'submitted'
+        RETURNING {CLAIM_COLUMNS}
+    ), taken_over AS (
+        UPDATE holdfast.effects e SET attempt_id = c.attempt_id::uuid, fence_token = c.fence_token
+        FROM claimed c JOIN picked p ON p.id = c.id
+        WHERE c.ties & 8 <> 0 AND e.job_id = c.id AND e.fence_token = p.fence_token AND e.state IN ('planned', 'made')
     )
-    UPDATE holdfast.jobs j SET {SET_CLAIMED}
-    FROM picked WHERE j.id = picked.id AND j.state = 'submitted'
-    RETURNING {CLAIM_COLUMNS}
+    SELECT * FROM claimed
 """
 
 

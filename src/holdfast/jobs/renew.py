@@ -16,7 +16,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.database import arrays
-from holdfast.jobs.model import Claim, JobId, WorkerId
+from holdfast.jobs.model import AttemptId, Claim, WorkerId
 
 REGISTER = """
     INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, lease_until)
@@ -63,9 +63,9 @@ BEAT = """
     )
     SELECT
         EXISTS (SELECT FROM beat),
-        ARRAY(SELECT mine.id FROM mine
+        ARRAY(SELECT mine.attempt_id::text FROM mine
               WHERE NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.id = mine.id AND j.attempt_id = mine.attempt_id)),
-        ARRAY(SELECT mine.id FROM mine JOIN holdfast.jobs j ON j.id = mine.id AND j.attempt_id = mine.attempt_id
+        ARRAY(SELECT mine.attempt_id::text FROM mine JOIN holdfast.jobs j ON j.id = mine.id AND j.attempt_id = mine.attempt_id
               WHERE j.cancel_requested_at IS NOT NULL),
         EXISTS (SELECT FROM unnest(%(queues)s::text[]) AS q(queue) CROSS JOIN unnest(%(kinds)s::text[]) AS k(kind)
                 CROSS JOIN LATERAL (SELECT FROM holdfast.jobs j WHERE j.state = 'pending' AND j.run_after IS NULL
@@ -89,8 +89,8 @@ class Beat:
     """What a worker learns from its own heartbeat."""
 
     known: bool  # False: the row is gone, the worker must start a new incarnation
-    lost: list[JobId]
-    cancelled: list[JobId]
+    lost: list[AttemptId]  # held by us no more
+    cancelled: list[AttemptId]  # asked to stop
     can_claim: bool
     can_poll: bool
     can_rescue: bool

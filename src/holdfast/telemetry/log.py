@@ -1,4 +1,8 @@
-"""Structured logs: `log.info("job_completed", job_id=7)`. Names come from `names.py`; people choose the rendering."""
+"""Structured logs: `log.info("job_completed", job_id=7)`. Every event's name stands in `names.py`.
+
+As a library Holdfast logs to the standard logger `holdfast` and leaves the rest to its host; our own programs call
+`configure`.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,34 @@ from typing import Any
 
 import structlog
 
-log: Any = structlog.get_logger("holdfast")
+_renderer: Any = structlog.processors.KeyValueRenderer(key_order=["event"])
+
+
+def _render(logger: Any, name: str, event: Any) -> Any:
+    return _renderer(logger, name, event)
+
+
+log: Any = structlog.wrap_logger(
+    logging.getLogger("holdfast"),
+    processors=[
+        structlog.stdlib.filter_by_level,
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _render,
+    ],
+    wrapper_class=structlog.stdlib.BoundLogger,
+)
 
 
 def configure(*, json: bool = False, level: int = logging.INFO) -> None:
-    """Set the rendering for this process: JSON lines in production, colours for people."""
-    renderer: Any = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=False,
-    )
+    """Write the logs of this process to its standard error: JSON lines for machines, colours for people."""
+    global _renderer
+    _renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("holdfast")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False

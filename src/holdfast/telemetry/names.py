@@ -22,5 +22,4 @@ EVENTS: Final[dict[str, str]] = {
     "effects_cleaned": "Things outside that nobody needs any more were confirmed gone.",
     "writeback_stale_attempt": "A replaced attempt tried to write and was refused.",
     "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is tried again with the next beat.",
-    "postgres_message": "The embedded Postgres had something to say.",
 }

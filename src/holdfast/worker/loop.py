@@ -25,7 +25,7 @@ from holdfast.database.pool import Link, pool
 from holdfast.errors import ClaimLost, UnknownKind
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import finish
-from holdfast.jobs.model import Claim, JobId, WorkerId
+from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
 from holdfast.jobs.outcome import End, released, released_poll
 from holdfast.jobs.renew import Beat, WorkerInfo, register, resign
 from holdfast.jobs.states import Move, State
@@ -81,7 +81,7 @@ class Worker:
         self._heartbeat = self._make_heartbeat()
         self._ready: deque[Claim] = deque()
         self._idle_lanes: deque[asyncio.Future[None]] = deque()
-        self._running: dict[JobId, _Running] = {}
+        self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
         self._wake, self._stopping, self._saw_empty = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._appetite = 0  # how many jobs to hold beyond those that lanes are free for
         self._last_batch = self._ended = self._ended_at_claim = self._ended_at_beat = 0
@@ -162,11 +162,12 @@ class Worker:
         self.stop()
         log.info("worker_stopping", worker_id=self.id, running=len(self._running))
         await self._give_grace()
+        left = self.held()  # before the lanes are cancelled and forget what they were at
         for duty in duties:
             duty.cancel()
         await asyncio.gather(*duties, return_exceptions=True)
         await self._sweeps.close()
-        await self._give_back()
+        await self._give_back(left)
         await self._heartbeat.stop()
         await self._ends.close()
         await self._claim_link.close()
@@ -244,12 +245,12 @@ class Worker:
 
     async def _work(self, claim: Claim, lane: asyncio.Task[Any] | None) -> Claim | None:
         """One attempt; the claim of its next step if it could be taken along."""
-        self._running[claim.id] = running = _Running(claim, lane)
+        self._running[claim.attempt_id] = running = _Running(claim, lane)
         try:
             end = await self._attempt(running)
             return None if end is None else await self._end(claim, end)
         finally:
-            del self._running[claim.id]
+            del self._running[claim.attempt_id]
             self._ended += 1
 
     async def _attempt(self, running: _Running) -> End | None:
@@ -274,7 +275,7 @@ class Worker:
 
     def _make_context(self, claim: Claim) -> Context:
         context = Context(claim, self._pool.connection, self._heartbeat.lease)
-        self._running[claim.id].context = context
+        self._running[claim.attempt_id].context = context
         return context
 
     async def _end(self, claim: Claim, end: End) -> Claim | None:
@@ -313,11 +314,11 @@ class Worker:
             self._loop.call_soon_threadsafe(self._on_beat, beat)
 
     def _on_beat(self, beat: Beat) -> None:
-        for job_id in beat.lost:
-            if (running := self._running.get(job_id)) and running.context:
+        for attempt_id in beat.lost:
+            if (running := self._running.get(attempt_id)) and running.context:
                 running.context.lose()
-        for job_id in beat.cancelled:
-            self._stop_job(job_id, "it was asked to stop")
+        for attempt_id in beat.cancelled:
+            self._stop_job(attempt_id, "it was asked to stop")
         if self._stopping.is_set():
             return
         if self._ready and self._ended == self._ended_at_beat:
@@ -327,8 +328,8 @@ class Worker:
             self._wake.set()
         self._sweeps.act_on(beat)
 
-    def _stop_job(self, job_id: JobId, reason: str) -> None:
-        running = self._running.get(job_id)
+    def _stop_job(self, attempt_id: AttemptId, reason: str) -> None:
+        running = self._running.get(attempt_id)
         if running is None or running.stop_reason is not None:
             return
         running.stop_reason = reason
@@ -375,11 +376,11 @@ class Worker:
         while (self._running or self._ends.unwritten) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.002)
 
-    async def _give_back(self) -> None:
+    async def _give_back(self, left: list[Claim]) -> None:
         """Release what was claimed and not finished, without prejudice, and end the lease."""
         try:
             async with asyncio.timeout(5), self._pool.connection() as conn:
-                for held in self.held():
+                for held in left:
                     try:
                         await finish(conn, held, _given_back(held, "shutdown"))
                     except ClaimLost as lost:

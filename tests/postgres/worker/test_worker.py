@@ -1,0 +1,488 @@
+"""The worker on a real Postgres: what runs, what is written, and what happens when things go wrong beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import (
+    Cancel,
+    Context,
+    Done,
+    Fail,
+    NewJob,
+    Permanent,
+    Retry,
+    Snooze,
+    Submitted,
+    SyncContext,
+    Worker,
+    WorkerOptions,
+)
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.enqueue import enqueue, enqueue_many
+from holdfast.jobs.history import history
+from holdfast.jobs.read import get_job
+from holdfast.worker.kinds import Job, job, registered
+
+QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=30), grace=timedelta(seconds=5))
+
+
+def a_kind(function: Callable[..., Any], name: str | None = None, **policy: Any) -> Job[..., Any]:
+    """A kind that only this test knows."""
+    return job(name or f"test.{function.__name__}", **policy)(function)
+
+
+@asynccontextmanager
+async def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = QUICK) -> AsyncIterator[Worker]:
+    """A worker that runs beside the test and has left when the block ends."""
+    worker = Worker(database, kinds, options)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(running, 30)
+
+
+async def until(reached: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while not await reached():
+            await asyncio.sleep(0.01)
+
+
+async def ended(conn: psycopg.AsyncConnection[Any], job_id: int) -> Any:
+    async def is_over() -> bool:
+        return (await get_job(conn, job_id)).finished_at is not None
+
+    await until(is_over)
+    return await get_job(conn, job_id)
+
+
+async def drain(database: str, *kinds: Job[..., Any]) -> Worker:
+    worker = Worker(database, kinds, QUICK)
+    await asyncio.wait_for(worker.run(until_empty=True), 30)
+    return worker
+
+
+async def test_every_job_of_a_thousand_is_completed_once_with_one_history_row_each(database, conn):
+    seen: list[int] = []
+
+    async def count(number: int) -> None:
+        seen.append(number)
+
+    kind = a_kind(count)
+    await enqueue_many(conn, [kind.new(number=n) for n in range(1000)])
+
+    worker = await drain(database, kind)
+
+    assert sorted(seen) == list(range(1000))
+    assert worker.completed == 1000
+    rows = await (await conn.execute("SELECT state, count(*) FROM holdfast.jobs GROUP BY state")).fetchall()
+    assert rows == [("completed", 1000)]
+    assert await (await conn.execute("SELECT count(*), count(DISTINCT attempt_id) FROM holdfast.history")).fetchone() == (
+        1000,
+        1000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "moves"),
+    [
+        (None, "completed", ["complete"]),
+        ({"answer": 42}, "completed", ["complete"]),
+        (Done({"answer": 42}), "completed", ["complete"]),
+        (Fail("no such invoice"), "failed", ["fail"]),
+        (Cancel("not needed"), "cancelled", ["cancel"]),
+        (Snooze(timedelta(hours=1)), "pending", ["snooze"]),
+        (Retry("busy", delay=timedelta(hours=1)), "pending", ["retry"]),
+        (Submitted({"query": "q1"}), "submitted", ["submit"]),
+        (Permanent("never"), "failed", ["fail"]),
+        (ValueError("oops"), "pending", ["retry"]),
+    ],
+)
+async def test_a_handler_ends_by_value_and_the_job_goes_where_the_value_says(database, conn, outcome, state, moves):
+    async def end() -> Any:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    kind = a_kind(end)
+    made = await enqueue(conn, kind.new())
+
+    await drain(database, kind)
+
+    job_now = await get_job(conn, made.id)
+    assert job_now.state == state
+    assert [entry.move for entry in await history(conn, made.id)] == moves
+    if state == "completed" and outcome is not None:
+        assert job_now.result == {"answer": 42}
+
+
+async def test_a_transient_error_is_tried_again_and_the_budget_ends_it(database, conn):
+    tries: list[int] = []
+
+    async def flaky(ctx: Context) -> Retry:
+        tries.append(ctx.job.attempt_no)
+        return Retry("not yet", delay=timedelta(milliseconds=1))
+
+    kind = a_kind(flaky, max_attempts=3)
+    made = await enqueue(conn, kind.new())
+
+    async with working(database, kind):
+        job_now = await ended(conn, made.id)
+
+    assert (job_now.state, job_now.errors, tries) == ("failed", 3, [1, 2, 3])
+
+
+async def test_publish_commits_with_the_end_or_not_at_all(database, conn):
+    await conn.execute("CREATE TABLE results (n int)")
+
+    async def publishes(ctx: Context, fails: bool) -> Done:
+        async def publish(inner: psycopg.AsyncConnection[Any]) -> None:
+            await inner.execute("INSERT INTO results VALUES (1)")
+            if fails:
+                raise Permanent("cannot publish")
+
+        return Done(publish=publish)
+
+    kind = a_kind(publishes)
+    good = await enqueue(conn, kind.new(fails=False))
+    bad = await enqueue(conn, kind.new(fails=True))
+
+    await drain(database, kind)
+
+    assert (await get_job(conn, good.id)).state == "completed"
+    assert (await get_job(conn, bad.id)).state == "failed"
+    assert await (await conn.execute("SELECT count(*) FROM results")).fetchone() == (1,)
+
+
+async def test_a_chain_runs_step_by_step_with_each_child_in_its_parents_transaction(database, conn):
+    order: list[int] = []
+
+    async def step(ctx: Context, left: int) -> Done:
+        order.append(left)
+        return Done(left, then=[chained.new(left=left - 1)] if left else [])
+
+    chained = a_kind(step)
+    await enqueue(conn, chained.new(left=20))
+
+    worker = await drain(database, chained)
+
+    assert order == list(range(20, -1, -1))
+    assert worker.completed == 21
+    same = await (
+        await conn.execute(
+            """SELECT count(*) FROM holdfast.jobs c JOIN holdfast.history p ON p.job_id = c.parent_id
+               WHERE p.move = 'complete' AND p.xid = c.created_xid"""
+        )
+    ).fetchone()
+    assert same == (20,)
+
+
+async def test_children_named_through_the_context_fan_out_and_join(database, conn):
+    ran: list[str] = []
+
+    async def split(ctx: Context) -> None:
+        ctx.chain(*[part_kind.new(number=n) for n in range(5)], join=join_kind.new())
+
+    async def part(number: int) -> None:
+        ran.append(f"part {number}")
+
+    async def join() -> None:
+        ran.append("join")
+
+    split_kind, part_kind, join_kind = a_kind(split), a_kind(part), a_kind(join)
+    await enqueue(conn, split_kind.new())
+
+    async with working(database, split_kind, part_kind, join_kind):
+        await until(lambda: _is(len(ran) == 6))
+
+    assert ran[-1] == "join"
+    assert sorted(ran[:-1]) == [f"part {n}" for n in range(5)]
+
+
+async def _is(value: bool) -> bool:
+    return value
+
+
+async def test_a_plain_function_runs_in_a_thread_with_a_context_that_waits(database, conn):
+    where: list[str] = []
+
+    def slow(ctx: SyncContext, number: int) -> dict[str, int]:
+        where.append(threading.current_thread().name)
+        ctx.progress(0.5, "half")
+        ctx.checkpoint()
+        return {"number": number}
+
+    kind = a_kind(slow)
+    made = await enqueue(conn, kind.new(number=3))
+
+    await drain(database, kind)
+
+    job_now = await get_job(conn, made.id)
+    assert (job_now.state, job_now.result, job_now.message) == ("completed", {"number": 3}, "half")
+    assert where[0] != threading.main_thread().name
+
+
+async def test_a_cancelled_handler_stops_and_its_lane_works_on(database, conn):
+    started = asyncio.Event()
+
+    async def endless(ctx: Context) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def other() -> None: ...
+
+    endless_kind, other_kind = a_kind(endless), a_kind(other)
+    made = await enqueue(conn, endless_kind.new())
+
+    async with working(
+        database, endless_kind, other_kind, options=WorkerOptions(concurrency=1, beat=timedelta(milliseconds=100))
+    ):
+        await asyncio.wait_for(started.wait(), 30)
+        assert await cancel(conn, made.id, actor="operator", reason="enough") == "running"
+        assert (await ended(conn, made.id)).state == "cancelled"
+        later = await enqueue(conn, other_kind.new())
+        assert (await ended(conn, later.id)).state == "completed"
+
+
+async def test_a_replaced_attempt_is_refused_and_the_replacement_stands(database, connect):
+    conn = await connect()
+    go, started = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        started.set()
+        await go.wait()
+        return "from the first"
+
+    kind = a_kind(slow)
+    made = await enqueue(conn, kind.new())
+
+    async with working(database, kind) as worker:
+        await asyncio.wait_for(started.wait(), 30)
+        await conn.execute(
+            "UPDATE holdfast.jobs SET state = 'pending', attempt_id = NULL, worker_id = NULL, "
+            "run_after = clock_timestamp() + interval '1 hour' WHERE id = %s",
+            [made.id],
+        )
+        go.set()
+        await until(lambda: _is(not worker.held()))
+
+    job_now = await get_job(conn, made.id)
+    assert (job_now.state, job_now.result) == ("pending", None)
+    assert await history(conn, made.id) == []
+
+
+async def test_a_worker_that_gets_back_a_job_it_lost_keeps_the_two_attempts_apart(database, connect):
+    conn = await connect()
+    go, started = asyncio.Event(), asyncio.Event()
+    results: list[int] = []
+
+    async def slow(ctx: Context) -> int:
+        if ctx.job.attempt_no == 1:
+            started.set()
+            await go.wait()
+        results.append(ctx.job.attempt_no)
+        return ctx.job.attempt_no
+
+    kind = a_kind(slow)
+    made = await enqueue(conn, kind.new())
+
+    async with working(database, kind) as worker:
+        await asyncio.wait_for(started.wait(), 30)
+        await conn.execute(
+            "UPDATE holdfast.jobs SET state = 'pending', attempt_id = NULL, worker_id = NULL WHERE id = %s", [made.id]
+        )
+        worker.nudge()
+        assert (await ended(conn, made.id)).result == 2
+        go.set()
+        await until(lambda: _is(not worker.held()))
+
+    assert results == [2, 1]
+    assert (await get_job(conn, made.id)).result == 2
+
+
+async def test_a_blocked_event_loop_does_not_cost_the_lease(database, connect):
+    conn = await connect()
+    entered = threading.Event()
+
+    async def blocks() -> None:
+        entered.set()
+        time.sleep(0.9)  # noqa: ASYNC251 - the very thing that is tested
+
+    kind = a_kind(blocks)
+    made = await enqueue(conn, kind.new())
+    options = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=50), lease=timedelta(milliseconds=400))
+    beats: list[Any] = []
+
+    def watch() -> None:
+        assert entered.wait(30)
+        with psycopg.connect(database, autocommit=True) as other:
+            for _ in range(40):
+                beats.append(other.execute("SELECT lease_until > clock_timestamp() FROM holdfast.workers").fetchone())
+                time.sleep(0.02)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    async with working(database, kind, options=options):
+        job_now = await ended(conn, made.id)
+    watcher.join()
+
+    assert job_now.state == "completed"
+    assert beats.count((True,)) == len(beats)
+
+
+async def test_jobs_of_a_dead_worker_are_rescued_by_a_living_one(database, conn):
+    async def work() -> None: ...
+
+    kind = a_kind(work)
+    made = await enqueue(conn, kind.new())
+    dead = Worker(database, [kind])
+    await conn.execute(
+        "INSERT INTO holdfast.workers (id, name, host, pid, version, lease_until) VALUES (%s, 'dead', 'h', 1, '0', clock_timestamp())",
+        [dead.id],
+    )
+    await conn.execute(
+        "UPDATE holdfast.jobs SET state = 'running', attempt_id = gen_random_uuid(), attempt_no = 1, worker_id = %s, fence_token = 1, "
+        "claimed_at = clock_timestamp() WHERE id = %s",
+        [dead.id, made.id],
+    )
+
+    async with working(database, kind):
+        job_now = await ended(conn, made.id)
+
+    assert (job_now.state, job_now.attempt_no, job_now.crashes) == ("completed", 2, 1)
+    assert [entry.move for entry in await history(conn, made.id)] == ["rescue", "complete"]
+
+
+async def test_a_worker_goes_on_when_its_connections_are_cut(database, connect):
+    conn = await connect()
+    ran: list[int] = []
+
+    async def work(number: int) -> None:
+        ran.append(number)
+        await asyncio.sleep(0.001)
+
+    kind = a_kind(work)
+    await enqueue_many(conn, [kind.new(number=n) for n in range(300)])
+    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast' AND datname = current_database()"
+
+    async with working(database, kind):
+        for _ in range(5):
+            await asyncio.sleep(0.05)
+            await conn.execute(cut)
+
+        async def all_done() -> bool:
+            row = await (await conn.execute("SELECT count(*) FROM holdfast.jobs WHERE state = 'completed'")).fetchone()
+            return row == (300,)
+
+        await until(all_done)
+
+    assert await (await conn.execute("SELECT count(*) FROM holdfast.history WHERE move = 'complete'")).fetchone() == (300,)
+
+
+async def test_a_delayed_job_starts_when_its_time_comes_without_waiting_for_a_beat(database, conn):
+    async def work() -> None: ...
+
+    kind = a_kind(work)
+    options = WorkerOptions(concurrency=1, beat=timedelta(seconds=20))
+    async with working(database, kind, options=options):
+        made = await enqueue(conn, replace_delay(kind.new(), timedelta(milliseconds=300)))
+        job_now = await ended(conn, made.id)
+
+    assert job_now.state == "completed"
+    assert job_now.claimed_at - job_now.created_at >= timedelta(milliseconds=300)
+
+
+def replace_delay(new: NewJob, delay: timedelta) -> NewJob:
+    from dataclasses import replace
+
+    return replace(new, run_after=delay)
+
+
+async def test_a_submitted_job_is_polled_and_completed_by_its_engine(database, conn):
+    async def query(ctx: Context) -> Any:
+        if not ctx.job.is_poll:
+            async with ctx.effect("engine.query") as planned:
+                planned.made({"id": planned.tag})
+            return Submitted({"query": 1}, poll_after=timedelta(milliseconds=20))
+        return Submitted(ctx.job.handle, poll_after=timedelta(milliseconds=20)) if ctx.job.poll_count < 3 else Done("ready")
+
+    kind = a_kind(query)
+    made = await enqueue(conn, kind.new())
+    async with working(database, kind):
+        job_now = await ended(conn, made.id)
+
+    assert (job_now.state, job_now.result, job_now.poll_count) == ("completed", "ready", 3)
+    assert [e.move for e in await history(conn, made.id)] == ["submit", "submit", "submit", "complete"]
+
+
+async def test_stopping_gives_back_what_has_not_ended_without_burning_an_attempt(database, conn):
+    started = asyncio.Event()
+
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    kind = a_kind(endless)
+    made = await enqueue(conn, kind.new())
+    worker = Worker(database, [kind], WorkerOptions(concurrency=1, grace=timedelta(milliseconds=50)))
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(started.wait(), 30)
+
+    worker.stop()
+    await asyncio.wait_for(running, 30)
+
+    job_now = await get_job(conn, made.id)
+    assert (job_now.state, job_now.errors, job_now.crashes) == ("pending", 0, 0)
+    assert [e.move for e in await history(conn, made.id)] == ["release"]
+
+
+async def test_long_jobs_are_not_hoarded_by_the_first_worker(database, conn):
+    go = asyncio.Event()
+
+    async def long() -> None:
+        await go.wait()
+
+    kind = a_kind(long)
+    await enqueue_many(conn, [kind.new() for _ in range(10)])
+    options = WorkerOptions(concurrency=2, beat=timedelta(milliseconds=100))
+
+    async with working(database, kind, options=options) as first, working(database, kind, options=options) as second:
+        await until(lambda: _is(len(first.held()) == 2 and len(second.held()) == 2))
+        go.set()
+
+
+async def test_run_by_id_runs_this_very_job_and_refuses_what_cannot_be_claimed(database, conn):
+    """K-49: the handler is never called when the claim fails."""
+    called: list[int] = []
+
+    async def work(number: int) -> None:
+        called.append(number)
+
+    kind, idle = a_kind(work), a_kind(lambda: None, "test.idle")
+    async with working(database, idle) as worker:
+        worker._kinds[kind.kind] = kind
+        made = await enqueue(conn, kind.new(number=1), hint=False)
+        assert await worker.run_by_id(made.id)
+        assert (await ended(conn, made.id)).state == "completed"
+        assert not await worker.run_by_id(made.id)
+        assert not await worker.run_by_id(10**9)
+
+    assert called == [1]
+
+
+def test_the_public_names_are_these_and_no_others():
+    assert set(holdfast.__all__) == {name for name in holdfast.__all__ if hasattr(holdfast, name)}
+    assert len(holdfast.__all__) <= 26
+    assert registered() is not registered()
