@@ -6,6 +6,7 @@ names every way out. The wheel is looked at and never imported: importing it cre
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import pwd
@@ -13,6 +14,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -130,6 +132,20 @@ def reachable(
     return ServerBinaries(copied, binaries.version)
 
 
+def sync_filesystem(path: Path) -> None:
+    """Makes all that was written there durable; os.sync() would wait for every other file system as well."""
+    if sys.platform != "linux":
+        os.sync()
+        return
+    library = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if library.syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), f"could not sync {path}")
+    finally:
+        os.close(descriptor)
+
+
 def _copy(binaries: ServerBinaries, copies: Path) -> Path:
     """The programs, readable by everybody, under a name that says what was copied; made once, whole or not at all."""
     copies.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -144,7 +160,8 @@ def _copy(binaries: ServerBinaries, copies: Path) -> Path:
         work = Path(tempfile.mkdtemp(prefix=".copy-", dir=copies))
         try:
             _copy_installation(home, work)
-            os.sync()  # a name that is durable before its content would be a broken server after a power cut
+            # A name that is durable before its content would be a broken server after a power cut.
+            sync_filesystem(work)
             work.rename(target)
         finally:
             shutil.rmtree(work, ignore_errors=True)

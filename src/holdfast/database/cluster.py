@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.database import launch
-from holdfast.database.binaries import ServerBinaries
+from holdfast.database.binaries import ServerBinaries, sync_filesystem
 from holdfast.errors import DatabaseProblem, UsageError, WrongMajorVersion
 
 ROLE = "holdfast"
@@ -95,7 +95,7 @@ class Cluster:
             self._initialise(binaries, work)
             if durable:
                 # One sync of everything instead of initdb's own, which syncs a thousand files one by one.
-                os.sync()
+                sync_filesystem(self.root)
             (work / "data").rename(self.data)
             _sync_folder(self.root)
         finally:
@@ -154,15 +154,21 @@ class Cluster:
             os.fsync(descriptor)
         os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
 
+    def begin_log(self) -> int:
+        """Puts a long log aside; returns where the words of the next server will begin."""
+        if not self.log.exists():
+            return 0
+        if (size := self.log.stat().st_size) < LOG_LIMIT:
+            return size
+        self.log.replace(self.log.with_suffix(".log.1"))
+        return 0
+
     def spawn(self, binaries: ServerBinaries) -> subprocess.Popen[bytes]:
         """Starts the server. It gets an immediate shutdown when the calling thread ends.
 
         Immediate and not fast, because nobody is left then to insist: asked for a fast one while it recovers from the
         death of a child, Postgres 18.4 hangs for good in half of all cases. The next start replays the log.
         """
-        with contextlib.suppress(FileNotFoundError):
-            if self.log.stat().st_size > LOG_LIMIT:
-                self.log.replace(self.log.with_suffix(".log.1"))
         program = [binaries.program("postgres"), "-D", launch.FOLDER]
         started = launch.command(program, account=self.account, folder=str(self.data), death=signal.SIGQUIT)
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

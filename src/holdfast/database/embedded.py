@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from pwd import struct_passwd
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
@@ -79,7 +80,7 @@ class EmbeddedPostgres:
         binaries: ServerBinaries | None = None,
         patience: timedelta = timedelta(seconds=60),
     ) -> None:
-        self._cluster = Cluster(data_root.resolve(), server_account())
+        self._cluster = Cluster(data_root.resolve(), _account())
         self._wanted_port = port
         self._settings = dict(settings or {})
         self._say = on_message
@@ -193,7 +194,7 @@ class EmbeddedPostgres:
     def _serve(self, binaries: ServerBinaries) -> bool:
         """Starts the server on `self.port` and waits for it; False if the port got taken meanwhile."""
         self._cluster.write_settings({**DEFAULTS, **self._settings, "port": str(self.port)})
-        already_said = self._cluster.log.stat().st_size if self._cluster.log.exists() else 0
+        already_said = self._cluster.begin_log()
         self._supervisor = Supervisor(self._cluster, binaries, self._say)
         self._supervisor.start()
         if self._becomes_ready(self._supervisor):
@@ -210,17 +211,21 @@ class EmbeddedPostgres:
         )
 
     def _becomes_ready(self, supervisor: Supervisor) -> bool:
-        deadline = time.monotonic() + RECOVERY_PATIENCE
-        while supervisor.is_alive() and time.monotonic() < deadline:
+        began, told = time.monotonic(), False
+        while supervisor.is_alive() and time.monotonic() - began < RECOVERY_PATIENCE:
             recorded = self._cluster.recorded()
             if recorded is not None and recorded.ready and recorded.process == supervisor.process_id:
                 try:
                     self._ensure_database()
                 except psycopg.OperationalError as error:
-                    if "password authentication failed" in str(error):
-                        raise DatabaseProblem(f"{self._cluster.root}/password is not the right one: {error}") from error
+                    if "authentication" in str(error):  # no time will heal that
+                        message = f"the server refuses the password in {self._cluster.root}/password: {error}"
+                        raise DatabaseProblem(message) from error
                 else:
                     return supervisor.keep_up()
+            if not told and time.monotonic() - began > 3:
+                told = True
+                self._say("the database is still starting: after a crash it replays its log first")
             time.sleep(LOOK_AGAIN)
         return False
 
@@ -342,6 +347,13 @@ class OwnerLock:
 
 
 os.register_at_fork(after_in_child=OwnerLock.forget_all)
+
+
+def _account() -> struct_passwd | None:
+    try:
+        return server_account()
+    except KeyError as error:
+        raise DatabaseProblem(f"Postgres does not run as root, and there is no user to run it as: {error}") from error
 
 
 def _is_free(port: int) -> bool:

@@ -6,6 +6,7 @@ given a transaction.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -16,22 +17,61 @@ from psycopg_pool import AsyncConnectionPool
 from holdfast.database.pool import pool
 from holdfast.errors import UsageError
 from holdfast.jobs import cancel, explain, history, read
-from holdfast.jobs.enqueue import enqueue, enqueue_many
+from holdfast.jobs.enqueue import NOTIFY, enqueue, enqueue_many
 from holdfast.jobs.model import Enqueued, JobId, NewJob
 from holdfast.jobs.states import State
 
 _current: ContextVar[Client | None] = ContextVar("holdfast_client", default=None)
 
 
+HINT_EVERY = 0.01  # seconds
+
+
 class Client:
-    """The everyday calls on a pool of connections; every one is its own transaction."""
+    """The everyday calls on a pool of connections; every one is its own transaction.
+
+    Telling idle workers costs more than the insert: commits that notify wait for each other. So the first enqueue tells
+    at once, and those that follow within a moment share one hint at its end.
+    """
 
     def __init__(self, connections: AsyncConnectionPool[Any]) -> None:
         self.pool = connections
+        self._quiet_until = 0.0
+        self._owed: set[str] = set()  # queues that are still to be told
+        self._telling: asyncio.Task[None] | None = None
 
     async def enqueue(self, job: NewJob) -> Enqueued:
+        tell_now = self._may_tell(job)
         async with self.pool.connection() as conn:
-            return await enqueue(conn, job)
+            made = await enqueue(conn, job, hint=tell_now)
+        if not tell_now:
+            self._owe(job.queue)
+        return made
+
+    def _may_tell(self, job: NewJob) -> bool:
+        if job.run_after is not None:
+            return True
+        now = asyncio.get_running_loop().time()
+        if now < self._quiet_until:
+            return False
+        self._quiet_until = now + HINT_EVERY
+        return True
+
+    def _owe(self, queue: str) -> None:
+        self._owed.add(queue)
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_later())
+
+    async def _tell_later(self) -> None:
+        await asyncio.sleep(HINT_EVERY)
+        queues, self._owed = self._owed, set()
+        async with self.pool.connection() as conn:
+            await conn.execute(NOTIFY, {"queues": sorted(queues)})
+
+    async def settle(self) -> None:
+        """Wait until every worker that was to be told has been."""
+        if self._telling is not None:
+            await self._telling
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         async with self.pool.connection() as conn:
@@ -64,6 +104,7 @@ async def connect(url: str, *, most: int = 4) -> AsyncIterator[Client]:
             yield client
         finally:
             _current.reset(token)
+            await client.settle()
 
 
 def current_client() -> Client:

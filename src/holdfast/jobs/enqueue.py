@@ -13,7 +13,6 @@ from typing import Any
 
 import psycopg
 
-from holdfast.database import arrays
 from holdfast.database.statements import Statement, Steps, connection_of, connection_of_sync, run_async, run_sync
 from holdfast.errors import Draining, IdempotencyConflict, LockBusy, NotFound
 from holdfast.jobs.model import LOCKS, SLOT, Enqueued, JobId, NewJob
@@ -22,6 +21,15 @@ from holdfast.jobs.states import State
 
 CHANNEL = "holdfast"
 
+# One plain job, the most frequent call: nothing to look up, so nothing is asked of the unique indexes.
+ENQUEUE_PLAIN = """
+    INSERT INTO holdfast.jobs (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
+        pipeline_id)
+    SELECT %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s, %(max_runtime)s,
+        %(pipeline_id)s
+    WHERE NOT EXISTS (SELECT FROM holdfast.controls WHERE kind IN (%(kind)s, '*') AND drained_at IS NOT NULL)
+    RETURNING id, CASE WHEN %(hint)s THEN pg_notify('holdfast', queue) END
+"""
 ENQUEUE = """
     INSERT INTO holdfast.jobs (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
         run_after, state, waiting_for, ties, idempotency_key, unique_key, unique_while, slot_key,
@@ -44,7 +52,8 @@ ENQUEUE = """
 HOLD_WAITING_TWIN = """
     SELECT id FROM holdfast.jobs
     WHERE state IN ('blocked', 'pending')
-      AND ((slot_key = %(slot_key)s AND NOT is_current) OR (kind = %(kind)s AND unique_key = %(unique_key)s))
+      AND ((slot_key = %(slot_key)s AND NOT is_current)
+           OR (kind = %(kind)s AND unique_key = %(unique_key)s AND attempt_no = 0))
     ORDER BY id LIMIT 1 FOR UPDATE
 """
 FIND_LIVE_TWIN = """
@@ -168,7 +177,31 @@ def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[list[Enqueued]]:
     return made
 
 
+def _enqueue_plain(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
+    refuse_bad_text(job.kind, "kind")
+    refuse_bad_text(job.queue, "queue")
+    parameters = {
+        "kind": job.kind,
+        "queue": job.queue,
+        "priority": job.priority,
+        "payload": payload,
+        "kind_version": job.kind_version,
+        "max_attempts": job.max_attempts,
+        "max_crashes": job.max_crashes,
+        "max_runtime": job.max_runtime,
+        "pipeline_id": job.pipeline_id,
+        "hint": hint,
+    }
+    rows = yield Statement(ENQUEUE_PLAIN, parameters)
+    if not rows:
+        yield from _refuse_if_draining([job.kind])
+        raise AssertionError("a plain job was refused, and nothing is being drained")
+    return Enqueued(JobId(rows[0][0]), created=True)
+
+
 def _enqueue_one(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
+    if job.is_plain and job.run_after is None and job.parent_id is None:
+        return (yield from _enqueue_plain(job, payload, hint))
     for text, what in ((job.kind, "kind"), (job.queue, "queue"), (job.idempotency_key, "idempotency key"),
                        (job.unique_key, "unique key"), (job.slot_key, "slot key"), (job.step, "step")):  # fmt: skip
         refuse_bad_text(text, what)
@@ -286,20 +319,19 @@ def _copy(jobs: Sequence[NewJob], payloads: list[str], hint: bool) -> Steps[list
     ids = yield Statement(RESERVE_IDS, {"count": len(jobs)})
     now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
     lines = [
-        f"{row[0]}\t{_copy_head(job)}\t{_escaped(payload)}\t{_copy_tail(job, now)}"
+        f"{row[0]}\t{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}\t{_escaped(payload)}\t{_copy_tail(job, now)}"
         for row, job, payload in zip(ids, jobs, payloads, strict=True)
     ]
     yield Statement(COPY_JOBS, copy="\n".join(lines) + "\n")
     if hint:
-        yield Statement(NOTIFY, {"queues": arrays.of_texts(sorted(queues))})
+        yield Statement(NOTIFY, {"queues": sorted(queues)})
     return [Enqueued(JobId(row[0]), created=True) for row in ids]
 
 
-def _copy_head(job: NewJob) -> str:
-    return f"{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}"
-
-
 def _copy_tail(job: NewJob, now: datetime) -> str:
+    counts = f"{job.kind_version}\t{job.max_attempts}\t{job.max_crashes}"
+    if job.max_runtime is None and job.run_after is None and job.pipeline_id is None and job.parent_id is None:
+        return f"{counts}\t\\N\t\\N\t\\N\t\\N\t\\N"
     due = now + job.run_after if isinstance(job.run_after, timedelta) else job.run_after
     optional = (
         None if job.max_runtime is None else f"{job.max_runtime.total_seconds()} s",
@@ -309,7 +341,7 @@ def _copy_tail(job: NewJob, now: datetime) -> str:
         None if job.step is None or job.parent_id is None else _escaped(job.step),
     )
     rest = "\t".join(["\\N" if value is None else str(value) for value in optional])
-    return f"{job.kind_version}\t{job.max_attempts}\t{job.max_crashes}\t{rest}"
+    return f"{counts}\t{rest}"
 
 
 def _escaped(text: str) -> str:

@@ -40,9 +40,12 @@ class Lock:
             raise UsageError(f"lock {self.key!r}: when_busy is 'wait' or 'reject', not {self.when_busy!r}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewJob:
-    """A job to be: everything that can be said about it before it exists."""
+    """A job to be: everything that can be said about it before it exists. A value: use `dataclasses.replace` to vary it.
+
+    Not frozen only because making a frozen one costs three times as much, and bulk makes many.
+    """
 
     kind: str
     payload: Json = field(default_factory=dict)

@@ -15,13 +15,14 @@ from holdfast.errors import PayloadInvalid
 LARGEST = 1_000_000  # bytes of JSON; more belongs into a file or a table, with its address in the payload
 DEEPEST = 64
 
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode  # made once: it costs more than most payloads
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def to_json(value: Any, *, what: str = "payload", largest: int = LARGEST) -> str:
     """The JSON text of `value`, or `PayloadInvalid` with the reason and the way out."""
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        text = _encode(value)
     except (TypeError, ValueError) as error:
         raise PayloadInvalid(f"the {what} is not JSON: {error}; use plain dicts, lists, strings and numbers") from None
     except RecursionError:

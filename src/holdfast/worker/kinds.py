@@ -55,6 +55,7 @@ class Options(TypedDict, total=False):
 
 
 OPTIONS = frozenset(Options.__annotations__)
+PLAIN = frozenset({str, int, float, bool, type(None)})  # what JSON has, as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class Job(Generic[P, R]):
         self.policy = policy
         self.is_async = inspect.iscoroutinefunction(function)
         self.context_name, self._signature = _split_signature(kind, function)
+        self._names = frozenset(self._signature.parameters)
+        self._required = frozenset(n for n, p in self._signature.parameters.items() if p.default is p.empty)
         self._arguments = _argument_checker(kind, function, self._signature)
         self.__doc__, self.__name__ = function.__doc__, getattr(function, "__name__", kind)
 
@@ -128,11 +131,11 @@ class Job(Generic[P, R]):
             raise PayloadInvalid(f"the payload does not fit {self.kind}: {_first_problem(error)}") from None
 
     def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> NewJob:
-        given = self._bind(args, kwargs)
+        given = kwargs if not args and self._fits(kwargs) else self._bind(args, kwargs)
         policy = self.policy
         new = NewJob(
             self.kind,
-            payload=to_jsonable_python(given),
+            payload=given if all(type(value) in PLAIN for value in given.values()) else to_jsonable_python(given),
             queue=policy.queue,
             priority=policy.priority,
             max_attempts=policy.max_attempts,
@@ -147,6 +150,10 @@ class Job(Generic[P, R]):
             return new
         tuples = {name: tuple(value) for name, value in options.items() if name in ("locks", "after")}
         return replace(new, **{**options, **tuples})
+
+    def _fits(self, kwargs: dict[str, Any]) -> bool:
+        """Whether these keywords are right at a glance; if not, `_bind` says what is wrong with them."""
+        return kwargs.keys() <= self._names and self._required <= kwargs.keys()
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         try:

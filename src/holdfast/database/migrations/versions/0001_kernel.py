@@ -99,8 +99,9 @@ CREATE INDEX jobs_blocked ON holdfast.jobs (id) WHERE state = 'blocked';
 CREATE INDEX jobs_of_pipeline ON holdfast.jobs (pipeline_id, id) WHERE pipeline_id IS NOT NULL;
 CREATE UNIQUE INDEX one_child_per_step ON holdfast.jobs (parent_id, step) WHERE parent_id IS NOT NULL;
 CREATE UNIQUE INDEX one_job_per_idempotency_key ON holdfast.jobs (kind, idempotency_key) WHERE idempotency_key IS NOT NULL;
+-- Only of those that have never run: a job that runs and comes back to wait must not stumble over its younger twin.
 CREATE UNIQUE INDEX one_waiting_per_unique_key ON holdfast.jobs (kind, unique_key)
-    WHERE unique_key IS NOT NULL AND state IN ('blocked', 'pending');
+    WHERE unique_key IS NOT NULL AND attempt_no = 0 AND state IN ('blocked', 'pending');
 CREATE UNIQUE INDEX one_live_per_unique_key ON holdfast.jobs (kind, unique_key)
     WHERE unique_while = 'live' AND state IN ('blocked', 'pending', 'running', 'submitted');
 CREATE UNIQUE INDEX one_current_per_slot ON holdfast.jobs (slot_key) WHERE is_current;
