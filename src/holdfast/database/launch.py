@@ -6,8 +6,8 @@ process that has threads can deadlock. It starts before every server, so it impo
 
 What always holds:
 - the program never runs as root, and never inherits the owner's environment or working folder;
-- the kernel ends it when the thread that started it ends. So whoever starts a program stays until it is over. (Only
-  Linux does that: elsewhere a server outlives an owner that was killed, and has to be ended by hand;)
+- the kernel ends it when the thread that started it ends, so whoever starts a program stays until it is over. (Only
+  Linux does that. Elsewhere a server outlives an owner that was killed, and has to be ended by hand.)
 - no folder is opened to anybody. A folder whose parents the user may not enter is opened before the rights are given
   up, and is passed on as a descriptor: `/proc/self/fd/N` leads there without a walk through the parents.
 """

@@ -70,6 +70,8 @@ async def connection_of(tx: Any) -> psycopg.AsyncConnection[Any] | psycopg.Conne
         await tx.flush()
         tx = await tx.connection()
     if hasattr(tx, "get_raw_connection"):  # an AsyncConnection of SQLAlchemy
+        if not tx.in_transaction():  # it counts only its own statements; without this its commit would do nothing
+            await tx.begin()
         return _psycopg_only((await tx.get_raw_connection()).driver_connection)
     return connection_of_sync(tx)
 
@@ -78,9 +80,13 @@ def connection_of_sync(tx: Any) -> psycopg.Connection[Any]:
     """The same for a synchronous caller."""
     if isinstance(tx, psycopg.Connection):
         return tx
+    if isinstance(tx, psycopg.AsyncConnection):
+        raise UsageError("`tx` is an asynchronous connection; await the asynchronous call instead")
     if hasattr(tx, "flush") and hasattr(tx, "connection"):  # a Session
         tx.flush()
         tx = tx.connection()
+    if hasattr(tx, "in_transaction") and hasattr(tx, "begin") and not tx.in_transaction():
+        tx.begin()
     found = getattr(getattr(tx, "connection", None), "driver_connection", None)  # a Connection of SQLAlchemy
     return _psycopg_only(found if found is not None else tx)  # type: ignore[return-value]
 

@@ -7,6 +7,7 @@ the handler still does is refused.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -73,7 +74,7 @@ ABORT = """
 """
 LIVE_OF_PIPELINE = """
     SELECT id FROM holdfast.jobs
-    WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted')
+    WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted') AND id <> ALL (%(seen)s)
     -- Those that wait go first: nothing new starts while the rest is being stopped.
     ORDER BY state <> 'blocked', state <> 'pending', id
 """
@@ -81,17 +82,20 @@ LIVE_OF_PIPELINE = """
 
 async def abort(conn: psycopg.AsyncConnection[Any], pipeline_id: str, *, actor: str, reason: str | None = None) -> int:
     """Cancel whatever of a pipeline is still alive; how many jobs were cancelled or asked to stop."""
-    parameters = {"pipeline_id": pipeline_id, "reason": reason}
-    touched = 0
+    seen: list[int] = []
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(ABORT, parameters)
+        await cursor.execute(ABORT, {"pipeline_id": pipeline_id, "reason": reason})
         if cursor.rowcount == 0:
             raise NotFound(f"there is no pipeline {pipeline_id}")
-        await cursor.execute(LIVE_OF_PIPELINE, parameters)
-        for (job_id,) in await cursor.fetchall():
-            try:
-                await cancel(conn, job_id, actor=actor, reason=reason or "its pipeline was aborted")
-            except IllegalMove:  # it ended by itself, or with its parent a moment ago
-                continue
-            touched += 1
-    return touched
+        while found := await _live(cursor, pipeline_id, seen):  # again, for children that were made meanwhile
+            seen += found
+            for job_id in found:
+                # One that has ended since the look did so by itself, or with a parent that was cancelled before it.
+                with suppress(IllegalMove):
+                    await cancel(conn, job_id, actor=actor, reason=reason or "its pipeline was aborted")
+    return len(seen)
+
+
+async def _live(cursor: psycopg.AsyncCursor[tuple[Any, ...]], pipeline_id: str, seen: list[int]) -> list[JobId]:
+    await cursor.execute(LIVE_OF_PIPELINE, {"pipeline_id": pipeline_id, "seen": seen})
+    return [row[0] for row in await cursor.fetchall()]

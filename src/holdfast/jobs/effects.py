@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 
 from holdfast.errors import ClaimLost, UsageError
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json
-from holdfast.jobs.payload import refuse_bad_text, to_json
+from holdfast.jobs.payload import refuse_bad_text, storable, to_json
 from holdfast.jobs.states import State
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
@@ -211,10 +211,9 @@ async def clean(
             confirmed, error = False, f"{type(failure).__name__}: {failure}"
         done = {"id": effect.id, "clean_id": clean_id}
         if confirmed:
-            await conn.execute(MARK_GONE, done)
-            gone += 1
+            gone += (await conn.execute(MARK_GONE, done)).rowcount
         else:
-            await conn.execute(TRY_AGAIN_LATER, done | {"error": error[:2000]})
+            await conn.execute(TRY_AGAIN_LATER, done | {"error": storable(error, 2000)})
     return gone
 
 

@@ -40,7 +40,9 @@ ENQUEUE = """
          WHERE due > clock_timestamp()),
         %(state)s, %(waiting_for)s, %(ties)s, %(idempotency_key)s, %(unique_key)s, %(unique_while)s, %(slot_key)s,
         %(pipeline_id)s, %(parent_id)s, %(step)s, %(parents_left)s, %(if_parent_fails)s
-    WHERE NOT EXISTS (SELECT FROM holdfast.controls WHERE kind IN (%(kind)s, '*') AND drained_at IS NOT NULL)
+    -- A drain refuses what is new; a child belongs to what is there and runs to its end.
+    WHERE %(parent_id)s::bigint IS NOT NULL
+       OR NOT EXISTS (SELECT FROM holdfast.controls WHERE kind IN (%(kind)s, '*') AND drained_at IS NOT NULL)
     -- Every unique index is meant: whichever refuses, the twin that stands in the way is looked up afterwards.
     ON CONFLICT DO NOTHING
     -- '@': nothing to claim yet, but a time to look at.
@@ -215,8 +217,9 @@ def _enqueue_one(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
         if rows:
             job_id = JobId(rows[0][0])
             break
-        yield from _refuse_if_draining([job.kind])
-        if job.parent_id is not None:
+        if job.parent_id is None:
+            yield from _refuse_if_draining([job.kind])
+        else:
             child = yield Statement(FIND_CHILD, parameters)
             if child:
                 return Enqueued(JobId(child[0][0]), created=False)
@@ -306,6 +309,8 @@ def _want_locks(job: NewJob, job_id: JobId) -> Steps[None]:
 
 
 def _refuse_if_draining(kinds: Sequence[str]) -> Steps[None]:
+    if not kinds:
+        return
     rows = yield Statement(FIND_DRAIN, {"kinds": [*kinds, "*"]})
     if rows:
         raise Draining(kinds[0] if rows[0][0] == "*" else rows[0][0], rows[0][1])
@@ -315,7 +320,7 @@ def _copy(jobs: Sequence[NewJob], payloads: list[str], hint: bool) -> Steps[list
     kinds, queues = {job.kind for job in jobs}, {job.queue for job in jobs}
     for text in kinds | queues:
         refuse_bad_text(text, "kind or queue")
-    yield from _refuse_if_draining(sorted(kinds))
+    yield from _refuse_if_draining(sorted({job.kind for job in jobs if job.parent_id is None}))
     ids = yield Statement(RESERVE_IDS, {"count": len(jobs)})
     now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
     lines = [

@@ -19,7 +19,7 @@ from holdfast.errors import ClaimLost
 from holdfast.jobs import effects, locks, pipelines, slots
 from holdfast.jobs.model import DEPENDANTS, EFFECTS, LOCKS, SLOT, AttemptId, Claim, JobId
 from holdfast.jobs.outcome import End
-from holdfast.jobs.payload import to_json
+from holdfast.jobs.payload import storable, to_json
 from holdfast.jobs.states import ENDED, State, is_legal
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
@@ -56,27 +56,33 @@ async def complete_plain(
         return {row[0] for row in await cursor.fetchall()}
 
 
+# Where it goes is decided under the row's lock: a job that was asked to stop does not come back to the queue, whatever
+# its handler wanted. The guard on the attempt stands on the locked row and again on the update.
 FINISH = """
-    WITH ended AS (
+    WITH held AS MATERIALIZED (
+        SELECT id, CASE WHEN %(state)s = 'pending' AND cancel_requested_at IS NOT NULL THEN 'cancelled'
+                        ELSE %(state)s END AS goes_to
+        FROM holdfast.jobs WHERE id = %(id)s AND attempt_id = %(attempt_id)s FOR UPDATE
+    ), ended AS (
         UPDATE holdfast.jobs j
-        SET state = %(state)s, attempt_id = NULL, worker_id = NULL, deadline_at = NULL,
-            run_after = CASE WHEN %(state)s = 'pending' AND %(delay)s::interval > interval '0'
+        SET state = goes_to, attempt_id = NULL, worker_id = NULL, deadline_at = NULL,
+            run_after = CASE WHEN goes_to = 'pending' AND %(delay)s::interval > interval '0'
                              THEN clock_timestamp() + %(delay)s::interval END,
-            finished_at = CASE WHEN %(ended)s THEN clock_timestamp() END,
+            finished_at = CASE WHEN goes_to IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
             errors = errors + %(errors)s, error = coalesce(%(error)s, error), cause = coalesce(%(cause)s, cause),
             result = %(result)s,
-            handle = CASE WHEN %(state)s = 'submitted' THEN %(handle)s::jsonb
-                          WHEN %(state)s = 'pending' THEN NULL ELSE handle END,
-            poll_count = CASE WHEN %(state)s = 'submitted' THEN %(poll_count)s
-                              WHEN %(state)s = 'pending' THEN 0 ELSE poll_count END,
-            next_poll_at = CASE WHEN %(state)s = 'submitted' THEN clock_timestamp() + %(delay)s::interval END,
-            submitted_at = CASE WHEN %(state)s = 'submitted' THEN coalesce(submitted_at, clock_timestamp())
-                                WHEN %(state)s = 'pending' THEN NULL ELSE submitted_at END
-        WHERE j.id = %(id)s AND j.attempt_id = %(attempt_id)s
-        RETURNING j.id, j.ties, j.slot_key, j.pipeline_id, j.attempt_no, j.claimed_at, j.state
+            handle = CASE goes_to WHEN 'submitted' THEN %(handle)s::jsonb WHEN 'pending' THEN NULL ELSE handle END,
+            poll_count = CASE goes_to WHEN 'submitted' THEN %(poll_count)s WHEN 'pending' THEN 0 ELSE poll_count END,
+            next_poll_at = CASE WHEN goes_to = 'submitted' THEN clock_timestamp() + %(delay)s::interval END,
+            submitted_at = CASE goes_to WHEN 'submitted' THEN coalesce(submitted_at, clock_timestamp())
+                                        WHEN 'pending' THEN NULL ELSE submitted_at END
+        FROM held WHERE j.id = held.id AND j.attempt_id = %(attempt_id)s
+        RETURNING j.id, j.ties, j.slot_key, j.attempt_no, j.claimed_at, j.state
     ), noted AS (
         INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at, reason, detail)
-        SELECT id, %(move)s, state, attempt_no, %(attempt_id)s, %(worker_id)s, claimed_at, %(error)s, %(detail)s FROM ended
+        SELECT id, CASE WHEN state = %(state)s THEN %(move)s ELSE 'cancel' END, state, attempt_no, %(attempt_id)s,
+               %(worker_id)s, claimed_at, %(error)s, %(detail)s
+        FROM ended
     )
     SELECT id, ties, slot_key, state FROM ended
 """
@@ -113,7 +119,6 @@ def _parameters(claim: Claim, end: End) -> dict[str, Any]:
         "worker_id": claim.worker_id,
         "move": end.move,
         "state": end.state,
-        "ended": end.state in ENDED,
         "delay": end.delay,
         "errors": end.errors,
         "error": _storable(end.error),
@@ -126,10 +131,7 @@ def _parameters(claim: Claim, end: End) -> dict[str, Any]:
 
 
 def _storable(text: str | None) -> str | None:
-    """An error message comes from anywhere: what Postgres cannot store in it must not keep us from noting it."""
-    if text is None:
-        return None
-    return text[:20_000].replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+    return None if text is None else storable(text)
 
 
 async def untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> None:

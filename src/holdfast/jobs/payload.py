@@ -80,6 +80,11 @@ def _refuse_bad_characters(value: Any, what: str) -> None:
             _refuse_bad_characters(item, what)
 
 
+def storable(text: str, longest: int = 20_000) -> str:
+    """An error message comes from anywhere: what Postgres cannot store in it must not keep us from noting it."""
+    return text[:longest].replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+
+
 def refuse_bad_text(value: str | None, what: str) -> None:
     """The same care for a key, a name or a message that goes into a text column."""
     if value is not None:

@@ -35,20 +35,38 @@ def as_children(claim: Claim, jobs: Sequence[NewJob]) -> list[NewJob]:
 async def enqueue_children(
     conn: psycopg.AsyncConnection[Any], claim: Claim, children: Sequence[NewJob], join: NewJob | None
 ) -> None:
-    """Make the children of a job that completes in this transaction, and the one that waits for all of them."""
+    """Make the children of a job that completes in this transaction, and the one that waits for all of them.
+
+    None, if the pipeline was aborted. An abort holds the row of a running job while it asks it to stop, and our own write
+    on that row came first: so whoever aborts after this look also sees what we make here.
+    """
+    if claim.pipeline_id is not None and await _is_aborted(conn, claim.pipeline_id):
+        return
     made = await enqueue_many(conn, as_children(claim, children))
     if join is not None:
         (join,) = as_children(claim, [replace(join, step=join.step or f"join:{join.kind}")])
         await enqueue(conn, replace(join, after=(*join.after, *(child.id for child in made))))
 
 
+IS_ABORTED = "SELECT aborted_at IS NOT NULL FROM holdfast.pipelines WHERE id = %(pipeline_id)s"
+
+
+async def _is_aborted(conn: psycopg.AsyncConnection[Any], pipeline_id: str) -> bool:
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(IS_ABORTED, {"pipeline_id": pipeline_id})
+        row = await cursor.fetchone()
+    return row is not None and bool(row[0])
+
+
 # One commit a step: the parent is completed, its child inserted and already claimed for this worker, all fenced by the
-# parent's attempt. The child's attempt id comes from us, so that an unknown commit can be looked up by it.
+# parent's attempt. The child's attempt id comes from us, so that an unknown commit can be looked up by it. It is a claim,
+# so a paused kind is not taken along; neither is the child of a job that was asked to stop, whose pipeline may be aborted.
 COMPLETE_AND_CHAIN = f"""
     WITH ended AS (
         UPDATE holdfast.jobs j
         SET state = 'completed', attempt_id = NULL, worker_id = NULL, finished_at = clock_timestamp(), result = %(result)s
-        WHERE j.id = %(id)s AND j.attempt_id = %(attempt_id)s AND j.ties = 0
+        WHERE j.id = %(id)s AND j.attempt_id = %(attempt_id)s AND j.ties = 0 AND j.cancel_requested_at IS NULL
+          AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (%(kind)s, '*') AND c.paused_at IS NOT NULL)
         RETURNING j.id, j.attempt_no, j.claimed_at, j.pipeline_id
     ), noted AS (
         INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at)
@@ -69,7 +87,7 @@ COMPLETE_AND_CHAIN = f"""
 async def complete_and_chain(
     conn: psycopg.AsyncConnection[Any], claim: Claim, result: str | None, child: NewJob
 ) -> Claim | None:
-    """Complete a plain job and hold its one plain child at once. None: it is tied or lost, and nothing was written."""
+    """Complete a plain job and hold its one plain child at once. None: it is tied, paused or lost; nothing was written."""
     (child,) = as_children(claim, [child])
     parameters = {
         "id": claim.id,

@@ -19,12 +19,13 @@ PRUNE = """
         WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
     ), old AS MATERIALIZED (
         SELECT j.id FROM holdfast.jobs j JOIN looked_at USING (id)
-        WHERE looked_at.old AND NOT j.is_current
+        -- The state once more, on the row as it is when it is locked: one that was just run again keeps its history.
+        WHERE looked_at.old AND NOT j.is_current AND j.state IN ('completed', 'failed', 'cancelled')
           AND NOT EXISTS (SELECT FROM holdfast.effects e WHERE e.job_id = j.id AND e.state NOT IN ('gone', 'kept'))
           -- A parent stays as long as somebody waits for it, so that nobody waits for a row that is gone.
           AND NOT EXISTS (SELECT FROM holdfast.dependencies d JOIN holdfast.jobs c ON c.id = d.job_id
                           WHERE d.parent_id = j.id AND c.state = 'blocked')
-        FOR UPDATE OF j SKIP LOCKED
+        ORDER BY j.id LIMIT %(most)s FOR UPDATE OF j SKIP LOCKED
     ), effects AS (DELETE FROM holdfast.effects e USING old WHERE e.job_id = old.id RETURNING e.id),
        history AS (DELETE FROM holdfast.history h USING old WHERE h.job_id = old.id),
        gone AS (DELETE FROM holdfast.jobs j USING old
@@ -57,7 +58,8 @@ async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bi
     removed, after = 0, 0
     while most is None or removed < most:
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(PRUNE, {"older_than": older_than, "after": after, "limit": bite})
+            left = None if most is None else most - removed
+            await cursor.execute(PRUNE, {"older_than": older_than, "after": after, "limit": bite, "most": left})
             row = await cursor.fetchone()
         assert row is not None
         count, last = row

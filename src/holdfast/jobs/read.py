@@ -115,6 +115,8 @@ async def list_jobs(conn: psycopg.AsyncConnection[Any], *, limit: int = 50, **fi
         raise UsageError(f"no filter {', '.join(sorted(unknown))}; there are: {', '.join(FILTERS)}")
     if not 1 <= limit <= LONGEST_PAGE:
         raise UsageError(f"a page has 1 to {LONGEST_PAGE} jobs, not {limit}")
+    if filters.get("state") not in (None, *State):
+        raise UsageError(f"no state {filters['state']!r}; there are: {', '.join(State)}")
     statement = LIST_JOBS.format(filters=_where(filters))
     async with conn.cursor(row_factory=class_row(JobView)) as cursor:
         await cursor.execute(statement, {**filters, "limit": limit + 1})

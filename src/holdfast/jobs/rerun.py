@@ -29,6 +29,8 @@ RERUN = """
     )
     SELECT id, pg_notify('holdfast', queue) FROM again
 """
+# Whoever waited for it was told when it ended, and must not be told again: two ends of one parent would count as two parents.
+FORGET_DEPENDANTS = "DELETE FROM holdfast.dependencies WHERE parent_id = %(id)s"
 # A job with `reject` locks gave them back when it ended; it runs under `wait` from now on, since nobody is there to reject.
 WAIT_FROM_NOW_ON = "UPDATE holdfast.lock_wants SET when_busy = 'wait' WHERE job_id = %(id)s AND when_busy = 'reject'"
 READ_STATE = "SELECT state FROM holdfast.jobs WHERE id = %(id)s"
@@ -48,6 +50,7 @@ async def rerun(
                 if row is None:
                     raise NotFound(f"there is no job {job_id}")
                 raise IllegalMove(f"job {job_id} is {row[0]}; only a failed or cancelled job can be run again")
+            await cursor.execute(FORGET_DEPENDANTS, parameters)
             await cursor.execute(WAIT_FROM_NOW_ON, parameters)
     except psycopg.errors.UniqueViolation as taken:
         raise Refused(
