@@ -40,6 +40,9 @@ async def connect(url: str) -> psycopg.AsyncConnection[Any]:
 
 async def _configure(conn: psycopg.AsyncConnection[Any]) -> None:
     set_json_loads(from_json, conn)  # four times as fast as json.loads on the bytes that come from the wire
+    # Our statements are written so that one plan fits every parameter. Planning the claim costs 1.5 ms, because every
+    # partial index has to be proven useful or not; doing it again for each execution would be most of an idle pick-up.
+    await conn.execute("SET plan_cache_mode = force_generic_plan")
 
 
 def pool(url: str, *, most: int = 4) -> AsyncConnectionPool[Any]:

@@ -97,8 +97,11 @@ FILTERS = {
     "slot_key": "slot_key = %(slot_key)s",
     "parent_id": "parent_id = %(parent_id)s",
 }
-# Written out, because a partial index is only considered when its condition is literally there.
-STATE_FILTERS = {state: f"state = '{state}'" for state in State}
+# Written out, because a partial index is only considered when its condition is literally there. Who runs has a worker:
+# that is the index of the running ones.
+STATE_FILTERS = {state: f"state = '{state}'" for state in State} | {
+    State.RUNNING: "state = 'running' AND worker_id IS NOT NULL"
+}
 
 
 class Page(NamedTuple):
@@ -132,7 +135,7 @@ def _where(filters: dict[str, Any]) -> str:
 
 # Each arm walks over at most CAP + 1 entries of the index that its state has.
 COUNT_STATES = "\nUNION ALL\n".join(
-    f"SELECT '{state}', count(*) FROM (SELECT FROM holdfast.jobs WHERE state = '{state}' LIMIT %(cap)s + 1) AS few"
+    f"SELECT '{state}', count(*) FROM (SELECT FROM holdfast.jobs WHERE {STATE_FILTERS[state]} LIMIT %(cap)s + 1) AS few"
     for state in State
 )
 

@@ -69,7 +69,10 @@ BEAT = """
               WHERE j.cancel_requested_at IS NOT NULL),
         EXISTS (SELECT FROM unnest(%(queues)s::text[]) AS q(queue) CROSS JOIN unnest(%(kinds)s::text[]) AS k(kind)
                 CROSS JOIN LATERAL (SELECT FROM holdfast.jobs j WHERE j.state = 'pending' AND j.run_after IS NULL
-                                    AND j.queue = q.queue AND j.kind = k.kind LIMIT 1) AS waiting),
+                                    AND j.queue = q.queue AND j.kind = k.kind
+                                    -- In the order of the index: else, with many such jobs in the statistics and none in
+                                    -- the table, all of it would be walked over to find that out.
+                                    ORDER BY j.priority, j.id LIMIT 1) AS waiting),
         EXISTS (SELECT FROM holdfast.jobs WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())),
         EXISTS (SELECT FROM holdfast.workers w WHERE w.lease_until < clock_timestamp()
                 AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id))
