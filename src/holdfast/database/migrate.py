@@ -16,6 +16,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from holdfast.errors import DatabaseProblem, NotMigrated
@@ -90,7 +91,13 @@ def _config(connection: Connection | None = None) -> Config:
 
 def _connect(url: str) -> Connection:
     engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
-    connection = engine.connect()
+    try:
+        connection = engine.connect()
+    except OperationalError as error:
+        place = make_url(url).render_as_string(hide_password=True)
+        raise DatabaseProblem(
+            f"cannot connect to {place}: {str(error.orig).strip()}; is the server up, and is the address right?"
+        ) from None
     version = int((connection.dialect.server_version_info or (0,))[0])
     if version < OLDEST_POSTGRES:
         connection.close()

@@ -72,6 +72,12 @@ ABORT = """
     UPDATE holdfast.pipelines SET aborted_at = coalesce(aborted_at, clock_timestamp()), reason = %(reason)s
     WHERE id = %(pipeline_id)s
 """
+# All are held before the first is touched, in the order in which an end goes from a parent to its children: so an abort
+# and an end never wait for each other. What an end made while we waited for it, the next statement sees.
+HOLD_LIVE = """
+    SELECT FROM holdfast.jobs
+    WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted') ORDER BY id FOR UPDATE
+"""
 LIVE_OF_PIPELINE = """
     SELECT id FROM holdfast.jobs
     WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted') AND id <> ALL (%(seen)s)
@@ -97,5 +103,6 @@ async def abort(conn: psycopg.AsyncConnection[Any], pipeline_id: str, *, actor: 
 
 
 async def _live(cursor: psycopg.AsyncCursor[tuple[Any, ...]], pipeline_id: str, seen: list[int]) -> list[JobId]:
+    await cursor.execute(HOLD_LIVE, {"pipeline_id": pipeline_id})
     await cursor.execute(LIVE_OF_PIPELINE, {"pipeline_id": pipeline_id, "seen": seen})
     return [row[0] for row in await cursor.fetchall()]

@@ -195,10 +195,11 @@ async def harness(url: str, kinds: Iterable[Job[..., Any]] | None = None) -> Asy
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A Postgres of your own for the length of the block, empty and quick; its address."""
+    """A Postgres of your own for the length of the block, migrated, empty and quick; its address."""
     quick = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
     with (
         TemporaryDirectory(prefix="holdfast-") as folder,
         EmbeddedPostgres(Path(folder), port=0, settings=quick, on_message=lambda _: None) as server,
     ):
+        migrate.migrate(server.url)
         yield server.url

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from holdfast.worker.kinds import Job, registered
 from holdfast.worker.sweeps import Sweeps
 
 LARGEST_BATCH = 500
+AHEAD = 0.05  # seconds of work that a worker may hold beyond what its lanes are at
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ class Worker:
         self._idle_lanes: deque[asyncio.Future[None]] = deque()
         self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
         self._wake, self._stopping, self._saw_empty = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._appetite = 0  # how many jobs to hold beyond those that lanes are free for
-        self._last_batch = self._ended = self._ended_at_claim = self._ended_at_beat = 0
+        self._usual = 3600.0  # seconds that a job takes here of late; nothing is known yet, so nothing is held ahead
+        self._ended = self._ended_at_beat = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -182,7 +184,6 @@ class Worker:
             claims: list[Claim] = []
             if room > 0:
                 claims = await self._claim(room)
-                self._adapt(len(claims))
                 self._hand_out(claims)
             if len(claims) < room:
                 self._saw_empty.set()
@@ -205,18 +206,12 @@ class Worker:
         return []
 
     def _room(self) -> int:
-        """How many jobs to ask for: one per free lane, and as many more as were eaten up before the last answer came."""
-        free = self.options.concurrency - len(self._running) - len(self._ready)
-        return min(free + self._appetite, self.options.largest_batch)
+        """How many jobs to ask for: one per free lane, and as many more as the lanes eat up in a moment.
 
-    def _adapt(self, got: int) -> None:
-        """Hold more when jobs are so short that all of the last batch had ended before this one came; else fewer."""
-        eaten_up = self._last_batch > 0 and self._ended - self._ended_at_claim >= self._last_batch
-        if eaten_up and not self._ready:
-            self._appetite = min(max(2 * self._appetite, self.options.concurrency), self.options.largest_batch)
-        elif self._ready:
-            self._appetite //= 2
-        self._last_batch, self._ended_at_claim = got, self._ended
+        No-op jobs come in large batches that way, and a job of seconds is never held while another worker has a free lane.
+        """
+        free = self.options.concurrency - len(self._running) - len(self._ready)
+        return min(free + int(self.options.concurrency * AHEAD / self._usual), self.options.largest_batch)
 
     def _hand_out(self, claims: list[Claim]) -> None:
         self._ready.extend(claims)
@@ -246,12 +241,21 @@ class Worker:
     async def _work(self, claim: Claim, lane: asyncio.Task[Any] | None) -> Claim | None:
         """One attempt; the claim of its next step if it could be taken along."""
         self._running[claim.attempt_id] = running = _Running(claim, lane)
+        started = time.perf_counter()
         try:
             end = await self._attempt(running)
             return None if end is None else await self._end(claim, end)
         finally:
             del self._running[claim.attempt_id]
-            self._ended += 1
+            self._took(time.perf_counter() - started)
+
+    def _took(self, seconds: float) -> None:
+        """Slow to believe that jobs are short, quick to believe that they are long."""
+        self._ended += 1
+        if seconds > self._usual or self._ended == 1:
+            self._usual = seconds + 1e-6
+        else:
+            self._usual += 0.1 * (seconds - self._usual) + 1e-7
 
     async def _attempt(self, running: _Running) -> End | None:
         """Run the handler; None when somebody else has the job by now."""
@@ -365,7 +369,7 @@ class Worker:
 
     async def _give_up_waiting(self) -> None:
         """Nothing ended since the last beat, and held jobs wait behind it: somebody else may have a free lane for them."""
-        self._appetite = 0
+        self._usual = 3600.0
         waiting, self._ready = self._ready, deque()
         for held in waiting:
             await self._ends.write(held, _given_back(held, "its worker was busy with others"))

@@ -1,0 +1,582 @@
+"""Make the pages of docs/reference from the code. Run it after a change of the code: `python docs/generate.py`.
+
+Every page is a function of the code, and the schema's also of a migrated database: `--url` names one, without it a
+throw-away Postgres is started. A test compares the committed pages with what is made here.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import enum
+import importlib
+import inspect
+import io
+import os
+import pkgutil
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psycopg
+from psycopg.rows import tuple_row
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import holdfast
+import holdfast.jobs
+import holdfast.testing
+from holdfast import errors
+from holdfast.apps import worker as worker_program
+from holdfast.cli import app
+from holdfast.database import migrate
+from holdfast.database.migrations import versions
+from holdfast.jobs.model import Lock
+from holdfast.jobs.states import ENDED, LEGAL_MOVES, LIVE, WAITING, Move, State, legal_pairs
+from holdfast.settings import Settings
+from holdfast.telemetry.names import EVENTS
+from holdfast.worker.kinds import Job, Options, Policy
+from holdfast.worker.loop import WorkerOptions
+
+FOLDER = Path(__file__).resolve().parent / "reference"
+SOURCE = Path(holdfast.__file__).resolve().parent
+NOTE = "<!-- Made by docs/generate.py from the code. Change the code, then run it. -->"
+
+
+def page(title: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", NOTE, *(part.strip("\n") for part in parts)]) + "\n"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+
+
+def code(text: object) -> str:
+    return f"`{text}`" if str(text) else ""
+
+
+def first_line(thing: object) -> str:
+    """The first sentence of a docstring, on one line."""
+    words = (inspect.getdoc(thing) or "").split("\n\n")[0]
+    return " ".join(words.split())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# States
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+PLAIN_MEANINGS = {  # of the names that speak for themselves in the code
+    "COMPLETED": "the work is done",
+    "FAILED": "it will not run again by itself",
+    "CANCELLED": "nobody needs it any more",
+    "CLAIM": "a worker takes it",
+    "COMPLETE": "the work is done",
+    "FAIL": "it cannot work, or its budget is used up",
+    "CANCEL": "somebody said that it is not needed, or its parent did not complete",
+}
+
+
+def states() -> str:
+    said = PLAIN_MEANINGS | comments_of(State) | comments_of(Move)
+    sets = {"waiting": WAITING, "live": LIVE, "ended": ENDED}
+    return page(
+        "States and moves",
+        "The states of a job and every legal move between them, from `src/holdfast/jobs/states.py`. The database enforces the "
+        "same pairs by the trigger `legal_moves_only`.",
+        f"```mermaid\n{diagram()}\n```",
+        "## States",
+        table(
+            ["State", "Meaning", "Belongs to"],
+            [[code(s.value), said[s.name], ", ".join(name for name, among in sets.items() if s in among)] for s in State],
+        ),
+        "## Moves",
+        "The word of the move stands in the job's history.",
+        table(
+            ["Move", "When", "From → to"],
+            [[code(m.value), said[m.name], "<br>".join(map(arrow, sorted(LEGAL_MOVES[m])))] for m in Move],
+        ),
+        "The history has one word more, `act`, for what an operator asked and what has moved nothing yet: a request to cancel.",
+    )
+
+
+def arrow(pair: tuple[State, State]) -> str:
+    return f"{code(pair[0].value)} → {code(pair[1].value)}"
+
+
+def diagram() -> str:
+    """One arrow per pair of states, with every move that takes it."""
+    lines = ["stateDiagram-v2", "    direction LR", "    [*] --> pending: enqueue", "    [*] --> blocked: enqueue"]
+    for pair in legal_pairs():
+        moves = ", ".join(move.value for move in Move if pair in LEGAL_MOVES[move])
+        lines.append(f"    {pair[0].value} --> {pair[1].value}: {moves}")
+    return "\n".join([*lines, *(f"    {state.value} --> [*]" for state in State if state in ENDED)])
+
+
+def comments_of(cls: type) -> dict[str, str]:
+    """The remark behind each line of a class body: `NAME = value  # remark`."""
+    found = re.findall(r"^ +(\w+)\b[^#\n]*[:=][^#\n]*  # (.+)$", inspect.getsource(cls), re.MULTILINE)
+    return dict(found)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Settings, events, errors
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    rows = []
+    for name, field in Settings.model_fields.items():
+        alias = field.validation_alias
+        names = [f"HOLDFAST_{name.upper()}"] if alias is None else list(map(str, getattr(alias, "choices", [alias])))
+        rows.append(["<br>".join(map(code, names)), code(type_name(field.annotation)), default_of(field.default),
+                     field.description or ""])  # fmt: skip
+    return page(
+        "Settings",
+        "Read once from the environment by `src/holdfast/settings.py`, the only reader of it. A duration is written as "
+        "`PT30S` (ISO 8601) or as `00:00:30`.",
+        table(["Variable", "Type", "Default", "Meaning"], rows),
+        "The options of a worker are on the [options page](options.md#worker-options).",
+    )
+
+
+def type_name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else re.sub(r"\b\w+\.", "", str(annotation))
+
+
+def default_of(value: object) -> str:
+    if isinstance(value, timedelta):
+        return span(value)
+    return "none" if value is None else code(value)
+
+
+def span(length: timedelta) -> str:
+    for unit, seconds in (("days", 86400), ("h", 3600), ("min", 60)):
+        if length.total_seconds() >= seconds and length.total_seconds() % seconds == 0:
+            return f"{length.total_seconds() // seconds:.0f} {unit}"
+    return f"{length.total_seconds():g} s"
+
+
+def events() -> str:
+    return page(
+        "Events",
+        "Every event that is logged, from `src/holdfast/telemetry/names.py`. Names are stable; fields may be added. As a "
+        "library Holdfast logs to the standard logger `holdfast`.",
+        table(["Event", "Meaning"], [[code(name), meaning] for name, meaning in EVENTS.items()]),
+    )
+
+
+def errors_page() -> str:
+    drawn = textwrap.dedent((errors.__doc__ or "").split("\n\n")[1])
+    found = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.HoldfastError)]
+    found.sort(key=lambda cls: inspect.getsourcelines(cls)[1])
+    rows = [[code(cls.__name__), code(base_of(cls)), carried(cls), first_line(cls)] for cls in found]
+    return page(
+        "Errors",
+        "Every error that is raised on purpose, from `src/holdfast/errors.py`. The message says what happened and what to do.",
+        f"```text\n{drawn}\n```",
+        table(["Error", "Is a", "Carries", "Meaning"], rows),
+        "A handler may raise `holdfast.Permanent`, or a subclass of it, to fail at once. It is not a `HoldfastError`.",
+    )
+
+
+def base_of(cls: type) -> str:
+    return cls.__mro__[1].__name__
+
+
+def carried(cls: type) -> str:
+    """What an error's own constructor stores on it."""
+    if "__init__" not in vars(cls):
+        return ""
+    targets = re.findall(r"self\.(\w+)(?=[^=\n]*=)", inspect.getsource(vars(cls)["__init__"]))
+    return ", ".join(map(code, dict.fromkeys(targets)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options
+# ---------------------------------------------------------------------------------------------------------------------
+
+MEANINGS: dict[type, dict[str, str]] = {
+    Options: {
+        "tx": "your transaction: a psycopg connection, or an SQLAlchemy session or connection",
+        "run_after": "not before this time, or this long from now by the database's clock",
+        "priority": "smaller runs first",
+        "queue": "only workers of this queue claim it",
+        "idempotency_key": "the same key and arguments give back the same job; other arguments are refused",
+        "unique_key": "no second job of this kind with this key",
+        "unique_while": "how long the unique key counts: while the job waits for its first run, or until it has ended",
+        "slot_key": "the slot it belongs to",
+        "locks": "the locks it needs; replaces those of the kind",
+        "after": "ids of jobs that must end first",
+        "if_parent_fails": "what to do when one of them fails or is cancelled",
+        "pipeline_id": "the pipeline it belongs to",
+        "max_attempts": "how many errors fail it",
+        "max_crashes": "how many crashes quarantine it",
+        "max_runtime": "how long one attempt may take",
+        "step": "the name of its step, unique among its parent's children",
+    },
+    Policy: {
+        "queue": "the queue of its jobs",
+        "priority": "smaller runs first",
+        "max_attempts": "how many errors fail a job",
+        "max_crashes": "how many crashes quarantine a job",
+        "max_runtime": "how long one attempt may take",
+        "version": "stored with each job as `kind_version`",
+        "retry": "which exceptions are worth another try, and when",
+        "locks": "called with the job's arguments: the locks it needs",
+        "slot": "called with the job's arguments: the key of its slot",
+        "unique": "called with the job's arguments: its unique key",
+    },
+    WorkerOptions: {
+        "queues": "which queues it claims from",
+        "concurrency": "how many handlers run at once",
+        "beat": "how often it renews its lease",
+        "lease": "how long it keeps its jobs when it falls silent",
+        "grace": "how long running jobs get at shutdown",
+        "name": "what people call it; the host's name if none is given",
+        "largest_batch": "how many jobs it claims at most at once",
+    },
+    Lock: {
+        "key": "its name, of 1 to 500 characters",
+        "most": "how many may hold it together: 1 exclusive, n permits, None shared",
+        "when_busy": "`wait` until it is free, or `reject` the enqueue with `LockBusy`",
+    },
+}
+
+
+def options() -> str:
+    return page(
+        "Options",
+        "## Enqueue options",
+        "What may stand beside the arguments of the function in `kind.enqueue(…)`, `kind.enqueue_sync(…)` and `kind.using(…)`. "
+        "From `Options` in `src/holdfast/worker/kinds.py`.",
+        fields_table(Options),
+        "## Policy fields",
+        "The keywords of `@job(kind, …)`: how jobs of a kind are run, unless an enqueue says otherwise.",
+        fields_table(Policy),
+        "## Lock fields",
+        fields_table(Lock),
+        "## Worker options",
+        "The fields of `WorkerOptions`. The [command line](cli.md) has most of them too.",
+        fields_table(WorkerOptions),
+    )
+
+
+def fields_table(cls: type) -> str:
+    """The fields of a class as they stand in its source. A field without a meaning above is an error here."""
+    meanings = MEANINGS[cls]
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    fields = [line for line in body.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)]
+    names = [ast.unparse(field.target) for field in fields]
+    if set(names) != set(meanings):
+        raise ValueError(f"say in docs/generate.py what {set(names) ^ set(meanings)} of {cls.__name__} means")
+    rows = []
+    for name, field in zip(names, fields, strict=True):
+        row = [code(name), code(ast.unparse(field.annotation)), code(ast.unparse(field.value)) if field.value else ""]
+        rows.append([*row, meanings[name]])
+    if not any(row[2] for row in rows):
+        return table(["Name", "Type", "Meaning"], [[name, kind, meaning] for name, kind, _, meaning in rows])
+    return table(["Name", "Type", "Default", "Meaning"], rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Python names
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def python() -> str:
+    public = [describe(name, getattr(holdfast, name)) for name in holdfast.__all__]
+    testing = [describe(name, getattr(holdfast.testing, name)) for name in holdfast.testing.__all__]
+    return page(
+        "Python names",
+        "## `holdfast`",
+        "Everything a program needs is imported from `holdfast`.",
+        *public,
+        describe("Job", Job),
+        "## `holdfast.testing`",
+        "For the tests of those who write handlers.",
+        *testing,
+        "## Crash points",
+        "Places where a test can make a process die: `crash_at(name)` in process. "
+        "`crashpoint(name)` in a handler adds one of your own.",
+        table(["Point", "In"], crash_points()),
+        "## The verbs",
+        "One module for each thing that can happen to a job, in `holdfast.jobs`. Each function takes an open "
+        "`psycopg.AsyncConnection`. Operators' tools and tests use them; handlers do not need them.",
+        *verbs(),
+    )
+
+
+def describe(name: str, thing: Any) -> str:
+    """A heading, the signature, the first sentence, and the public methods of a class."""
+    said = first_line(thing)
+    if isinstance(thing, type) and issubclass(thing, enum.Enum):
+        return f"### `{name}`\n\n{said}\n\nOne of {', '.join(code(member.value) for member in thing)}."
+    lines = [f"### `{name}`", block(signature(name, thing)), said]
+    if isinstance(thing, type):
+        lines.append(members(thing))
+    return "\n\n".join(line for line in lines if line)
+
+
+def block(text: str) -> str:
+    return f"```text\n{text}\n```"
+
+
+def members(cls: type) -> str:
+    rows = []
+    for name, member in vars(cls).items():
+        if name.startswith("_") or name in getattr(cls, "_fields", ()) or is_field(cls, name):
+            continue
+        if isinstance(member, property):
+            rows.append([code(name), first_line(member)])
+        elif inspect.isfunction(member):
+            rows.append([code(signature(name, member, without_self=True, wide=True)), first_line(member)])
+    return table(["Member", "Meaning"], rows) if rows else ""
+
+
+def is_field(cls: type, name: str) -> bool:
+    return dataclasses.is_dataclass(cls) and name in {field.name for field in dataclasses.fields(cls)}
+
+
+def signature(name: str, thing: Any, *, without_self: bool = False, wide: bool = False) -> str:
+    """The call as people read it: annotations as they stand in the source."""
+    try:
+        found = inspect.signature(thing)
+    except (TypeError, ValueError):
+        return name
+    parameters = [one for one in list(found.parameters.values())[1 if without_self else 0 :] if not one.name.startswith("_")]
+    words = list(marked(parameters))
+    back = f" -> {annotation(found.return_annotation)}" if found.return_annotation is not found.empty else ""
+    if isinstance(thing, type):
+        back = ""
+    short = f"{name}({', '.join(words)}){back}"
+    if wide or len(short) <= 120:
+        return short
+    return f"{name}(\n" + "".join(f"    {word},\n" for word in words) + f"){back}"
+
+
+def marked(parameters: list[inspect.Parameter]) -> Iterator[str]:
+    """The parameters, with the star that stands before the ones that need their name."""
+    starred = False
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            starred = True
+            yield "*"
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        starred = starred or parameter.kind is parameter.VAR_POSITIONAL
+        text = f"{stars}{parameter.name}"
+        if parameter.annotation is not parameter.empty:
+            text += f": {annotation(parameter.annotation)}"
+        if parameter.default is not parameter.empty:
+            text += f" = {default_text(parameter.default)}"
+        yield text
+
+
+def annotation(given: Any) -> str:
+    """As it stands in the source, without the modules that every reader knows."""
+    text = given if isinstance(given, str) else getattr(given, "__forward_arg__", None) or inspect.formatannotation(given)
+    return re.sub(r"\b(?:psycopg|typing|collections\.abc|datetime|contextlib)\.", "", text)
+
+
+def default_text(value: object) -> str:
+    text = repr(value).removeprefix("datetime.")
+    return "…" if text.startswith("<") or len(text) > 60 else text
+
+
+def crash_points() -> list[list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for name in re.findall(r"^\s+crashpoint\(\"([\w.]+)\"\)", path.read_text(), re.MULTILINE):
+            found.setdefault(name, []).append(code(f"src/holdfast/{path.relative_to(SOURCE)}"))
+    return [[code(name), ", ".join(dict.fromkeys(places))] for name, places in sorted(found.items())]
+
+
+def verbs() -> Iterator[str]:
+    for info in sorted(pkgutil.iter_modules(holdfast.jobs.__path__), key=lambda info: info.name):
+        module = importlib.import_module(f"holdfast.jobs.{info.name}")
+        rows = []
+        for name, function in vars(module).items():
+            own = inspect.isfunction(function) and function.__module__ == module.__name__
+            if own and not name.startswith("_") and takes_connection(function):
+                rows.append([code(signature(name, function, wide=True)), first_line(function)])
+        if rows:
+            yield f"### `holdfast.jobs.{info.name}`\n\n{first_line(module)}\n\n" + table(["Function", "Meaning"], rows)
+
+
+def takes_connection(function: Callable[..., Any]) -> bool:
+    return next(iter(inspect.signature(function).parameters), "") == "conn"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The schema
+# ---------------------------------------------------------------------------------------------------------------------
+
+COLUMNS = """
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attidentity
+    FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = %(table)s::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+# Not-null constraints have rows of their own from Postgres 18 on; the column says it already.
+CONSTRAINTS = """
+    SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE conrelid = %(table)s::regclass AND contype IN ('p', 'u', 'f', 'c') ORDER BY position(contype::text IN 'pufc'), conname
+"""
+INDEXES = """
+    SELECT c.relname, pg_get_indexdef(i.indexrelid) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+    WHERE i.indrelid = %(table)s::regclass AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid
+                                                            AND k.contype IN ('p', 'u'))
+    ORDER BY c.relname
+"""
+
+
+def schema(url: str) -> str:
+    sql = migrations_sql()
+    remarks = table_remarks(sql)
+    names = re.findall(r"^CREATE TABLE holdfast\.(\w+)", sql, re.MULTILINE)
+    with psycopg.connect(url, row_factory=tuple_row) as conn:
+        conn.execute("SET search_path TO pg_catalog")  # so that every name is written in full, whoever asks
+        found = [table_page(conn, name, remarks.get(name, ""), column_remarks(sql, name)) for name in names]
+    return page(
+        "Schema",
+        f"The tables in the schema `holdfast`, as the catalog of a migrated database has them (revision "
+        f"`{migrate.status(url).wanted}`). Read them as you like. Write to them through the library only: the constraints and "
+        "the trigger refuse what cannot be, but they cannot know what you meant.",
+        *found,
+        "## Trigger `legal_moves_only`",
+        "On `holdfast.jobs`, after every update. It refuses a change of state that is not a [legal move](states.md), an "
+        "`attempt_no` or a `fence_token` that falls, and an attempt that is replaced without having ended.",
+        "## Sequence `holdfast.fence_token`",
+        sequence_remark(sql),
+    )
+
+
+def table_page(conn: psycopg.Connection[Any], name: str, remark: str, remarks: dict[str, str]) -> str:
+    asked = {"table": f"holdfast.{name}"}
+    columns = [
+        [code(column), code(kind), "" if required else "yes", code(plain(default or ("identity" if identity else ""))),
+         remarks.get(column, "")]
+        for column, kind, required, default, identity in conn.execute(COLUMNS, asked)
+    ]  # fmt: skip
+    parts = [f"## `{name}`", remark, table(["Column", "Type", "Null", "Default", "Remark"], columns)]
+    constraints = [[code(constraint), code(plain(definition))] for constraint, definition in conn.execute(CONSTRAINTS, asked)]
+    parts.append(table(["Constraint", "Says"], constraints) if constraints else "")
+    indexes = [[code(index), code(short_index(definition))] for index, definition in conn.execute(INDEXES, asked)]
+    parts.append(table(["Index", "On"], indexes) if indexes else "")
+    return "\n\n".join(part for part in parts if part)
+
+
+def short_index(definition: str) -> str:
+    unique = "unique " if definition.startswith("CREATE UNIQUE") else ""
+    return unique + plain(definition.split(" USING btree ", 1)[-1])
+
+
+def plain(expression: str) -> str:
+    """Without the casts that Postgres writes down for itself."""
+    return re.sub(r"::(text|double precision|interval|jsonb)\b(\[\])?", "", expression)
+
+
+def migrations_sql() -> str:
+    modules = sorted(info.name for info in pkgutil.iter_modules(versions.__path__))
+    return "\n".join(importlib.import_module(f"{versions.__name__}.{name}").UPGRADE for name in modules)
+
+
+def table_remarks(sql: str) -> dict[str, str]:
+    """The remark right above each CREATE TABLE."""
+    found = re.findall(r"((?:^-- .*\n)+)CREATE TABLE holdfast\.(\w+)", sql, re.MULTILINE)
+    return {name: " ".join(line.removeprefix("-- ") for line in remark.splitlines()) for remark, name in found}
+
+
+def column_remarks(sql: str, name: str) -> dict[str, str]:
+    """The remark behind each column."""
+    body = re.search(rf"^CREATE TABLE holdfast\.{name} \(\n(.*?)^\)", sql, re.MULTILINE | re.DOTALL)
+    return dict(re.findall(r"^    (\w+)\b[^\n]*? -- (.+)$", body[1], re.MULTILINE)) if body else {}
+
+
+def sequence_remark(sql: str) -> str:
+    found = re.search(r"((?:^-- .*\n)+)CREATE SEQUENCE", sql, re.MULTILINE)
+    return " ".join(line.removeprefix("-- ") for line in found[1].splitlines()) if found else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command line
+# ---------------------------------------------------------------------------------------------------------------------
+
+PLAIN = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def cli() -> str:
+    parts = [f"## `{' '.join(['holdfast', *command])}`\n\n{block(help_of(command))}" for command in commands()]
+    return page(
+        "Command line",
+        "What `--help` says. An error that is raised on purpose is one sentence on standard error, and the exit code is 1.",
+        *parts,
+        f"## `python -m holdfast.apps.worker`\n\n{block(help_of_worker())}",
+    )
+
+
+def commands() -> Iterator[list[str]]:
+    """Every command and group, as the words that lead there."""
+
+    def below(group: Any, words: list[str]) -> Iterator[list[str]]:
+        yield words
+        for name, command in getattr(group, "commands", {}).items():
+            yield from below(command, [*words, name])
+
+    return below(get_command(app), [])
+
+
+def help_of(command: list[str]) -> str:
+    result = CliRunner().invoke(app, [*command, "--help"], env=PLAIN, prog_name="holdfast", color=False)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+
+
+def help_of_worker() -> str:
+    out = io.StringIO()
+    with mock.patch.dict(os.environ, PLAIN), contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        worker_program.main(["--help"])
+    return out.getvalue().strip("\n")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def pages(url: str) -> dict[str, str]:
+    """Every page by its file's name."""
+    return {
+        "states.md": states(),
+        "settings.md": settings(),
+        "events.md": events(),
+        "errors.md": errors_page(),
+        "options.md": options(),
+        "python.md": python(),
+        "schema.md": schema(url),
+        "cli.md": cli(),
+    }
+
+
+def write(url: str) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages(url).items():
+        (FOLDER / name).write_text(text)
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["--url"]:
+        write(arguments[1])
+        return
+    with holdfast.testing.postgres() as url:
+        migrate.migrate(url)
+        write(url)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,31 @@
+"""The README's quickstart is run as it stands, in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def quickstart() -> str:
+    found = re.search(r"```python\n(.*?)```", README.read_text(), re.S)
+    assert found
+    return found.group(1)
+
+
+def test_the_quickstart_has_fewer_than_15_lines_of_code():
+    lines = [line for line in quickstart().splitlines() if line.strip()]
+    assert len(lines) < 16, "the two lines that start a Postgres are not counted"
+
+
+def test_the_quickstart_runs(tmp_path: Path):
+    (tmp_path / "quickstart.py").write_text(quickstart())
+
+    command = [sys.executable, "quickstart.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{'pages': 3} Completed 0 s ago in attempt 1.")

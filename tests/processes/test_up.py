@@ -1,0 +1,132 @@
+"""`holdfast up` and `holdfast db`, as a person runs them: real processes, a real SIGKILL, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+pytestmark = pytest.mark.processes
+
+
+def holdfast(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments],
+        cwd=folder,
+        env={**settings, "COLUMNS": "200", **environment},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def processes_in(folder: Path) -> list[str]:
+    """The command lines of processes that mention this folder, or work in it as Postgres does."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                place = str((entry / "cwd").readlink())
+            except OSError:
+                continue
+            if (str(folder) in line or place.startswith(str(folder))) and int(entry.name) != os.getpid():
+                found.append(line)
+    return found
+
+
+def test_up_plays_the_story_and_leaves_no_process_behind(tmp_path: Path):
+    done = holdfast("up", folder=tmp_path, HOLDFAST_DATA_DIR=str(tmp_path / "data"))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SIGKILL to worker-" in done.stdout
+    assert "REFUSED" in done.stdout
+    assert "as it should be" in done.stdout
+    assert "each of 6 parts was published exactly once" in done.stdout
+    assert processes_in(tmp_path) == []
+
+
+def test_ctrl_c_ends_every_process(tmp_path: Path):
+    data = tmp_path / "data"
+    settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "up"],
+        cwd=tmp_path,
+        env={**settings, "HOLDFAST_DATA_DIR": str(data)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not _workers(running.pid):
+            assert time.monotonic() < deadline, "the demo never started its workers"
+            time.sleep(0.05)
+        workers = _workers(running.pid)
+
+        running.send_signal(signal.SIGINT)
+        output, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        running.wait()
+        assert running.stdout is not None
+        running.stdout.close()
+
+    assert "Stopped." in output
+    assert running.returncode == 1
+    assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
+    assert processes_in(tmp_path) == []
+
+
+def _workers(owner: int) -> list[int]:
+    """The worker processes that this demo started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().decode()
+            except OSError:
+                continue
+            if f"holdfast.apps.demo\0{owner}\0" in line:
+                found.append(int(entry.name))
+    return found
+
+
+def test_db_migrates_forward_and_back_and_says_where_it_stands(tmp_path: Path, server: str):
+    name = f"holdfast_cli_{os.getpid()}"
+    with psycopg.connect(server, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name}")
+        info = conn.info
+        secret = f":{info.password}" if info.password else ""
+        url = f"postgresql://{info.user}{secret}@{info.host}:{info.port}/{name}"
+    try:
+        before = holdfast("db", "status", "--json", "--url", url, folder=tmp_path)
+        assert before.returncode == 1
+        assert json.loads(before.stdout) == {"current": None, "wanted": "0001", "pending": ["0001"]}
+
+        assert "went from nothing to 0001" in holdfast("db", "migrate", "--url", url, folder=tmp_path).stdout
+        assert holdfast("db", "status", "--url", url, folder=tmp_path).returncode == 0
+        assert "nothing to do" in holdfast("db", "migrate", folder=tmp_path, HOLDFAST_DATABASE_URL=url).stdout
+        assert "from 0001 to nothing" in holdfast("db", "migrate", "base", "--url", url, folder=tmp_path).stdout
+        assert "CREATE TABLE holdfast.jobs" in holdfast("db", "sql", folder=tmp_path).stdout
+    finally:
+        with psycopg.connect(server, autocommit=True) as conn:
+            conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_database_that_is_not_there_is_a_sentence_and_not_a_traceback(tmp_path: Path):
+    done = holdfast("db", "status", "--url", "postgresql://nobody@127.0.0.1:1/none", folder=tmp_path)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "error:" in done.stderr
+    assert "127.0.0.1" in done.stderr
