@@ -7,8 +7,10 @@ from holdfast.jobs.outcome import Cancel, Done, Fail, Permanent, Retry, Snooze, 
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.states import State
 from holdfast.worker.context import Context, SyncContext
+from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.kinds import cleaner, job
-from holdfast.worker.loop import Worker, WorkerOptions
+from holdfast.worker.loop import Worker
+from holdfast.worker.options import WorkerOptions
 
 __all__ = [
     "Cancel",
@@ -33,5 +35,6 @@ __all__ = [
     "WorkerOptions",
     "cleaner",
     "connect",
+    "crashpoint",
     "job",
 ]

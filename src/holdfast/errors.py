@@ -13,7 +13,6 @@
     │   └── Draining               new jobs of this kind are refused for now
     ├── ClaimLost                  someone else owns this job now: stop, and write nothing
     ├── CancelRequested            somebody asked this job to stop; a checkpoint says so
-    ├── OutcomeUnknown             the connection died during COMMIT and a re-read was not possible
     └── DatabaseProblem            no database, or not one that we can use
         ├── NoPostgres             neither an address, nor the wheel, nor system binaries
         ├── WrongMajorVersion      the data folder belongs to another major version
@@ -103,10 +102,6 @@ class CancelRequested(HoldfastError):
     def __init__(self, job_id: int, reason: str | None = None) -> None:
         super().__init__(f"job {job_id} was asked to stop" + (f": {reason}" if reason else ""))
         self.job_id, self.reason = job_id, reason
-
-
-class OutcomeUnknown(HoldfastError):
-    """The connection died during COMMIT and a re-read was not possible."""
 
 
 class DatabaseProblem(HoldfastError):

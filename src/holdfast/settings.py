@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,27 +21,19 @@ class Settings(BaseSettings):
     data_dir: Path = Field(default=Path(".holdfast"), description="Where the embedded Postgres keeps its data.")
     port: int = Field(default=54329, description="Port of the embedded Postgres; another is taken, and said, when it is busy.")
 
-    beat: timedelta = Field(default=timedelta(seconds=5), description="How often a worker renews its lease.")
-    lease: timedelta = Field(default=timedelta(seconds=30), description="How long a silent worker keeps its jobs.")
-    poll: timedelta = Field(
-        default=timedelta(seconds=10), description="How often an idle worker looks for work without having been told."
-    )
-    stale_job_timeout: timedelta = Field(
-        default=timedelta(minutes=30),
-        description="How long after its claim a silent job may be recovered by hand.",
-    )
-    run_background_poller: bool = Field(
-        default=True,
-        validation_alias=AliasChoices("HOLDFAST_RUN_BACKGROUND_POLLER", "RUN_BACKGROUND_POLLER"),
-        description="Whether the safety poller runs beside the web routes.",
+    beat_seconds: float = Field(default=5.0, gt=0, description="How often a worker renews its lease.")
+    lease_seconds: float = Field(default=30.0, gt=0, description="How long a silent worker keeps its jobs.")
+    grace_seconds: float = Field(
+        default=30.0, ge=0, description="How long running jobs may go on when a worker is told to stop."
     )
     hostname: str | None = Field(
         default=None,
         validation_alias=AliasChoices("HOLDFAST_HOSTNAME", "HOSTNAME"),
-        description="The display name of this process; in Kubernetes the pod's name.",
+        description="The display name of a worker; in Kubernetes the pod's name. Default: the host's name.",
     )
-    retention: timedelta = Field(default=timedelta(days=30), description="How long ended jobs are kept.")
-    payload_limit: int = Field(default=1_000_000, description="The largest payload in bytes, as JSON.")
+    crash_at: str | None = Field(
+        default=None, description="For tests of crash safety: the crash point at which this process kills itself with SIGKILL."
+    )
 
 
 @lru_cache(maxsize=1)

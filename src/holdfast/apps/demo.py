@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -26,12 +27,15 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.apps import demo_jobs
+from holdfast.apps.worker import work
 from holdfast.database.launch import die_with
 from holdfast.database.pool import connect
 from holdfast.jobs.history import history
 from holdfast.jobs.model import JobId
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.read import JobView, list_jobs
+from holdfast.telemetry.log import configure
+from holdfast.worker.options import WorkerOptions
 
 WORKERS = 3
 LEASE = 3.0
@@ -245,11 +249,10 @@ async def _stop(workers: list[WorkerProcess]) -> None:
 
 def _work(owner: str, url: str, name: str) -> None:
     """A worker process of the demo: dies with whoever started it, whatever happens to them."""
-    from holdfast.apps.worker import main
-
     die_with(int(owner), signal.SIGKILL)
-    main(["--url", url, "--import", "holdfast.apps.demo_jobs", "--name", name, "--concurrency", "1", "--json",
-          "--lease", str(LEASE), "--beat", str(BEAT), "--grace", "1"])  # fmt: skip
+    configure(json=True)
+    beat, lease, grace = timedelta(seconds=BEAT), timedelta(seconds=LEASE), timedelta(seconds=1)
+    work(url, [demo_jobs.__name__], WorkerOptions(concurrency=1, beat=beat, lease=lease, grace=grace, name=name))
 
 
 if __name__ == "__main__":

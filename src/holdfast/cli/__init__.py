@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 
+import psycopg
 import typer
+from alembic.util import CommandError
 from rich.console import Console
+from rich.text import Text
 
-from holdfast.cli import db, up
+from holdfast.cli import db, up, worker
 from holdfast.errors import HoldfastError
 
 app = typer.Typer(
     help="Fenced background jobs in Postgres.", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False
 )
 app.add_typer(db.app, name="db")
+app.add_typer(worker.app, name="worker")
 app.command("up")(up.command)
 
 
@@ -21,6 +25,7 @@ def main() -> None:
     """Run the command line; an error that we raise on purpose is a sentence and not a traceback."""
     try:
         app()
-    except HoldfastError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+    except (HoldfastError, psycopg.OperationalError, CommandError) as error:
+        text = str(error).strip() or type(error).__name__
+        Console(stderr=True).print("[bold red]error:[/]", Text(text), highlight=False, soft_wrap=True)
         sys.exit(1)

@@ -49,6 +49,8 @@ DATABASE = "holdfast"
 HOST = "127.0.0.1"
 DEFAULTS = {
     "listen_addresses": HOST,
+    # Without "$user": our role is called like our schema, and a user's own tables would land among ours.
+    "search_path": "public",
     "unix_socket_directories": "",  # a socket's path may have 107 characters, and a data folder's often has more
     "max_connections": "200",
     "shared_buffers": "256MB",

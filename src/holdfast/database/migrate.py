@@ -41,7 +41,9 @@ class SchemaStatus:
 def migrate(url: str, revision: str = "head") -> SchemaStatus:
     """Move the schema to `revision`: forward when it lies ahead, back when it lies behind (`base` removes everything)."""
     with _connect(url) as connection:
-        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+        # Asked first: IF NOT EXISTS needs the right to create a schema even when it is there.
+        if not connection.execute(text("SELECT to_regnamespace(:schema)"), {"schema": SCHEMA}).scalar():
+            connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
         connection.commit()
         connection.execute(text("SET lock_timeout = '5s'"))
         connection.commit()

@@ -34,7 +34,11 @@ def careful(url: str) -> str:
 async def connect(url: str) -> psycopg.AsyncConnection[Any]:
     """One connection in autocommit: every statement is a transaction unless a block says otherwise."""
     conn = await psycopg.AsyncConnection.connect(careful(url), autocommit=True)
-    await _configure(conn)
+    try:
+        await _configure(conn)
+    except BaseException:
+        await conn.close()
+        raise
     return conn
 
 

@@ -10,15 +10,19 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any
 
 from psycopg_pool import AsyncConnectionPool
 
 from holdfast.database.pool import pool
 from holdfast.errors import UsageError
-from holdfast.jobs import cancel, explain, history, read
+from holdfast.jobs import cancel, control, explain, history, pipelines, read
 from holdfast.jobs.enqueue import NOTIFY, enqueue, enqueue_many
 from holdfast.jobs.model import Enqueued, JobId, NewJob
+from holdfast.jobs.prune import prune
+from holdfast.jobs.recover import recover
+from holdfast.jobs.rerun import rerun
 from holdfast.jobs.states import State
 
 _current: ContextVar[Client | None] = ContextVar("holdfast_client", default=None)
@@ -41,6 +45,7 @@ class Client:
         self._telling: asyncio.Task[None] | None = None
 
     async def enqueue(self, job: NewJob) -> Enqueued:
+        """Make one job."""
         tell_now = self._may_tell(job)
         async with self.pool.connection() as conn:
             made = await enqueue(conn, job, hint=tell_now)
@@ -74,24 +79,79 @@ class Client:
             await self._telling
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Make many jobs in one transaction, by COPY where that can be."""
         async with self.pool.connection() as conn:
             return await enqueue_many(conn, jobs)
 
     async def get(self, job_id: JobId) -> read.JobView:
+        """One job as it is now."""
         async with self.pool.connection() as conn:
             return await read.get_job(conn, job_id)
 
+    async def list(self, *, limit: int = 50, **filters: Any) -> read.Page:
+        """A page of jobs, newest first; filters as in `jobs/read.py`."""
+        async with self.pool.connection() as conn:
+            return await read.list_jobs(conn, limit=limit, **filters)
+
+    async def counts(self) -> dict[State, read.Count]:
+        """How many jobs are in each state, exact up to a cap."""
+        async with self.pool.connection() as conn:
+            return await read.count_states(conn)
+
     async def explain(self, job_id: JobId) -> str:
+        """Why it is where it is, in one sentence."""
         async with self.pool.connection() as conn:
             return await explain.explain(conn, job_id)
 
-    async def history(self, job_id: JobId) -> list[history.Entry]:
+    async def history(self, job_id: JobId) -> Sequence[history.Entry]:
+        """Every move of a job, oldest first."""
         async with self.pool.connection() as conn:
             return await history.history(conn, job_id)
 
+    async def pipeline(self, pipeline_id: str) -> pipelines.PipelineView:
+        """What the jobs of a pipeline say about it."""
+        async with self.pool.connection() as conn:
+            return await pipelines.read_pipeline(conn, pipeline_id)
+
     async def cancel(self, job_id: JobId, *, actor: str, reason: str | None = None, force: bool = False) -> State:
+        """Stop a job; a running one is asked, unless `force`."""
         async with self.pool.connection() as conn:
             return await cancel.cancel(conn, job_id, actor=actor, reason=reason, force=force)
+
+    async def abort(self, pipeline_id: str, *, actor: str, reason: str | None = None) -> int:
+        """Stop everything of a pipeline that is still alive."""
+        async with self.pool.connection() as conn:
+            return await cancel.abort(conn, pipeline_id, actor=actor, reason=reason)
+
+    async def recover(self, job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1) -> None:
+        """Take a job from a holder that went silent; `NotStale` if it did not."""
+        async with self.pool.connection() as conn:
+            await recover(conn, job_id, actor=actor, reason=reason, grant=grant)
+
+    async def rerun(self, job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1) -> None:
+        """Run a failed or cancelled job once more."""
+        async with self.pool.connection() as conn:
+            await rerun(conn, job_id, actor=actor, reason=reason, grant=grant)
+
+    async def pause(self, kind: str = control.EVERYTHING, *, actor: str, reason: str | None = None) -> None:
+        """Claim no more jobs of this kind until it is resumed."""
+        async with self.pool.connection() as conn:
+            await control.pause(conn, kind, actor=actor, reason=reason)
+
+    async def drain(self, kind: str = control.EVERYTHING, *, actor: str, reason: str | None = None) -> None:
+        """Take no new jobs of this kind until it is resumed."""
+        async with self.pool.connection() as conn:
+            await control.drain(conn, kind, actor=actor, reason=reason)
+
+    async def resume(self, kind: str = control.EVERYTHING) -> bool:
+        """Undo `pause` and `drain`."""
+        async with self.pool.connection() as conn:
+            return await control.resume(conn, kind)
+
+    async def prune(self, *, older_than: timedelta) -> int:
+        """Remove jobs that ended more than this long ago."""
+        async with self.pool.connection() as conn:
+            return await prune(conn, older_than=older_than)
 
 
 @asynccontextmanager

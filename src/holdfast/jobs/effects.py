@@ -15,7 +15,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.rows import tuple_row
 
-from holdfast.errors import ClaimLost, UsageError
+from holdfast.errors import ClaimLost
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json
 from holdfast.jobs.payload import refuse_bad_text, storable, to_json
 from holdfast.jobs.states import State
@@ -221,10 +221,3 @@ async def _one(conn: psycopg.AsyncConnection[Any], statement: str, parameters: d
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(statement, parameters)
         return await cursor.fetchone()
-
-
-def refuse_unknown_kind(kind: str, cleaners: Mapping[str, Cleaner]) -> None:
-    """An effect that nobody can clean up would stay for ever: say so before it is made."""
-    if kind not in cleaners:
-        known = ", ".join(sorted(cleaners)) or "none"
-        raise UsageError(f"no cleaner for effect {kind!r}; registered: {known}; register one with @cleaner({kind!r})")

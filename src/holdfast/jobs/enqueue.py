@@ -121,12 +121,12 @@ async def enqueue(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
 
     With `hint`, idle workers are told when the transaction commits; without, they find the job by themselves.
     """
-    return (await _run(conn, _enqueue_many([job], hint), in_one=not job.is_plain))[0]
+    return (await run_steps(conn, _enqueue_many([job], hint), in_one=not job.is_plain))[0]
 
 
 async def enqueue_many(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> list[Enqueued]:
     """Make many jobs in the transaction of `conn`, in their order; plain ones go in by COPY."""
-    return await _run(conn, _enqueue_many(jobs, hint), in_one=True)
+    return await run_steps(conn, _enqueue_many(jobs, hint), in_one=True)
 
 
 def enqueue_sync(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
@@ -139,7 +139,8 @@ def enqueue_many_sync(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -
     return _run_sync(conn, _enqueue_many(jobs, hint), in_one=True)
 
 
-async def _run(tx: Any, steps: Steps[list[Enqueued]], *, in_one: bool) -> list[Enqueued]:
+async def run_steps(tx: Any, steps: Steps[list[Enqueued]], *, in_one: bool) -> list[Enqueued]:
+    """Run enqueueing steps in the transaction of `tx`, whatever it is; with `in_one`, in one of our own if there is none."""
     conn = await connection_of(tx)
     if isinstance(conn, psycopg.Connection):
         return _run_sync(conn, steps, in_one=in_one)
@@ -167,6 +168,11 @@ def _is_idle(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bo
 # ---------------------------------------------------------------------------------------------------------------------
 
 WORTH_A_COPY = 50
+
+
+def enqueue_step(job: NewJob) -> Steps[Enqueued]:
+    """One job, as steps: for those who enqueue as a part of something larger."""
+    return (yield from _enqueue_one(job, to_json(job.payload), True))
 
 
 def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[list[Enqueued]]:

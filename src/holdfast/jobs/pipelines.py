@@ -15,8 +15,9 @@ from uuid import uuid4
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.database.statements import Statement, Steps
 from holdfast.errors import NotFound, UsageError
-from holdfast.jobs.enqueue import enqueue, enqueue_many
+from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_step, run_steps
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.states import ENDED, State
@@ -190,16 +191,18 @@ class Pipeline:
         self._jobs.append((job, parents))
         return Step(len(self._jobs) - 1)
 
-    async def enqueue(self, conn: psycopg.AsyncConnection[Any]) -> list[Enqueued]:
-        """Make the pipeline and all of its jobs in the transaction of `conn`."""
+    async def enqueue(self, tx: Any) -> list[Enqueued]:
+        """Make the pipeline and all of its jobs in this transaction: a psycopg connection or an SQLAlchemy session."""
         if not self._jobs:
             raise UsageError(f"pipeline {self.name!r} has no jobs; add one first")
+        return await run_steps(tx, self._steps(), in_one=True)
+
+    def _steps(self) -> Steps[list[Enqueued]]:
+        yield Statement(CREATE_PIPELINE, {"id": self.id, "name": self.name})
         made: list[Enqueued] = []
-        async with conn.transaction():
-            await conn.execute(CREATE_PIPELINE, {"id": self.id, "name": self.name})
-            for job, parents in self._jobs:
-                ids = tuple(made[parent.number].id for parent in parents)
-                made.append(await enqueue(conn, replace(job, pipeline_id=self.id, after=(*job.after, *ids))))
+        for job, parents in self._jobs:
+            ids = tuple(made[parent.number].id for parent in parents)
+            made.append((yield from enqueue_step(replace(job, pipeline_id=self.id, after=(*job.after, *ids)))))
         return made
 
 

@@ -16,7 +16,8 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.database import arrays
-from holdfast.jobs.model import AttemptId, Claim, WorkerId
+from holdfast.errors import NotMigrated
+from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
 
 REGISTER = """
     INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, lease_until)
@@ -39,18 +40,19 @@ class WorkerInfo:
 
 async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, lease: timedelta) -> None:
     """Announce a new incarnation. Before its first claim: a job held by an unknown worker could never be rescued."""
-    await conn.execute(
-        REGISTER,
-        {
-            "id": worker.id,
-            "name": worker.name,
-            "host": worker.host,
-            "pid": worker.pid,
-            "version": worker.version,
-            "git_sha": worker.git_sha,
-            "lease": lease,
-        },
-    )
+    parameters = {
+        "id": worker.id,
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "version": worker.version,
+        "git_sha": worker.git_sha,
+        "lease": lease,
+    }
+    try:
+        await conn.execute(REGISTER, parameters)
+    except psycopg.errors.UndefinedTable:
+        raise NotMigrated("the schema is missing; run `holdfast db migrate`") from None
 
 
 # clock_timestamp() and not now(): a transaction that began long ago must not renew a lease from back then.
@@ -83,6 +85,10 @@ BEAT = """
                        AND state IN ('blocked', 'pending') AND state = 'blocked'),
         (SELECT run_after - clock_timestamp() FROM holdfast.jobs
          WHERE state = 'pending' AND run_after IS NOT NULL ORDER BY run_after LIMIT 1),
+        -- Claims whose answer never reached us: held in our name, and unknown to us for longer than an answer can take.
+        ARRAY(SELECT j.id FROM holdfast.jobs j WHERE j.worker_id = %(worker_id)s
+              AND j.claimed_at < clock_timestamp() - %(lease)s
+              AND NOT EXISTS (SELECT FROM mine WHERE mine.attempt_id = j.attempt_id)),
         (SELECT next_poll_at - clock_timestamp() FROM holdfast.jobs WHERE state = 'submitted' ORDER BY next_poll_at LIMIT 1)
 """
 
@@ -100,6 +106,7 @@ class Beat:
     can_clean: bool
     can_wake: bool
     next_due: timedelta | None  # until the next delayed job, by the database's clock
+    strays: list[JobId]  # held by us without our knowing
     next_poll: timedelta | None
 
 

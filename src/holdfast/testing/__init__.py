@@ -1,8 +1,8 @@
 """For the tests of those who write handlers: run a job here and now, move time, and kill it where it hurts.
 
     async with harness(url, [render]) as h:
-        job = await h.run(render.new(invoice_id=7))        # enqueue, claim, run, finish: all of it, in this process
-        assert job.state == "completed"
+        done = await h.run(render.new(invoice_id=7))       # enqueue, claim, run, finish: all of it, in this process
+        assert done.state == "completed"
 
         await h.move_time(timedelta(hours=1))              # what was due in an hour is due now
         await h.drain()                                    # until nothing is left to do
@@ -29,7 +29,7 @@ import psycopg
 from holdfast.database import migrate
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import connect
-from holdfast.errors import ClaimLost, UsageError
+from holdfast.errors import ClaimLost, UnknownKind, UsageError
 from holdfast.jobs import effects, promote
 from holdfast.jobs.claim import claim
 from holdfast.jobs.enqueue import enqueue
@@ -110,6 +110,8 @@ class Harness:
 
     async def run(self, job: NewJob) -> JobView:
         """Enqueue a job, run it and whatever it leads to, and give back what became of it."""
+        if job.kind not in self._kinds:
+            raise UnknownKind(job.kind, list(self._kinds))
         made = await enqueue(self.conn, job)
         await self.drain()
         return await get_job(self.conn, made.id)

@@ -17,7 +17,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from holdfast.database.pool import Link
-from holdfast.errors import ClaimLost
+from holdfast.errors import ClaimLost, PayloadInvalid
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.model import Claim, NewJob
 from holdfast.jobs.outcome import End, RetryPolicy, decide
@@ -56,10 +56,10 @@ class Ends:
         """Attempts whose end is not yet in the database: still held."""
         return [*self._gathering.claims, *self._writing.claims]
 
-    def gather(self, claim: Claim, end: End) -> None:
+    def gather(self, claim: Claim, result: str | None) -> None:
         """Add a plain completion to the next batch."""
         self._gathering.claims.append(claim)
-        self._gathering.results.append(_as_text(end.result))
+        self._gathering.results.append(result)
         self._something.set()
 
     async def write_batches(self) -> None:
@@ -83,18 +83,21 @@ class Ends:
         except LOST_DATABASE as error:
             log.warning("worker_database_lost", error=str(error))
             await self._write_after_loss(claim, end)
-        except Exception as error:  # the caller's publish(): nothing was committed, so this attempt has failed
-            if end.publish is None:
+        except Exception as error:  # a publish, a child or a result that cannot be: nothing was committed, so it has failed
+            if end.move not in (Move.COMPLETE, Move.SUBMIT):
                 raise
             await self.write(claim, decide(claim, error, self._policy_of(claim.kind)))
             return
         crashpoint("complete.after_commit_before_ack")
         self._tell(claim, end)
 
-    async def write_and_take_along(self, claim: Claim, end: End, child: NewJob) -> Claim | None:
+    async def write_and_take_along(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
         """Complete a job and claim its only child in the same commit; None if it must go the long way."""
-        async with self._pool.connection() as conn:
-            following = await complete_and_chain(conn, claim, _as_text(end.result), child)
+        try:
+            async with self._pool.connection() as conn:
+                following = await complete_and_chain(conn, claim, result, child)
+        except (PayloadInvalid, *LOST_DATABASE):
+            return None
         self.completed += following is not None
         return following
 
@@ -159,5 +162,6 @@ async def attempts(first: float = 0.1, longest: float = 5.0) -> AsyncIterator[in
         number, pause = number + 1, min(pause * 2, longest)
 
 
-def _as_text(result: Any) -> str | None:
+def as_text(result: Any) -> str | None:
+    """A result as it is stored; `PayloadInvalid` when it cannot be."""
     return None if result is None else to_json(result, what="result")

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Required, TypeVar, get_type_hints, overload
 
 import pydantic
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
@@ -101,15 +101,13 @@ class Job(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Enqueue with these arguments; every key of `Options` may stand among them, above all `tx`."""
-        options = {name: kwargs.pop(name) for name in list(kwargs) if name in OPTIONS}
-        tx = options.pop("tx", None)
+        tx, options = self._take_options(kwargs)
         new = self._new(args, dict(kwargs), options)
         return await (enqueue(tx, new) if tx is not None else current_client().enqueue(new))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """`enqueue` for code without an event loop; `tx` is needed."""
-        options = {name: kwargs.pop(name) for name in list(kwargs) if name in OPTIONS}
-        tx = options.pop("tx", None)
+        tx, options = self._take_options(kwargs)
         if tx is None:
             raise UsageError(f"{self.kind}.enqueue_sync needs tx=<connection or session>")
         return enqueue_sync(tx, self._new(args, dict(kwargs), options))
@@ -121,6 +119,11 @@ class Job(Generic[P, R]):
             raise UsageError(f"no option {', '.join(sorted(unknown))}; there are: {', '.join(sorted(OPTIONS))}")
         return _WithOptions(self, options)
 
+    def _take_options(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Part the options from the arguments: the transaction, and the rest."""
+        options = {name: kwargs.pop(name) for name in list(kwargs) if name in OPTIONS}
+        return options.pop("tx", None), options
+
     def arguments(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for the function from a stored payload, with their types; `PayloadInvalid` if they do not fit."""
         if self._arguments is None:
@@ -128,14 +131,15 @@ class Job(Generic[P, R]):
         try:
             return self._arguments.validate_python(payload)
         except pydantic.ValidationError as error:
-            raise PayloadInvalid(f"the payload does not fit {self.kind}: {_first_problem(error)}") from None
+            problem = f"{_first_problem(error)}; was the function changed after the job was enqueued?"
+            raise PayloadInvalid(f"the payload does not fit {self.kind}: {problem}") from None
 
     def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> NewJob:
         given = kwargs if not args and self._fits(kwargs) else self._bind(args, kwargs)
         policy = self.policy
         new = NewJob(
             self.kind,
-            payload=given if all(type(value) in PLAIN for value in given.values()) else to_jsonable_python(given),
+            payload=self._payload(given),
             queue=policy.queue,
             priority=policy.priority,
             max_attempts=policy.max_attempts,
@@ -150,6 +154,20 @@ class Job(Generic[P, R]):
             return new
         tuples = {name: tuple(value) for name, value in options.items() if name in ("locks", "after")}
         return replace(new, **{**options, **tuples})
+
+    def _payload(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as JSON, if they are what the function says it takes: the mistake is found here and not at night."""
+        if self._arguments is not None:
+            try:
+                self._arguments.validate_python(given)
+            except pydantic.ValidationError as error:
+                raise UsageError(f"{self.kind}{self._signature}: {_first_problem(error)}") from None
+        if all(type(value) in PLAIN for value in given.values()):
+            return given
+        try:
+            return to_jsonable_python(given)  # type: ignore[no-any-return]
+        except PydanticSerializationError as error:
+            raise PayloadInvalid(f"an argument of {self.kind} cannot be stored as JSON: {error}") from None
 
     def _fits(self, kwargs: dict[str, Any]) -> bool:
         """Whether these keywords are right at a glance; if not, `_bind` says what is wrong with them."""
@@ -167,16 +185,15 @@ class _WithOptions(Job[P, R]):
 
     def __init__(self, base: Job[P, R], options: dict[str, Any]) -> None:
         self.__dict__.update(base.__dict__)
-        self._options = options
+        self._options = {**getattr(base, "_options", {}), **options}
 
     def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> NewJob:
         said = {name: value for name, value in self._options.items() if name != "tx"}
         return super()._new(args, kwargs, {**said, **options})
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        if "tx" in self._options:
-            kwargs.setdefault("tx", self._options["tx"])
-        return await super().enqueue(*args, **kwargs)
+    def _take_options(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        tx, options = super()._take_options(kwargs)
+        return self._options.get("tx") if tx is None else tx, options
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -286,11 +303,20 @@ def _argument_checker(
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except NameError:  # a name that only the type checker sees: the argument goes unchecked at run time
-        return dict(getattr(function, "__annotations__", {}))
+    except NameError:
+        return {name: _hint(function, said) for name, said in function.__annotations__.items()}
+
+
+def _hint(function: Callable[..., Any], said: Any) -> Any:
+    """One annotation; a name that only the type checker sees leaves its argument unchecked at run time."""
+    alone = type("alone", (), {"__annotations__": {"hint": said}})
+    try:
+        return get_type_hints(alone, globalns=function.__globals__)["hint"]
+    except NameError:
+        return Any
 
 
 def _first_problem(error: pydantic.ValidationError) -> str:
     problem = error.errors()[0]
     where = ".".join(str(part) for part in problem["loc"])
-    return f"{where}: {problem['msg']}; was the function changed after the job was enqueued?"
+    return f"{where}: {problem['msg']}"

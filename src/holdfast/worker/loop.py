@@ -11,9 +11,8 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
@@ -23,37 +22,23 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from holdfast.database.listen import listen
 from holdfast.database.pool import Link, pool
-from holdfast.errors import ClaimLost, UnknownKind
+from holdfast.errors import ClaimLost, PayloadInvalid, UnknownKind, UsageError
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
-from holdfast.jobs.outcome import End, released, released_poll
+from holdfast.jobs.outcome import End, decide, released, released_poll
 from holdfast.jobs.renew import Beat, WorkerInfo, register, resign
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
 from holdfast.worker.context import Context
 from holdfast.worker.crashpoints import crashpoint
-from holdfast.worker.ends import LOST_DATABASE, Ends, attempts, refused
+from holdfast.worker.ends import LOST_DATABASE, Ends, as_text, attempts, refused
 from holdfast.worker.execute import execute
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.kinds import Job, registered
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.pace import Pace
 from holdfast.worker.sweeps import Sweeps
-
-LARGEST_BATCH = 500
-AHEAD = 0.05  # seconds of work that a worker may hold beyond what its lanes are at
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How a worker behaves."""
-
-    queues: Sequence[str] = ("default",)
-    concurrency: int = 10
-    beat: timedelta = timedelta(seconds=5)
-    lease: timedelta = timedelta(seconds=30)
-    grace: timedelta = timedelta(seconds=30)
-    name: str | None = None
-    largest_batch: int = LARGEST_BATCH
 
 
 @dataclass(slots=True)
@@ -85,8 +70,9 @@ class Worker:
         self._idle_lanes: deque[asyncio.Future[None]] = deque()
         self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
         self._wake, self._stopping, self._saw_empty = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._usual = 3600.0  # seconds that a job takes here of late; nothing is known yet, so nothing is held ahead
-        self._ended = self._ended_at_beat = 0
+        self._pace = Pace(self.options.concurrency)
+        self._ended_at_beat = 0
+        self._is_claiming = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -98,10 +84,16 @@ class Worker:
 
     async def run(self, *, until_empty: bool = False) -> None:
         """Work until `stop()`, or until there is nothing left to do; then give back what is held and resign."""
+        if not self._kinds:
+            raise UsageError("this worker knows no kinds; import the modules whose functions are decorated with @job")
         self._loop = asyncio.get_running_loop()
-        await self._pool.open()
-        async with self._claim_link.use() as conn:
-            await register(conn, self.info, lease=self.options.lease)
+        try:
+            await self._pool.open()
+            async with self._claim_link.use() as conn:
+                await register(conn, self.info, lease=self.options.lease)
+        except BaseException:
+            await self._close()
+            raise
         self._heartbeat.start()
         log.info("worker_started", worker_id=self.id, kinds=sorted(self._kinds))
         duties = [asyncio.create_task(duty) for duty in self._duties()]
@@ -156,25 +148,30 @@ class Worker:
             self._saw_empty.clear()
             self._wake.set()
             await self._saw_empty.wait()
-            if not self.held():
+            if not self.held() and not self._is_claiming:
                 return
             await asyncio.sleep(0.002)
 
     async def _leave(self, duties: list[asyncio.Task[None]]) -> None:
         self.stop()
         log.info("worker_stopping", worker_id=self.id, running=len(self._running))
+        claiming, *others = duties
+        await asyncio.wait([claiming], timeout=10)  # not cancelled: what it is just claiming would be nobody's
         await self._give_grace()
         left = self.held()  # before the lanes are cancelled and forget what they were at
-        for duty in duties:
+        for duty in (claiming, *others):
             duty.cancel()
         await asyncio.gather(*duties, return_exceptions=True)
         await self._sweeps.close()
         await self._give_back(left)
         await self._heartbeat.stop()
+        await self._close()
+        log.info("worker_stopped", worker_id=self.id, completed=self.completed)
+
+    async def _close(self) -> None:
         await self._ends.close()
         await self._claim_link.close()
         await self._pool.close()
-        log.info("worker_stopped", worker_id=self.id, completed=self.completed)
 
     # ------------------------------------------------------------------------------------------------- claiming
 
@@ -183,8 +180,10 @@ class Worker:
             room = self._room()
             claims: list[Claim] = []
             if room > 0:
+                self._is_claiming = True
                 claims = await self._claim(room)
                 self._hand_out(claims)
+                self._is_claiming = False
             if len(claims) < room:
                 self._saw_empty.set()
             if len(claims) < room or room <= 0:
@@ -206,12 +205,9 @@ class Worker:
         return []
 
     def _room(self) -> int:
-        """How many jobs to ask for: one per free lane, and as many more as the lanes eat up in a moment.
-
-        No-op jobs come in large batches that way, and a job of seconds is never held while another worker has a free lane.
-        """
+        """How many jobs to ask for: one per free lane, and a few more when jobs are short (see `pace.py`)."""
         free = self.options.concurrency - len(self._running) - len(self._ready)
-        return min(free + int(self.options.concurrency * AHEAD / self._usual), self.options.largest_batch)
+        return min(free + self._pace.ahead, self.options.largest_batch)
 
     def _hand_out(self, claims: list[Claim]) -> None:
         self._ready.extend(claims)
@@ -247,15 +243,7 @@ class Worker:
             return None if end is None else await self._end(claim, end)
         finally:
             del self._running[claim.attempt_id]
-            self._took(time.perf_counter() - started)
-
-    def _took(self, seconds: float) -> None:
-        """Slow to believe that jobs are short, quick to believe that they are long."""
-        self._ended += 1
-        if seconds > self._usual or self._ended == 1:
-            self._usual = seconds + 1e-6
-        else:
-            self._usual += 0.1 * (seconds - self._usual) + 1e-7
+            self._pace.took(time.perf_counter() - started)
 
     async def _attempt(self, running: _Running) -> End | None:
         """Run the handler; None when somebody else has the job by now."""
@@ -283,11 +271,16 @@ class Worker:
         return context
 
     async def _end(self, claim: Claim, end: End) -> Claim | None:
+        try:
+            result = as_text(end.result)
+        except PayloadInvalid as invalid:
+            end = decide(claim, invalid, self._kinds[claim.kind].policy.retry)
+            result = None
         if end.is_only_a_completion and claim.ties == 0:
-            self._ends.gather(claim, end)
+            self._ends.gather(claim, result)
             return None
         if self._can_take_along(claim, end):
-            following = await self._ends.write_and_take_along(claim, end, end.then[0])
+            following = await self._ends.write_and_take_along(claim, result, end.then[0])
             if following is not None:
                 return following
         await self._ends.write(claim, end)
@@ -325,9 +318,9 @@ class Worker:
             self._stop_job(attempt_id, "it was asked to stop")
         if self._stopping.is_set():
             return
-        if self._ready and self._ended == self._ended_at_beat:
+        if self._ready and self._pace.ended == self._ended_at_beat:
             self._sweeps.aside(self._give_up_waiting())
-        self._ended_at_beat = self._ended
+        self._ended_at_beat = self._pace.ended
         if beat.can_claim:
             self._wake.set()
         self._sweeps.act_on(beat)
@@ -369,7 +362,7 @@ class Worker:
 
     async def _give_up_waiting(self) -> None:
         """Nothing ended since the last beat, and held jobs wait behind it: somebody else may have a free lane for them."""
-        self._usual = 3600.0
+        self._pace.forget()
         waiting, self._ready = self._ready, deque()
         for held in waiting:
             await self._ends.write(held, _given_back(held, "its worker was busy with others"))

@@ -14,10 +14,10 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from holdfast.jobs import effects, promote
-from holdfast.jobs.model import Claim
+from holdfast.jobs.model import Claim, JobId
 from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.renew import Beat, WorkerInfo
-from holdfast.jobs.rescue import rescue
+from holdfast.jobs.rescue import rescue, rescue_worker
 from holdfast.telemetry.log import log
 from holdfast.worker.kinds import cleaners
 
@@ -45,6 +45,8 @@ class Sweeps:
 
     def act_on(self, beat: Beat) -> None:
         """Start what the beat asks for."""
+        if beat.strays:
+            self.aside(self._sweep(lambda conn: self._release_strays(conn, beat.strays)))
         if beat.can_rescue:
             self.aside(self._sweep(self._rescue))
         if beat.can_wake:
@@ -99,6 +101,13 @@ class Sweeps:
         if rescued:
             log.warning("jobs_rescued", jobs=rescued, worker_id=self._worker.id)
             self._nudge()
+
+    async def _release_strays(self, conn: psycopg.AsyncConnection[Any], strays: list[JobId]) -> None:
+        """The answer to a claim was lost with its connection: nobody runs these jobs, and our living lease protects them."""
+        error = "the answer to its claim was lost"
+        rescued = await rescue_worker(conn, self._worker.id, cause="claim_unanswered", error=error, jobs=strays)
+        log.warning("jobs_rescued", jobs=rescued, worker_id=self._worker.id)
+        self._nudge()
 
     async def _clean(self, conn: psycopg.AsyncConnection[Any]) -> None:
         gone = await effects.clean(conn, cleaners())

@@ -349,12 +349,13 @@ async def test_jobs_of_a_dead_worker_are_rescued_by_a_living_one(database, conn)
     made = await enqueue(conn, kind.new())
     dead = Worker(database, [kind])
     await conn.execute(
-        "INSERT INTO holdfast.workers (id, name, host, pid, version, lease_until) VALUES (%s, 'dead', 'h', 1, '0', clock_timestamp())",
+        "INSERT INTO holdfast.workers (id, name, host, pid, version, lease_until) "
+        "VALUES (%s, 'dead', 'h', 1, '0', clock_timestamp())",
         [dead.id],
     )
     await conn.execute(
-        "UPDATE holdfast.jobs SET state = 'running', attempt_id = gen_random_uuid(), attempt_no = 1, worker_id = %s, fence_token = 1, "
-        "claimed_at = clock_timestamp() WHERE id = %s",
+        "UPDATE holdfast.jobs SET state = 'running', attempt_id = gen_random_uuid(), attempt_no = 1, worker_id = %s, "
+        "fence_token = 1, claimed_at = clock_timestamp() WHERE id = %s",
         [dead.id, made.id],
     )
 
@@ -375,7 +376,8 @@ async def test_a_worker_goes_on_when_its_connections_are_cut(database, connect):
 
     kind = a_kind(work)
     await enqueue_many(conn, [kind.new(number=n) for n in range(300)])
-    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast' AND datname = current_database()"
+    cut = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE application_name = 'holdfast' AND datname = current_database()"""
 
     async with working(database, kind):
         for _ in range(5):
@@ -461,6 +463,86 @@ async def test_long_jobs_are_not_hoarded_by_the_first_worker(database, conn):
     async with working(database, kind, options=options) as first, working(database, kind, options=options) as second:
         await until(lambda: _is(len(first.held()) == 2 and len(second.held()) == 2))
         go.set()
+
+
+async def test_a_result_that_cannot_be_stored_fails_its_job_and_not_the_worker(database, conn):
+    async def odd() -> Done:
+        return Done({"when": object()})
+
+    async def fine() -> None: ...
+
+    odd_kind, fine_kind = a_kind(odd), a_kind(fine)
+    made = await enqueue(conn, odd_kind.new())
+
+    async with working(database, odd_kind, fine_kind):
+        job_now = await ended(conn, made.id)
+        later = await enqueue(conn, fine_kind.new())
+        assert (await ended(conn, later.id)).state == "completed"
+
+    assert job_now.state == "failed"
+    assert "the result is not JSON" in job_now.error
+
+
+async def test_a_child_that_is_refused_fails_the_attempt_and_not_the_worker(database, conn):
+    lock = holdfast.Lock("table", when_busy="reject")
+    await enqueue(conn, NewJob("somebody.else", locks=(lock,)))
+
+    async def parent() -> Done:
+        return Done(then=[NewJob("child", locks=(lock,))])
+
+    kind = a_kind(parent, max_attempts=1)
+    made = await enqueue(conn, kind.new())
+
+    async with working(database, kind):
+        job_now = await ended(conn, made.id)
+
+    assert job_now.state == "failed"
+    assert "is held by job" in job_now.error
+
+
+async def test_until_empty_leaves_nothing_held_behind(database, conn):
+    """A claim that is on its way when the worker decides to leave must not be forgotten by it."""
+
+    async def step(ctx: Context, left: int) -> None:
+        if left:
+            ctx.chain(*[kind.new(left=left - 1) for _ in range(2)])
+
+    kind = a_kind(step)
+    for _ in range(25):
+        await enqueue(conn, kind.new(left=3))
+        await drain(database, kind)
+        held = await (await conn.execute("SELECT count(*) FROM holdfast.jobs WHERE state = 'running'")).fetchone()
+        assert held == (0,)
+
+
+async def test_a_claim_whose_answer_was_lost_is_given_back_though_its_worker_lives(database, conn):
+    async def work() -> None: ...
+
+    kind = a_kind(work)
+    options = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=50), lease=timedelta(seconds=1))
+    async with working(database, kind, options=options) as worker:
+        made = await enqueue(conn, NewJob("nobody.runs.this"))
+        await conn.execute(
+            "UPDATE holdfast.jobs SET state = 'running', attempt_id = gen_random_uuid(), attempt_no = 1, worker_id = %s, "
+            "fence_token = 1, claimed_at = clock_timestamp() - interval '2 s' WHERE id = %s",
+            [worker.id, made.id],
+        )
+
+        async def is_back() -> bool:
+            return (await get_job(conn, made.id)).state == "pending"
+
+        await until(is_back)
+
+    assert (await get_job(conn, made.id)).cause == "claim_unanswered"
+
+
+async def test_a_worker_without_a_schema_or_without_kinds_says_what_to_do(database, conn):
+    await conn.execute("DROP SCHEMA holdfast CASCADE")
+
+    with pytest.raises(holdfast.HoldfastError, match="run `holdfast db migrate`"):
+        await Worker(database, [a_kind(lambda: None, "test.nothing")], QUICK).run()
+    with pytest.raises(holdfast.HoldfastError, match="knows no kinds"):
+        await Worker(database, [], QUICK).run()
 
 
 async def test_run_by_id_runs_this_very_job_and_refuses_what_cannot_be_claimed(database, conn):

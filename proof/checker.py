@@ -1,0 +1,64 @@
+"""The history checker: two logs in, a list of violations out. Called by: the schedules, and the tests of other layers.
+
+The system's log is what Postgres says (`records.py`), the witness's log is what the actors were told (`witness.py`).
+Neither is believed alone. The invariants stand in `invariants.py` (jobs and attempts) and `sharing.py` (locks, slots
+and the like), each a small function with the number it has in the reliability reference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from proof.invariants import ATTEMPTS
+from proof.orders import ORDERS
+from proof.records import Story
+from proof.sharing import SHARED
+
+INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = {**ATTEMPTS, **SHARED, **ORDERS}
+MOST_SENTENCES = 5  # of one invariant: the first few say it all
+
+
+class Violation(NamedTuple):
+    """An invariant that does not hold, and what shows it."""
+
+    invariant: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.sentence}"
+
+
+def check(story: Story) -> list[Violation]:
+    """Everything that is wrong with the story; empty if nothing is."""
+    found = []
+    for name, invariant in INVARIANTS.items():
+        for count, sentence in enumerate(invariant(story)):
+            if count >= MOST_SENTENCES:
+                break
+            found.append(Violation(name, sentence))
+    return found
+
+
+# What a run must have met, each at least once, or it proves nothing (I22).
+SOMETIMES = (
+    "enqueue: plain", "enqueue: locks, wait", "enqueue: locks, reject", "enqueue: slot", "enqueue: unique", "enqueue: after",
+    "enqueue: found a twin", "enqueue: undone", "enqueue: LockBusy", "enqueue: Draining", "enqueue: IdempotencyConflict",
+    "pipeline",
+    "claim: batch", "claim: by id", "claim: poll", "claim: chain",
+    "beat", "progress", "progress: lost", "progress: cancel asked", "checkpoint", "checkpoint: lost", "checkpoint: cancel asked",
+    "plan", "plan: lost", "confirm", "confirm: lost", "adopt", "adopt: lost",
+    "resolve: held", "resolve: ended", "resolve: lost",
+    "end: complete", "end: submit", "end: snooze", "end: retry", "end: fail", "end: cancel", "end: release",
+    "end by finish: lost", "end by finish: undone", "end by finish: refused", "end by plain: undone", "end by chain: undone",
+    "cancel", "cancel: refused", "ask to stop", "rerun", "rerun: refused", "recover", "recover: refused", "abort",
+    "pause", "drain", "resume",
+    "rescue", "crash", "stall", "bury", "resign", "overrun", "expire", "promote", "wake", "clean", "pass time",
+    "overlap", "waited", "move: block", "move: wake", "move: quarantine", "move: rescue", "move: recover",
+)  # fmt: skip
+
+
+def never_exercised(exercised: Counter[str]) -> list[str]:
+    """I22: the kinds of events that a run should have met and did not."""
+    return [what for what in SOMETIMES if not exercised[what]]

@@ -1,0 +1,292 @@
+"""The mutants, each a mistake in the protocol that the suite must catch. Called by: `mutants.py`.
+
+Not here, because nothing can tell them from the original: giving back locks by job instead of by attempt after the
+guarded write (in the same transaction the job's attempt is the holder's), and a fence of `attempt_no` alone (it is
+reused only by a failover that loses a commit).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.jobs import finish as finishing
+from holdfast.jobs import locks, pipelines
+from holdfast.jobs.claim import SET_CLAIMED
+from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS
+from holdfast.jobs.states import State
+from proof.mutations import Code, Mutant, Schema, Text, Whole
+
+FENCE, STATE_ONLY = "j.attempt_id = %(attempt_id)s", "j.state = 'running'"
+NO_TRIGGER = Schema("DROP TRIGGER legal_moves_only ON holdfast.jobs")
+FRESH, SAME = "gen_random_uuid()", "md5(id::text)::uuid"
+NO_MUTEX = Whole("locks.HOLD_KEYS", "SELECT %(keys)s::text[]")
+NO_MUTEX_AT_ENQUEUE = Whole("enqueue.HOLD_LOCK_KEY", "SELECT %(key)s::text")
+NO_PERMITS = Schema("ALTER TABLE holdfast.lock_holders DROP CONSTRAINT lock_holders_pkey")
+CLAIMED_WITHOUT_MATERIALIZED = f"""
+    WITH claimed AS (
+        UPDATE holdfast.jobs j SET {SET_CLAIMED}
+        WHERE j.ties & 3 = 0 AND j.id IN (
+            SELECT id FROM holdfast.jobs p WHERE p.state = 'pending' AND p.run_after IS NULL AND p.ties & 3 = 0
+               AND p.queue = ANY (%(queues)s) AND p.kind = ANY (%(kinds)s)
+               AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (p.kind, '*') AND c.paused_at IS NOT NULL)
+            ORDER BY p.priority, p.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+        RETURNING {CLAIM_COLUMNS}
+    )
+    SELECT * FROM claimed
+    UNION ALL
+    SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM (SELECT id, ties FROM holdfast.jobs p WHERE p.state = 'pending' AND p.run_after IS NULL AND p.ties & 3 <> 0
+               AND p.queue = ANY (%(queues)s) AND p.kind = ANY (%(kinds)s)
+               AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (p.kind, '*') AND c.paused_at IS NOT NULL)
+          ORDER BY p.priority, p.id LIMIT greatest(0, %(limit)s - (SELECT count(*) FROM claimed))) AS tied
+"""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Logic
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _children_later(original: Any) -> Any:
+    async def finish(conn: Any, claim: Any, end: Any) -> None:
+        parts = {name: getattr(end, name) for name in type(end).__slots__}
+        await original(conn, claim, type(end)(**parts | {"then": (), "join": None}))
+        if end.then:
+            await pipelines.enqueue_children(conn, claim, end.then, end.join)
+
+    return finish
+
+
+def _children_first(original: Any) -> Any:
+    async def finish(conn: Any, claim: Any, end: Any) -> None:
+        if end.then:
+            await pipelines.enqueue_children(conn, claim, end.then, end.join)
+        parts = {name: getattr(end, name) for name in type(end).__slots__}
+        await original(conn, claim, type(end)(**parts | {"then": (), "join": None}))
+
+    return finish
+
+
+def _publish_later(original: Any) -> Any:
+    async def finish(conn: Any, claim: Any, end: Any) -> None:
+        parts = {name: getattr(end, name) for name in type(end).__slots__}
+        await original(conn, claim, type(end)(**parts | {"publish": None}))
+        if end.publish is not None:
+            await end.publish(conn)
+
+    return finish
+
+
+def _unlock_first(original: Any) -> Any:
+    """Frees what the job holds before it is known whether the attempt may still write."""
+
+    async def finish(conn: Any, claim: Any, end: Any) -> None:
+        if claim.ties & LOCKS and end.state != State.SUBMITTED:
+            await conn.execute("DELETE FROM holdfast.lock_holders WHERE job_id = %s", [claim.id])
+        await original(conn, claim, end)
+
+    return finish
+
+
+def _untie_later(original: Any) -> Any:
+    """What hangs on the job is seen to in a transaction of its own, after the end was committed."""
+
+    async def finish(conn: Any, claim: Any, end: Any) -> None:
+        async with conn.cursor() as cursor:
+            await cursor.execute(finishing.FINISH, finishing._parameters(claim, end))
+            row = await cursor.fetchone()
+            if row is None:
+                raise finishing.ClaimLost(claim.id, claim.attempt_id, f"{end.move}")
+            async with conn.transaction():
+                await finishing.untie(cursor, finishing.Ended(*row), claim.attempt_id)
+                if end.then:
+                    await pipelines.enqueue_children(conn, claim, end.then, end.join)
+                if end.publish is not None:
+                    await end.publish(conn)
+
+    return finish
+
+
+def _nobody_woken(original: Any) -> Any:
+    real = locks.wake_waiters
+
+    async def give_back(*args: Any, **options: Any) -> None:
+        async def sleep_on(*_: Any) -> list[Any]:
+            return []
+
+        locks.wake_waiters = sleep_on
+        try:
+            await original(*args, **options)
+        finally:
+            locks.wake_waiters = real
+
+    return give_back
+
+
+def _never_over(original: Any) -> Any:
+    def retry(claim: Any, *args: Any, **options: Any) -> Any:
+        return original(claim._replace(errors=-1), *args, **options)
+
+    return retry
+
+
+def _nothing_untied(_: Any) -> Any:
+    async def untie(*_: Any) -> None:
+        return None
+
+    return untie
+
+
+def _not_taken_again(_: Any) -> Any:
+    async def take(cursor: Any, admission: Any, attempts: Any) -> None:
+        return None
+
+    return take
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # The fence
+    Mutant("finish-without-fence", "finish asks for the state and not for the attempt",
+           (Text("finish.FINISH", FENCE, STATE_ONLY), Text("finish.FINISH", "AND attempt_id = %(attempt_id)s", "AND state = 'running'")),
+           ("test_stale_attempts", "test_finish")),
+    Mutant("batch-without-fence", "the batch completion asks for the state and not for the attempt",
+           (Text("finish.COMPLETE_PLAIN", "j.attempt_id = mine.attempt_id", STATE_ONLY),), ("test_stale_attempts", "test_finish")),
+    Mutant("chain-without-fence", "the chained completion asks for the state and not for the attempt",
+           (Text("pipelines.COMPLETE_AND_CHAIN", FENCE, STATE_ONLY),), ("test_stale_attempts", "test_pipelines")),
+    Mutant("child-without-fence", "children are inserted before the parent's guarded write, by themselves",
+           (Code("finish.finish", _children_first),), ("test_stale_attempts", "test_pipelines")),
+    Mutant("progress-without-fence", "progress asks for the state and not for the attempt",
+           (Text("progress.PROGRESS", "attempt_id = %(attempt_id)s", "state = 'running'"),), ("test_stale_attempts", "test_progress")),
+    Mutant("checkpoint-without-fence", "a checkpoint asks for the state and not for the attempt",
+           (Text("progress.CHECK", "attempt_id = %(attempt_id)s", "state = 'running'"),), ("test_stale_attempts", "test_progress")),
+    Mutant("effect-without-fence", "an effect can be planned by a replaced attempt",
+           (Text("effects.PLAN", "attempt_id = %(attempt_id)s RETURNING", "state = 'running' RETURNING"),),
+           ("test_stale_attempts", "test_effects")),
+    Mutant("confirm-without-fence", "an effect can be confirmed by an attempt that has ended",
+           (Text("effects.CONFIRM", " AND j.attempt_id = %(attempt_id)s", ""),), ("test_stale_attempts", "test_effects")),
+    Mutant("adopt-without-fence", "an effect can be adopted by a replaced attempt",
+           (Text("effects.ADOPT", "attempt_id = %(attempt_id)s RETURNING", "state = 'running' RETURNING"),),
+           ("test_stale_attempts", "test_effects")),
+    Mutant("beat-without-fence", "the heartbeat does not notice that its job has another attempt",
+           (Text("renew.BEAT", "WHERE NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.id = mine.id AND j.attempt_id = mine.attempt_id)",
+                 "WHERE NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.id = mine.id AND j.state = 'running')"),),
+           ("test_renew", "test_stale_attempts")),
+    Mutant("unlock-without-fence", "the locks of a job are freed before its attempt was checked",
+           (Code("finish.finish", _unlock_first),), ("test_locks", "test_stale_attempts")),
+    Mutant("cancel-keeps-the-fence", "a forced cancel leaves the attempt on the row",
+           (Text("cancel.CANCEL", "attempt_id = NULL, worker_id = NULL, ", ""),
+            Schema("ALTER TABLE holdfast.jobs DROP CONSTRAINT held_exactly_while_running")), ("test_cancel", "test_stale_attempts")),
+    Mutant("fence-not-fresh", "every attempt of a job gets the same id",
+           tuple(Text(where, FRESH, SAME) for where in ("claim.CLAIM_BY_ID", "claim.CLAIM_TIED", "poll.CLAIM_TO_POLL"))
+           + (Text("claim.CLAIM", FRESH, "md5(j.id::text)::uuid"),), ("test_claim", "test_stale_attempts")),
+    Mutant("number-given-back", "a release gives its attempt number back",
+           (Text("finish.FINISH", "deadline_at = NULL,", "deadline_at = NULL, attempt_no = attempt_no - (%(move)s = 'release')::int,"),
+            NO_TRIGGER), ("test_retry", "test_finish")),
+    Mutant("fence-tokens-in-blocks", "sessions draw fence tokens in blocks, so they do not rise with the claims",
+           (Schema("ALTER SEQUENCE holdfast.fence_token CACHE 20"),), ("test_claim",)),
+    Mutant("rescue-counts-as-own-end", "after a lost COMMIT, somebody else's taking is read as our own end",
+           (Text("finish.HOW_DID_IT_END", " AND actor IS NULL", ""),), ("test_unknown_commit",)),
+    # Claim
+    Mutant("claim-by-in-subselect", "UPDATE … WHERE id IN (SELECT … LIMIT …)",
+           (Whole("claim.CLAIM", CLAIMED_WITHOUT_MATERIALIZED),), ("test_claim",)),
+    Mutant("claim-waits", "a claim waits for rows that others are at",
+           (Text("claim.CLAIM", " FOR UPDATE SKIP LOCKED", " FOR UPDATE"),), ("test_claim",)),
+    Mutant("poll-waits", "a claim to poll waits for rows that others are at",
+           (Text("poll.CLAIM_TO_POLL", " FOR UPDATE SKIP LOCKED", " FOR UPDATE"),), ("test_poll",)),
+    Mutant("poll-leaves-locks-behind", "a poll does not take over the locks that its job kept",
+           (Code("locks.take", lambda original: _take_only_new(original)),), ("test_poll", "test_locks")),
+    Mutant("claim-ignores-pause", "a paused kind is claimed all the same",
+           (Text("claim.CLAIM", "c.paused_at IS NOT NULL", "c.paused_at > 'infinity'"),), ("test_control",)),
+    Mutant("early-promotion", "a delayed job is promoted before its time",
+           (Text("promote.PROMOTE_DUE", "run_after <= (SELECT clock_timestamp())", "run_after IS NOT NULL"),), ("test_promote",)),
+    # Leases, rescue, recovery
+    Mutant("beat-with-now", "a lease is renewed from the start of the transaction",
+           (Text("renew.BEAT", "lease_until = clock_timestamp()", "lease_until = now()"),), ("test_renew",)),
+    Mutant("rescue-with-now", "a sweep looks at the clock of the start of its transaction",
+           (Text("rescue.RESCUE", "w.lease_until < clock_timestamp()", "w.lease_until < now()"),), ("test_rescue",)),
+    Mutant("rescue-by-id", "a rescue takes the job, whatever attempt it has by then",
+           (Text("rescue.RESCUE", " AND j.attempt_id = s.attempt_id", ""),), ("test_rescue",)),
+    Mutant("rescue-without-lease", "a rescue takes jobs from living workers",
+           (Text("rescue.RESCUE", "w.lease_until < clock_timestamp()", "true"),), ("test_rescue",)),
+    Mutant("rescue-without-holding-the-worker", "a worker can renew between the look at its lease and the taking",
+           (Text("rescue.RESCUE", "ORDER BY w.id LIMIT 100 FOR UPDATE SKIP LOCKED", "ORDER BY w.id LIMIT 100"),), ("test_rescue",)),
+    Mutant("crash-not-counted", "a crash costs nothing",
+           (Text("rescue.RESCUE", "crashes = j.crashes + 1,", "crashes = j.crashes,"),), ("test_rescue",)),
+    Mutant("crash-forgets-the-engine", "a rescued poll goes back to the queue and the work is submitted again",
+           (Text("rescue.RESCUE", "WHEN j.handle IS NOT NULL THEN 'submitted'", "WHEN false THEN 'submitted'"),),
+           ("test_rescue", "test_poll")),
+    Mutant("error-budget-ignored", "a job is retried for ever",
+           (Code("outcome._retry", _never_over), Schema("ALTER TABLE holdfast.jobs DROP CONSTRAINT pending_has_budget")),
+           ("test_retry",)),
+    Mutant("recover-the-living", "an operator can take a job from a healthy worker",
+           (Text("recover.RECOVER", " AND w.lease_until < clock_timestamp()", ""),), ("test_recover",)),
+    Mutant("rerun-resets-the-counts", "a rerun forgets what the job has cost so far",
+           (Text("rerun.RERUN", "generation = generation + 1,", "generation = generation + 1, errors = 0, crashes = 0,"),),
+           ("test_rerun",)),
+    # One transaction
+    Mutant("children-in-a-second-transaction", "children are inserted after the parent's commit",
+           (Code("finish.finish", _children_later),), ("test_pipelines", "test_finish")),
+    Mutant("publish-in-a-second-transaction", "the result is published after the commit",
+           (Code("finish.finish", _publish_later),), ("test_finish",)),
+    Mutant("unlock-in-a-second-transaction", "locks, slot and dependants are seen to after the commit",
+           (Code("finish.finish", _untie_later),), ("test_locks", "test_finish")),
+    Mutant("end-without-history", "the end of an attempt is not written down",
+           (Text("finish.FINISH", "%(error)s, %(detail)s\n        FROM ended", "%(error)s, %(detail)s\n        FROM ended WHERE false"),),
+           ("test_history", "test_finish")),
+    Mutant("batch-ignores-ties", "a batch completion does not ask what hangs on the job",
+           (Text("finish.COMPLETE_PLAIN", " AND j.ties = 0", ""),), ("test_finish", "test_pipelines")),
+    Mutant("effect-leaves-no-mark", "planning an effect does not mark the job",
+           (Text("effects.PLAN", "ties = ties | 8", "ties = ties"),), ("test_effects",)),
+    Mutant("effects-kept-for-ever", "what a failed attempt made outside is kept",
+           (Text("effects.SETTLE", "%(completed)s AND NOT temporary", "(%(completed)s OR true) AND NOT temporary"),), ("test_effects",)),
+    # Locks and slots
+    Mutant("lock-without-mutex", "lock keys are read without holding them",
+           (NO_MUTEX,), ("test_locks",)),
+    Mutant("limit-by-count", "permits are counted, and nothing makes the count exact",
+           (NO_MUTEX, NO_PERMITS), ("test_locks",)),
+    Mutant("lock-by-not-exists", "a lock is free if NOT EXISTS says so",
+           (NO_MUTEX_AT_ENQUEUE, NO_PERMITS), ("test_locks", "test_enqueue")),
+    Mutant("nobody-woken", "whoever gives back a lock wakes nobody",
+           (Code("locks.give_back", _nobody_woken),), ("test_locks",)),
+    Mutant("cancel-keeps-locks", "a cancelled job keeps its locks",
+           (Code("cancel.untie", _nothing_untied),), ("test_cancel", "test_locks")),
+    Mutant("slot-demotes-a-running-holder", "a claim takes the slot from a job that runs",
+           (Text("slots.HOLD_CURRENT", "AND is_current", "AND is_current AND false"),
+            Text("slots.DEMOTE_ENDED", " AND state IN ('completed', 'failed', 'cancelled')", "")), ("test_slots",)),
+    Mutant("slot-twin-not-held", "the waiting twin may start before the trigger that was merged into it commits",
+           (Text("enqueue.HOLD_WAITING_TWIN", " FOR UPDATE", ""),), ("test_slots", "test_enqueue")),
+    Mutant("slot-follow-up-not-woken", "the end of a slot's job wakes nobody",
+           (Text("slots.WAKE_FOLLOW_UP", "waiting_for = 'slot'", "waiting_for = 'nothing'"),), ("test_slots",)),
+    # Dependants
+    Mutant("fan-in-from-a-snapshot", "a fan-in counts its parents in a snapshot instead of counting down on its row",
+           (Text("pipelines.COUNT_DOWN", "state = CASE WHEN parents_left = 1",
+                 "state = CASE WHEN NOT EXISTS (SELECT FROM holdfast.dependencies s JOIN holdfast.jobs p ON p.id = s.parent_id "
+                 "WHERE s.job_id = j.id AND p.id <> %(id)s AND p.state NOT IN ('completed', 'failed', 'cancelled'))"),
+            Text("pipelines.COUNT_DOWN", "waiting_for = CASE WHEN parents_left = 1",
+                 "waiting_for = CASE WHEN NOT EXISTS (SELECT FROM holdfast.dependencies s JOIN holdfast.jobs p ON p.id = s.parent_id "
+                 "WHERE s.job_id = j.id AND p.id <> %(id)s AND p.state NOT IN ('completed', 'failed', 'cancelled'))")),
+           ("test_pipelines",)),
+    Mutant("parents-not-held", "a parent can end between the look and the tie",
+           (Text("enqueue.TIE_TO_PARENTS", " ORDER BY id FOR UPDATE", " ORDER BY id"),), ("test_pipelines", "test_enqueue")),
+    Mutant("parents-not-marked", "a parent does not know that somebody waits for it",
+           (Text("enqueue.TIE_TO_PARENTS", "ties = ties | 4", "ties = ties"),), ("test_pipelines",)),
+    # The schema's own walls
+    Mutant("no-unique-step", "one parent may have two children for one step",
+           (Schema("DROP INDEX holdfast.one_child_per_step"),), ("test_pipelines",)),
+    Mutant("idempotency-without-unique", "an idempotency key is looked up, and nothing else",
+           (Schema("DROP INDEX holdfast.one_job_per_idempotency_key"),), ("test_enqueue",)),
+    Mutant("unique-without-index", "a unique key is looked up, and nothing else",
+           (Schema("DROP INDEX holdfast.one_waiting_per_unique_key"),), ("test_enqueue",)),
+    Mutant("slot-without-index", "a waiting twin in a slot is looked up, and nothing else",
+           (Schema("DROP INDEX holdfast.one_waiting_per_slot"),), ("test_slots",)),
+    Mutant("drain-ignored", "a kind that is being drained takes new jobs",
+           (Text("enqueue.ENQUEUE", "AND drained_at IS NOT NULL", "AND drained_at > 'infinity'"),), ("test_control",)),
+)  # fmt: skip
+
+
+def _take_only_new(original: Any) -> Any:
+    async def take(cursor: Any, admission: Any, attempts: Any) -> None:
+        if admission.places:
+            await original(cursor, admission, attempts)
+
+    return take

@@ -1,0 +1,220 @@
+"""`make prove`: the schedules, the mutants and the model, one after the other; the numbers go to `proof/results.json`.
+
+    python -m proof.prove                          # everything
+    python -m proof.prove --schedules 500 --skip-mutants --skip-tlc
+
+Ends with 1 if an invariant was violated, if a kind of event never happened, if a mutant survived, or if the model
+checker found anything but what it should.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from proof.mutants import MUTANTS, Verdict, suite_is_green, try_all
+from proof.run import HOW_TO_REPLAY, Summary, alike, play_many, server
+
+RESULTS = Path(__file__).parent / "results.json"
+SCHEDULES = 10_000
+console = Console()
+
+
+@dataclass(slots=True)
+class Proof:
+    """What there is to report: numbers for the file, and sentences for whatever is wrong."""
+
+    numbers: dict[str, Any] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+def machine(server_url: str) -> dict[str, Any]:
+    """Where the numbers come from."""
+    with psycopg.connect(server_url) as conn:
+        row = conn.execute("SHOW server_version").fetchone()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory, 1),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "postgres": row[0] if row else "?",
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The three parts
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def prove_schedules(proof: Proof, server_url: str, count: int, first: int, processes: int) -> None:
+    """Random schedules on real Postgres, and the checker over both logs."""
+    console.rule(f"{count} schedules on {processes} processes")
+    with _progress() as progress:
+        task = progress.add_task("schedules", total=count)
+        summary = play_many(
+            server_url, list(range(first, first + count)), processes, lambda played: progress.update(task, completed=played)
+        )
+        progress.update(task, completed=count)
+    rate = summary.played / summary.seconds
+    proof.numbers |= {
+        "schedules_in_process": summary.played,
+        "schedules_first_seed": first,
+        "schedules_per_second": round(rate, 1),
+        "schedules_events": summary.events,
+        "schedules_exercised": dict(sorted(summary.exercised.items())),
+        "violations": len(summary.violations),
+    }
+    console.print(f"{summary.played} schedules, {summary.events} events, {rate:.1f}/s, {len(summary.violations)} violations")
+    _blame_schedules(proof, summary)
+
+
+def _blame_schedules(proof: Proof, summary: Summary) -> None:
+    for pattern, seeds in alike(summary.violations):
+        proof.wrong.append(f"{len(seeds)} × {pattern}  (replay: {HOW_TO_REPLAY} {seeds[0]})")
+    if summary.missing:
+        proof.wrong.append(f"never exercised, so nothing is proven about it: {', '.join(summary.missing)}")
+
+
+def prove_mutants(proof: Proof, server_url: str, processes: int) -> None:
+    """Break the protocol on purpose, and see that the suite notices."""
+    console.rule(f"{len(MUTANTS)} mutants")
+    failing = suite_is_green(server_url)
+    if failing is not None:
+        proof.wrong.append(f"the tests of the kernel fail without any mutant, so red means nothing: {failing}")
+    verdicts: list[Verdict] = []
+    with _progress() as progress:
+        task = progress.add_task("mutants", total=len(MUTANTS))
+
+        def on_verdict(verdict: Verdict) -> None:
+            verdicts.append(verdict)
+            progress.advance(task)
+
+        try_all(server_url, processes=processes, on_verdict=on_verdict)
+    missed = [verdict.mutant.name for verdict in verdicts if not verdict.caught]
+    proof.numbers |= {
+        "mutants_total": len(verdicts),
+        "mutants_missed": len(missed),
+        "mutants": [_as_row(verdict) for verdict in verdicts],
+    }
+    proof.wrong += [f"nobody noticed the mutant {name}" for name in missed]
+    console.print(_table_of(verdicts))
+
+
+def _as_row(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": verdict.mutant.name,
+        "mistake": verdict.mutant.mistake,
+        "caught": verdict.caught,
+        "by": verdict.by,
+        "what": verdict.sentence[:300],
+    }
+
+
+def _table_of(verdicts: Sequence[Verdict]) -> Table:
+    table = Table("mutant", "the mistake", "noticed by", "as", expand=True)
+    for verdict in verdicts:
+        style = None if verdict.caught else "bold red"
+        table.add_row(verdict.mutant.name, verdict.mutant.mistake, verdict.by, verdict.sentence[:90], style=style)
+    return table
+
+
+def prove_model(proof: Proof) -> None:
+    """The model checker: the design holds, and each mistake breaks what it should."""
+    if importlib.util.find_spec("proof.tlc") is None:
+        proof.wrong.append("proof/tlc.py is not there, so the model was not checked")
+        return
+    console.rule("the model")
+    tlc = importlib.import_module("proof.tlc")
+    outcome = tlc.check()
+    proof.numbers |= {"tlc_distinct_states": outcome.distinct_states, **outcome.numbers}
+    proof.wrong += outcome.wrong
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The report
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _progress() -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=console)
+
+
+def write(proof: Proof, path: Path = RESULTS) -> None:
+    """Put the numbers into the file, beside those that others have put there."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | proof.numbers, indent=2, ensure_ascii=False) + "\n")
+
+
+def summarise(proof: Proof, seconds: float) -> None:
+    """The last screen."""
+    table = Table("what", "result", title=f"Proof, {seconds / 60:.1f} minutes")
+    for name in (
+        "schedules_in_process",
+        "schedules_per_second",
+        "violations",
+        "mutants_total",
+        "mutants_missed",
+        "tlc_distinct_states",
+    ):
+        if name in proof.numbers:
+            table.add_row(name.replace("_", " "), f"{proof.numbers[name]:,}")
+    console.print(table)
+    for sentence in proof.wrong:
+        console.print(f"[bold red]✗[/] {sentence}", highlight=False)
+    if not proof.wrong:
+        console.print("[bold green]✓[/] nothing is wrong")
+    console.print(f"written to {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
+
+
+def main() -> None:
+    """Everything, in order."""
+    parser = argparse.ArgumentParser(prog="python -m proof.prove", description="Schedules, mutants and model.")
+    parser.add_argument("--schedules", type=int, default=SCHEDULES, help=f"how many (default: {SCHEDULES})")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--skip-schedules", action="store_true")
+    parser.add_argument("--skip-mutants", action="store_true")
+    parser.add_argument("--skip-tlc", action="store_true")
+    options = parser.parse_args()
+    began, proof = time.monotonic(), Proof()
+    with server() as url:
+        proof.numbers["machine"] = machine(url)
+        if not options.skip_schedules:
+            prove_schedules(proof, url, options.schedules, options.first, options.processes)
+        if not options.skip_mutants:
+            prove_mutants(proof, url, options.processes)
+    if not options.skip_tlc:
+        prove_model(proof)
+    write(proof)
+    summarise(proof, time.monotonic() - began)
+    sys.exit(1 if proof.wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

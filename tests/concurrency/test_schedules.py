@@ -1,0 +1,54 @@
+"""Random schedules on real Postgres, checked against both logs: a hundred of the ten thousand that `make prove` plays.
+
+A failure prints the command that plays it again, statement by statement.
+"""
+
+from __future__ import annotations
+
+import pytest
+from proof.checker import SOMETIMES
+from proof.run import HOW_TO_REPLAY
+from proof.schedules import Result, play_all
+
+SEEDS = range(100)
+
+
+@pytest.fixture(scope="module")
+def exercised() -> set[str]:
+    """What the schedules of this module met, filled by them."""
+    return set()
+
+
+async def test_a_hundred_schedules_keep_every_invariant(database: str, exercised: set[str]) -> None:
+    broken: list[str] = []
+
+    def on_result(result: Result) -> bool:
+        exercised.update(what for what, count in result.exercised.items() if count)
+        broken.extend(f"{violation}\n  replay: {HOW_TO_REPLAY} {result.seed}" for violation in result.violations)
+        return False
+
+    await play_all(database, list(SEEDS), on_result)
+
+    assert not broken, "\n".join(broken)
+
+
+def test_the_schedules_met_what_they_are_for(exercised: set[str]) -> None:
+    if not exercised:
+        pytest.skip("the schedules did not run in this process")
+
+    missing = set(SOMETIMES) - exercised
+
+    assert len(missing) <= len(SOMETIMES) // 5, f"a hundred schedules should meet nearly everything, not miss {sorted(missing)}"
+
+
+async def test_a_seed_plays_the_same_schedule_again(database: str) -> None:
+    stories: list[list[tuple[str, str]]] = []
+
+    def on_result(result: Result) -> bool:
+        assert result.story is not None
+        stories.append([(event.what, event.outcome) for event in result.story.witness.events if event.what != "waited"])
+        return False
+
+    await play_all(database, [7, 7], on_result)
+
+    assert stories[0] == stories[1]

@@ -1,0 +1,31 @@
+"""Lists that we write as the text of arrays are what Postgres reads."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from factories import value
+from holdfast.database import arrays
+
+NASTY = ["", "NULL", "null", "a,b", '"', "\\", '\\"', "{", "}", "{a}", " a ", "\t\n\r", "é😀", "'", "%", "a\\,b", "\x01"]
+
+
+async def test_any_text_comes_back_as_it_was(conn: Any) -> None:
+    texts = [*NASTY, None]
+
+    assert await value(conn, "SELECT %s::text[]", arrays.of_texts(texts)) == texts
+
+
+async def test_json_comes_back_as_it_was(conn: Any) -> None:
+    texts = ['{"a":"\\\\ \\" , {}"}', "null", None, "[]"]
+
+    assert await value(conn, "SELECT %s::jsonb[]", arrays.of_texts(texts)) == [{"a": '\\ " , {}'}, None, None, []]
+
+
+async def test_numbers_and_uuids_come_back_as_they_were(conn: Any) -> None:
+    ids = [uuid4(), uuid4()]
+
+    assert await value(conn, "SELECT %s::bigint[]", arrays.of_words([1, 2**60])) == [1, 2**60]
+    assert await value(conn, "SELECT %s::uuid[]", arrays.of_words(ids)) == ids
+    assert await value(conn, "SELECT %s::uuid[]", arrays.of_words([])) == []

@@ -1,0 +1,98 @@
+"""Pause and drain, per kind or for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from factories import add, end, hold, rows, start_worker, state_of, submit, take
+from holdfast.errors import Draining
+from holdfast.jobs.claim import claim
+from holdfast.jobs.control import Control, controls, drain, pause, resume
+from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.model import NewJob
+
+
+async def test_what_operators_said_can_be_read(conn: Any) -> None:
+    await pause(conn, "a", actor="ada", reason="slow")
+    await drain(conn, "b", actor="bob")
+    await drain(conn, actor="eve", reason="upgrade")
+
+    assert await controls(conn) == [
+        Control("*", False, True, "upgrade", "eve"),
+        Control("a", True, False, "slow", "ada"),
+        Control("b", False, True, None, "bob"),
+    ]
+
+
+async def test_a_kind_can_be_paused_and_drained(conn: Any) -> None:
+    await pause(conn, "a", actor="ada", reason="slow")
+    await drain(conn, "a", actor="bob", reason="upgrade")
+
+    assert await controls(conn) == [Control("a", True, True, "upgrade", "bob")]
+
+
+async def test_saying_it_twice_keeps_the_time_of_the_first(conn: Any) -> None:
+    await pause(conn, "a", actor="ada"), await drain(conn, "a", actor="ada")
+    first = await rows(conn, "SELECT paused_at, drained_at FROM holdfast.controls")
+
+    await pause(conn, "a", actor="bob"), await drain(conn, "a", actor="bob")
+
+    assert await rows(conn, "SELECT paused_at, drained_at FROM holdfast.controls") == first
+
+
+async def test_resuming_undoes_both_and_says_whether_there_was_anything(conn: Any) -> None:
+    await pause(conn, "a", actor="ada"), await drain(conn, "a", actor="ada")
+
+    assert [await resume(conn, "a"), await resume(conn, "a")] == [True, False]
+
+    assert await controls(conn) == []
+
+
+async def test_a_paused_kind_still_takes_new_jobs_and_what_runs_goes_on(conn: Any) -> None:
+    running = await hold(conn)
+    await pause(conn, "k", actor="ada")
+
+    waiting = await add(conn)
+    await end(conn, running)
+
+    assert (await state_of(conn, running.id), await state_of(conn, waiting)) == ("completed", "pending")
+
+
+async def test_a_drained_kind_runs_what_is_there_to_its_end(conn: Any) -> None:
+    """K-63, E-53: queued jobs still start, and new ones are refused."""
+    waiting, claimed = await add(conn), await hold(conn)
+    await submit(conn, claimed)
+    await drain(conn, "k", actor="ada", reason="upgrade")
+
+    assert [c.id for c in await claim(conn, await start_worker(conn), kinds=["k"])] == [waiting]
+
+    with pytest.raises(Draining) as refused:
+        await enqueue(conn, NewJob("k"))
+    assert (refused.value.kind, refused.value.reason) == ("k", "upgrade")
+
+
+async def test_resuming_one_kind_leaves_the_word_for_all_of_them(conn: Any) -> None:
+    job_id = await add(conn)
+    await pause(conn, actor="ada")
+    await pause(conn, "k", actor="ada")
+    worker = await start_worker(conn)
+
+    await resume(conn, "k")
+    still = await claim(conn, worker, kinds=["k"])
+    await resume(conn)
+
+    assert still == []
+    assert (await take(conn, job_id, worker)).id == job_id
+
+
+async def test_resuming_wakes_idle_workers(connect: Any) -> None:
+    listener, conn = await connect(), await connect()
+    await listener.execute("LISTEN holdfast")
+    await pause(conn, "k", actor="ada")
+
+    await resume(conn, "k")
+
+    heard = [note.channel async for note in listener.notifies(timeout=5, stop_after=1)]
+    assert heard == ["holdfast"]

@@ -1,0 +1,450 @@
+"""Making jobs: what is written, what is refused, and that nothing is ever half made."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from factories import HOUR, add, clock, column, end, everything, hold, job, rows, start_worker, state_of, value
+from holdfast.errors import Draining, IdempotencyConflict, LockBusy, NotFound, PayloadInvalid
+from holdfast.jobs.claim import claim
+from holdfast.jobs.control import drain, resume
+from holdfast.jobs.enqueue import WORTH_A_COPY, enqueue, enqueue_many, enqueue_many_sync, enqueue_sync
+from holdfast.jobs.model import Lock, NewJob
+
+MANY = WORTH_A_COPY + 10  # enough to go in by COPY
+
+
+async def test_a_new_job_waits_to_be_claimed(conn: Any) -> None:
+    made = await enqueue(conn, NewJob("invoice.render", {"invoice": 7}, queue="slow", priority=-3, max_attempts=5))
+
+    found = await job(conn, made.id)
+    assert made.created
+    assert (found.kind, found.payload, found.queue, found.priority) == ("invoice.render", {"invoice": 7}, "slow", -3)
+    assert (found.state, found.attempt_no, found.errors, found.max_attempts, found.run_after) == ("pending", 0, 0, 5, None)
+
+
+async def test_without_a_word_a_job_may_fail_three_times(conn: Any) -> None:
+    """K-33."""
+    found = await job(conn, await add(conn))
+
+    assert (found.attempt_no, found.max_attempts, found.max_crashes) == (0, 3, 3)
+
+
+async def test_every_row_of_a_connection_may_be_a_dict(database: str) -> None:
+    """The kernel reads its own rows as tuples, whatever the connection of the caller makes of them."""
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True, row_factory=dict_row) as conn:
+        made = await enqueue(conn, NewJob("k", idempotency_key="i"))
+        again = await enqueue(conn, NewJob("k", idempotency_key="i"))
+        await enqueue_many(conn, [NewJob("k")] * MANY)
+
+        assert (again.id, again.created) == (made.id, False)
+    with psycopg.connect(database, autocommit=True, row_factory=dict_row) as sync:
+        assert enqueue_sync(sync, NewJob("k", idempotency_key="i")).id == made.id
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When it is due
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_delay_counts_from_the_clock_of_the_database(conn: Any) -> None:
+    """K-34."""
+    before = await clock(conn)
+
+    job_id = await add(conn, run_after=HOUR)
+
+    after = await clock(conn)
+    assert before + HOUR <= (await job(conn, job_id)).run_after <= after + HOUR
+
+
+async def test_a_delay_counts_from_now_and_not_from_the_start_of_the_transaction(conn: Any) -> None:
+    async with conn.transaction():
+        started = await value(conn, "SELECT now()")
+        await value(conn, "SELECT 1")
+        job_id = await add(conn, run_after=HOUR)
+
+    assert (await job(conn, job_id)).run_after > started + HOUR
+
+
+async def test_a_time_in_the_future_is_kept(conn: Any) -> None:
+    due = datetime(2199, 1, 1, tzinfo=UTC)
+
+    assert (await job(conn, await add(conn, run_after=due))).run_after == due
+
+
+@pytest.mark.parametrize("past", [timedelta(0), timedelta(hours=-1), datetime(2001, 1, 1, tzinfo=UTC)])
+@pytest.mark.parametrize("count", [1, MANY])
+async def test_a_time_that_has_passed_is_no_delay(conn: Any, past: Any, count: int) -> None:
+    """A null keeps the job on the index that claims walk over."""
+    made = await enqueue_many(conn, [NewJob("k", run_after=past)] * count)
+
+    assert (await job(conn, made[-1].id)).run_after is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Many
+# ---------------------------------------------------------------------------------------------------------------------
+
+NASTY = [
+    "tab\there",
+    "line\nfeed",
+    "carriage\rreturn",
+    "back\\slash",
+    "\\N",
+    "\\.",
+    "'quote'",
+    '"double"',
+    "%s %(a)s",
+    "é😀",
+    "{a,b}",
+]
+
+
+async def test_nasty_characters_survive_a_copy(conn: Any) -> None:
+    jobs = [
+        NewJob(f"k{text}", {"text": text, text: [text]}, queue=f"q{text}", run_after=None) for text in NASTY for _ in range(6)
+    ]
+
+    made = await enqueue_many(conn, jobs)
+
+    stored = await rows(
+        conn, "SELECT kind, queue, payload FROM holdfast.jobs WHERE id = ANY (%s) ORDER BY id", [m.id for m in made]
+    )
+    assert stored == [(new.kind, new.queue, new.payload) for new in jobs]
+
+
+async def test_nasty_characters_are_claimed_as_they_were_enqueued(conn: Any) -> None:
+    await enqueue_many(conn, [NewJob(f"k{text}", text, queue=f"q{text}") for text in NASTY] * 6)
+
+    claims = await claim(
+        conn, await start_worker(conn), kinds=[f"k{t}" for t in NASTY], queues=[f"q{t}" for t in NASTY], limit=200
+    )
+
+    assert sorted({found.payload for found in claims}) == sorted(NASTY)
+    assert len(claims) == len(NASTY) * 6
+
+
+ALL_COLUMNS = """
+    SELECT kind, queue, state, priority, ties, kind_version, payload, run_after, waiting_for, max_attempts, max_crashes,
+        max_runtime, idempotency_key, unique_key, unique_while, slot_key, is_current, pipeline_id, parent_id, step,
+        parents_left, if_parent_fails, generation, attempt_no, errors, crashes
+    FROM holdfast.jobs WHERE id = ANY (%s) ORDER BY id
+"""
+
+
+async def test_a_copy_writes_the_same_rows_as_single_inserts(conn: Any) -> None:
+    parent = await add(conn)
+    due = datetime(2199, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
+    jobs = [
+        NewJob(
+            f"k{number}",
+            {"n": number},
+            queue="q",
+            priority=number,
+            run_after=due if number % 2 else None,
+            max_attempts=number + 1,
+            max_crashes=2,
+            max_runtime=timedelta(hours=2, microseconds=5) if number % 3 else None,
+            kind_version=4,
+            pipeline_id=str(uuid4()),
+            parent_id=parent,
+            step=f"s\t{number}",
+        )
+        for number in range(MANY)
+    ]
+    singly = [(await enqueue(conn, new)).id for new in jobs]
+    by_insert = await rows(conn, ALL_COLUMNS, singly)
+    await conn.execute("DELETE FROM holdfast.jobs WHERE id = ANY (%s)", [singly])
+
+    made = await enqueue_many(conn, jobs)
+
+    assert await rows(conn, ALL_COLUMNS, [m.id for m in made]) == by_insert
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+async def test_many_jobs_come_back_in_their_order(conn: Any, count: int) -> None:
+    made = await enqueue_many(conn, [NewJob("k", number) for number in range(count)])
+
+    assert [m.id for m in made] == sorted(m.id for m in made)
+    assert [payload for (payload,) in await rows(conn, "SELECT payload FROM holdfast.jobs ORDER BY id")] == list(range(count))
+
+
+async def test_none_are_made_of_nothing(conn: Any) -> None:
+    assert await enqueue_many(conn, []) == []
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+async def test_many_are_made_together_or_not_at_all(conn: Any, count: int) -> None:
+    jobs = [*[NewJob("k")] * (count - 1), NewJob("k", {"bad": "\x00"})]
+
+    with pytest.raises(PayloadInvalid):
+        await enqueue_many(conn, jobs)
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
+
+
+async def test_a_refused_lock_takes_the_others_of_the_batch_with_it(conn: Any) -> None:
+    """E-47: neither a job without its lock, nor a lock without its job."""
+    await add(conn, locks=(Lock("t", when_busy="reject"),))
+    before = await everything(conn)
+
+    with pytest.raises(LockBusy):
+        await enqueue_many(conn, [NewJob("k"), NewJob("k", locks=(Lock("a"), Lock("t", when_busy="reject"), Lock("z")))])
+
+    assert await everything(conn) == before
+
+
+async def test_many_work_from_a_plain_function_too(database: str, conn: Any) -> None:
+    with psycopg.connect(database, autocommit=True) as sync:
+        made = enqueue_many_sync(sync, [NewJob("k")] * MANY) + enqueue_many_sync(sync, [NewJob("k", slot_key="s")])
+
+    assert len(made) == await value(conn, "SELECT count(*) FROM holdfast.jobs")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Payloads that cannot be stored
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _deep(levels: int) -> Any:
+    found: Any = 0
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"a": "\x00"}, "NUL"),
+        ({"a": "\ud800"}, "surrogate"),
+        (_deep(65), "64 levels"),
+        ("x" * 1_000_001, "1,000,000"),
+        ({"a": math.nan}, "not JSON"),
+    ],
+    ids=["NUL", "surrogate", "depth", "size", "NaN"],
+)
+async def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_lives(
+    conn: Any, payload: Any, message: str
+) -> None:
+    """Refused before SQL: what the caller wrote beside it is not lost."""
+    async with conn.transaction():
+        kept = await add(conn)
+        with pytest.raises(PayloadInvalid, match=message):
+            await enqueue(conn, NewJob("k", payload))
+
+    assert await rows(conn, "SELECT id FROM holdfast.jobs") == [(kept,)]
+
+
+@pytest.mark.parametrize("payload", [None, [], "text", 1.5, _deep(64), {"é": "😀\x01"}, "x" * 999_998])
+async def test_whatever_is_json_can_be_a_payload(conn: Any, payload: Any) -> None:
+    assert (await job(conn, await add(conn, payload=payload))).payload == payload
+
+
+@pytest.mark.parametrize("field", ["kind", "queue", "idempotency_key", "unique_key", "slot_key", "step"])
+async def test_no_text_column_takes_a_nul(conn: Any, field: str) -> None:
+    fields: dict[str, Any] = {"kind": "k", field: "a\x00"} | ({"parent_id": 1} if field == "step" else {})
+
+    with pytest.raises(PayloadInvalid, match="NUL"):
+        await enqueue(conn, NewJob(**fields))
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
+
+
+async def test_a_lock_key_takes_no_nul(conn: Any) -> None:
+    with pytest.raises(PayloadInvalid, match="lock key"):
+        await enqueue(conn, NewJob("k", locks=(Lock("t\x00"),)))
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same again: idempotency keys and unique jobs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_idempotency_key_makes_one_job(conn: Any) -> None:
+    first = await enqueue(conn, NewJob("k", {"a": 1, "b": 2}, idempotency_key="i"))
+
+    again = await enqueue(conn, NewJob("k", {"b": 2, "a": 1}, idempotency_key="i"))
+
+    assert (again.id, again.created) == (first.id, False)
+
+
+async def test_an_idempotency_key_remembers_a_job_that_has_ended(conn: Any) -> None:
+    ended = await hold(conn, idempotency_key="i")
+    await end(conn, ended)
+
+    assert await enqueue(conn, NewJob("k", idempotency_key="i")) == (ended.id, False)
+
+
+async def test_an_idempotency_key_for_something_else_is_a_conflict(conn: Any) -> None:
+    first = await enqueue(conn, NewJob("k", {"a": 1}, idempotency_key="i"))
+
+    with pytest.raises(IdempotencyConflict, match="use a new key") as refused:
+        await enqueue(conn, NewJob("k", {"a": 2}, idempotency_key="i"))
+
+    assert (refused.value.key, refused.value.job_id) == ("i", first.id)
+
+
+async def test_an_idempotency_key_belongs_to_its_kind(conn: Any) -> None:
+    assert (await enqueue(conn, NewJob("a", idempotency_key="i"))).created
+    assert (await enqueue(conn, NewJob("b", idempotency_key="i"))).created
+
+
+@pytest.mark.parametrize("unique_while", ["waiting", "live"])
+async def test_a_unique_job_that_waits_is_found_again(conn: Any, unique_while: Any) -> None:
+    first = await enqueue(conn, NewJob("k", {"a": 1}, unique_key="u", unique_while=unique_while))
+
+    again = await enqueue(conn, NewJob("k", {"a": 2}, unique_key="u", unique_while=unique_while))
+
+    assert (again.id, again.created) == (first.id, False)
+    assert (await enqueue(conn, NewJob("other", unique_key="u", unique_while=unique_while))).created
+
+
+async def test_a_job_that_is_unique_while_it_waits_can_be_wanted_again_once_it_runs(conn: Any) -> None:
+    """E-40: a change that arrives while the job runs is not lost."""
+    running = await hold(conn, unique_key="u")
+
+    again = await enqueue(conn, NewJob("k", unique_key="u"))
+    third = await enqueue(conn, NewJob("k", unique_key="u"))
+
+    assert again.created
+    assert again.id != running.id
+    assert third == (again.id, False)
+
+
+async def test_a_job_that_is_unique_while_it_lives_is_found_until_it_has_ended(conn: Any) -> None:
+    running = await hold(conn, unique_key="u", unique_while="live")
+
+    assert await enqueue(conn, NewJob("k", unique_key="u", unique_while="live")) == (running.id, False)
+
+    await end(conn, running)
+    assert (await enqueue(conn, NewJob("k", unique_key="u", unique_while="live"))).created
+
+
+async def test_a_blocked_job_waits_too(conn: Any) -> None:
+    parent = await add(conn)
+    blocked = await add(conn, unique_key="u", after=(parent,))
+
+    assert await enqueue(conn, NewJob("k", unique_key="u")) == (blocked, False)
+
+
+async def test_a_step_of_a_parent_exists_once(conn: Any) -> None:
+    parent = await add(conn)
+    first = await enqueue(conn, NewJob("k", parent_id=parent, step="s"))
+
+    again = await enqueue(conn, NewJob("k", parent_id=parent, step="s"))
+
+    assert (again.id, again.created) == (first.id, False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Drained kinds
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drained", ["k", "*"])
+@pytest.mark.parametrize("count", [1, MANY])
+async def test_a_drained_kind_takes_no_new_jobs(conn: Any, drained: str, count: int) -> None:
+    """K-63."""
+    await drain(conn, drained, actor="ada", reason="upgrade")
+
+    with pytest.raises(Draining, match="k is being drained and takes no new jobs: upgrade"):
+        await enqueue_many(conn, [NewJob("k")] * count)
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
+
+
+async def test_draining_leaves_other_kinds_alone_and_ends_with_resume(conn: Any) -> None:
+    await drain(conn, "k", actor="ada")
+
+    assert (await enqueue(conn, NewJob("other"))).created
+
+    await resume(conn, "k")
+    assert (await enqueue(conn, NewJob("k"))).created
+
+
+async def test_a_request_that_was_answered_before_the_drain_is_answered_again(conn: Any) -> None:
+    first = await enqueue(conn, NewJob("k", idempotency_key="i"))
+    await drain(conn, "k", actor="ada")
+
+    assert await enqueue(conn, NewJob("k", idempotency_key="i")) == (first.id, False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hints
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def _hints(listener: Any, sender: Any) -> list[str]:
+    """What was heard up to now."""
+    await sender.execute("SELECT pg_notify('holdfast', 'that is all')")
+    heard: list[str] = []
+    async for note in listener.notifies(timeout=5):
+        if note.payload == "that is all":
+            break
+        heard.append(note.payload)
+    return heard
+
+
+async def test_idle_workers_hear_of_new_jobs_once_they_are_committed(connect: Any) -> None:
+    listener, sender = await connect(), await connect()
+    await listener.execute("LISTEN holdfast")
+
+    async with sender.transaction():
+        await add(sender, queue="a")
+        await enqueue_many(sender, [NewJob("k", queue="b")] * MANY)
+    async with sender.transaction(force_rollback=True):
+        await add(sender, queue="never")
+    await enqueue(sender, NewJob("k", queue="quiet"), hint=False)
+
+    assert sorted(await _hints(listener, sender)) == ["a", "b"]
+
+
+async def test_a_blocked_job_calls_nobody(connect: Any) -> None:
+    listener, sender = await connect(), await connect()
+    parent = await add(sender, queue="parent")
+    await listener.execute("LISTEN holdfast")
+
+    await add(sender, queue="child", after=(parent,))
+
+    assert await _hints(listener, sender) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parents
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_waits_for_its_parents(conn: Any) -> None:
+    parents = (await add(conn), await add(conn))
+
+    child = await add(conn, after=(*parents, parents[0]))
+
+    assert (await job(conn, child)).waiting_for == "parents"
+    assert await column(conn, child, "parents_left") == 2, "a parent that is named twice is one parent"
+
+
+async def test_nobody_waits_for_a_parent_that_does_not_exist(conn: Any) -> None:
+    parent = await add(conn)
+    before = await everything(conn)
+
+    with pytest.raises(NotFound, match="no job with id 999999999 to wait for"):
+        await add(conn, after=(parent, 999999999))
+
+    assert await everything(conn) == before
+
+
+async def test_a_parent_that_has_completed_is_not_waited_for(conn: Any) -> None:
+    parent = await hold(conn)
+    await end(conn, parent)
+
+    assert await state_of(conn, await add(conn, after=(parent.id,))) == "pending"

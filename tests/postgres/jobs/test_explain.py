@@ -1,0 +1,176 @@
+"""`explain` on real rows: the facts are read right. Every sentence as such is in tests/unit."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from factories import HOUR, add, end, everything, hold, lose, poll, silence, start_worker, submit, take
+from holdfast.errors import NotFound
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.claim import claim_by_id
+from holdfast.jobs.control import pause
+from holdfast.jobs.explain import explain
+from holdfast.jobs.model import JobId, Lock
+from holdfast.jobs.outcome import Done, Fail, Retry
+from holdfast.jobs.progress import report
+
+
+async def _says(conn: Any, job_id: int) -> str:
+    return await explain(conn, JobId(job_id))
+
+
+async def _refused(conn: Any, job_id: int) -> None:
+    assert await claim_by_id(conn, await start_worker(conn, "second"), JobId(job_id)) is None
+
+
+async def test_there_is_no_such_job(conn: Any) -> None:
+    with pytest.raises(NotFound, match="there is no job 999999999"):
+        await _says(conn, 999999999)
+
+
+async def test_ready_but_nobody_works(conn: Any) -> None:
+    await start_worker(conn, lease=timedelta(seconds=-1))
+
+    assert await _says(conn, await add(conn)) == "It is ready, but no worker is alive; start one for queue 'default'."
+
+
+async def test_ready_behind_others_of_its_kind(conn: Any) -> None:
+    await start_worker(conn)
+    for fields in ({}, {"priority": -1}, {"priority": 5}, {"queue": "other"}, {"run_after": HOUR}):
+        await add(conn, **fields)
+    await add(conn, "other")
+    job_id = await add(conn)
+
+    assert await _says(conn, job_id) == "It is ready; 2 k jobs in queue 'default' are ahead of it."
+
+
+async def test_ready_and_next(conn: Any) -> None:
+    await start_worker(conn)
+
+    assert await _says(conn, await add(conn)) == "It is ready and next in queue 'default'; is a worker there that runs k?"
+
+
+async def test_delayed(conn: Any) -> None:
+    assert await _says(conn, await add(conn, run_after=2 * HOUR)) == "It runs in 2 h."
+
+
+async def test_delayed_after_an_error(conn: Any) -> None:
+    claim = await hold(conn)
+    await end(conn, claim, Retry("the warehouse sleeps", 2 * HOUR))
+
+    assert await _says(conn, claim.id) == "It runs in 2 h after 1 error, the last: the warehouse sleeps"
+
+
+async def test_paused_by_its_kind_before_all_kinds(conn: Any) -> None:
+    job_id = await add(conn)
+    await pause(conn, actor="eve")
+    everything_paused = await _says(conn, job_id)
+    await pause(conn, "k", actor="ada", reason="slow")
+
+    assert everything_paused == "It could run, but everything is paused by eve; resume it to go on."
+    assert await _says(conn, job_id) == "It could run, but k is paused by ada: slow; resume it to go on."
+
+
+async def test_running_with_its_message_and_a_request_to_stop(conn: Any) -> None:
+    claim = await hold(conn, worker=await start_worker(conn, "pod-3"))
+    await report(conn, claim, message="page 3 of 9")
+    await cancel(conn, claim.id, actor="ada")
+
+    assert await _says(conn, claim.id) == "It runs: attempt 1 on pod-3, for 0 s; it was asked to stop: page 3 of 9."
+
+
+async def test_running_on_a_worker_that_went_silent(conn: Any) -> None:
+    claim = await hold(conn, worker=await start_worker(conn, "pod-3"))
+    await silence(conn, claim)
+
+    assert await _says(conn, claim.id) == "Attempt 1 ran on pod-3, which went silent; it is rescued with the next sweep."
+
+
+async def test_with_an_engine(conn: Any) -> None:
+    claim = await hold(conn)
+    await submit(conn, claim, poll_after=2 * HOUR)
+
+    assert await _says(conn, claim.id) == "An external engine works on it; it is asked again in 2 h (look 1)."
+
+
+async def test_waiting_for_parents_names_the_next_one(conn: Any) -> None:
+    done, first, second = await hold(conn), await add(conn, "fetch"), await add(conn)
+    child = await add(conn, after=(done.id, first, second))
+    await end(conn, done)
+
+    assert await _says(conn, child) == f"It waits for 2 parents to end, next job {first} (fetch), which is pending."
+
+
+async def test_waiting_for_a_lock_says_who_holds_it_and_until_when(conn: Any) -> None:
+    holder = await hold(conn, "compact", worker=await start_worker(conn, "pod-1", lease=2 * HOUR), locks=(Lock("table:a"),))
+    first, second = await add(conn, locks=(Lock("table:a"),)), await add(conn, locks=(Lock("table:a"),))
+    await _refused(conn, first), await _refused(conn, second)
+
+    assert await _says(conn, second) == (
+        f"It waits for lock 'table:a': job {holder.id} (compact) holds it on pod-1, "
+        "whose lease is renewed until it ends and runs for another 2 h; 1 job waits before it."
+    )
+
+
+async def test_waiting_for_a_lock_that_is_held_without_running(conn: Any) -> None:
+    holder = await hold(conn, "compact", locks=(Lock("table:a"),))
+    await submit(conn, holder)
+    waiting = await add(conn, locks=(Lock("table:a"),))
+    await _refused(conn, waiting)
+
+    assert await _says(conn, waiting) == f"It waits for lock 'table:a': job {holder.id} (compact) holds it."
+
+
+async def test_waiting_for_a_lock_that_came_free_meanwhile(conn: Any) -> None:
+    await hold(conn, locks=(Lock("table:a"),))
+    waiting = await add(conn, locks=(Lock("table:a"),))
+    await _refused(conn, waiting)
+    await conn.execute("DELETE FROM holdfast.lock_holders")
+
+    assert await _says(conn, waiting) == (
+        "It waits for lock 'table:a', which is free: it goes on with the next sweep, in a few seconds."
+    )
+
+
+async def test_waiting_for_a_slot_says_whose_it_is(conn: Any) -> None:
+    holder = await hold(conn, "recalc", worker=await start_worker(conn, "pod-1"), slot_key="year:2024")
+    follow_up = await add(conn, slot_key="year:2024")
+    await _refused(conn, follow_up)
+    await silence(conn, holder)
+
+    assert await _says(conn, follow_up) == (
+        f"It waits for slot 'year:2024': job {holder.id} (recalc) holds it on pod-1, which went silent: "
+        "it is taken from there with the next sweep."
+    )
+
+
+async def test_every_end_has_its_sentence(conn: Any) -> None:
+    done, failed, poison, cancelled = [await hold(conn, max_crashes=1) for _ in range(4)]
+    await end(conn, done, Done())
+    await end(conn, failed, Fail("no such table"))
+    await lose(conn, poison)
+    await cancel(conn, cancelled.id, actor="ada", reason="wrong year", force=True)
+
+    assert [await _says(conn, claim.id) for claim in (done, failed, poison, cancelled)] == [
+        "Completed 0 s ago in attempt 1.",
+        "Failed 0 s ago after 1 error of 3 allowed: no such table",
+        "Quarantined 0 s ago: it took its process down once, the last time by lease_lost; run it again once that is mended.",
+        "Cancelled 0 s ago: wrong year.",
+    ]
+
+
+async def test_asking_changes_nothing(conn: Any) -> None:
+    claim = await hold(conn, locks=(Lock("t"),), slot_key="s")
+    await submit(conn, claim)
+    await poll(conn, claim.id)
+    waiting = await add(conn, locks=(Lock("t"),))
+    await _refused(conn, waiting)
+    await take(conn, await add(conn))
+    before = await everything(conn)
+
+    await _says(conn, waiting), await _says(conn, claim.id)
+
+    assert await everything(conn) == before

@@ -1,0 +1,558 @@
+"""Named locks: exclusive, shared, permits; rejected at once or waited for; given back by their holder and by nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from factories import (
+    add,
+    column,
+    end,
+    everything,
+    hold,
+    holders_of,
+    job,
+    lose,
+    make_due,
+    moves_of,
+    poll,
+    replace,
+    rows,
+    silence,
+    start_worker,
+    state_of,
+    submit,
+    take,
+    value,
+    waits,
+)
+from holdfast.errors import LockBusy
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.claim import claim, claim_by_id
+from holdfast.jobs.control import pause, resume
+from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.finish import finish
+from holdfast.jobs.model import Lock, NewJob
+from holdfast.jobs.outcome import COMPLETED, Done, Fail, Retry, Snooze, Submitted, released
+from holdfast.jobs.promote import wake_forgotten
+from holdfast.jobs.recover import recover
+from holdfast.jobs.rescue import rescue
+
+EXCLUSIVE, SHARED = Lock("t"), Lock("t", most=None)
+REJECT = Lock("t", when_busy="reject")
+
+
+async def _try(conn: Any, job_id: int) -> Any:
+    return await claim_by_id(conn, await start_worker(conn), job_id)  # type: ignore[arg-type]
+
+
+async def _waiting(conn: Any, *locks: Lock, **fields: Any) -> int:
+    """A job that came to a busy lock and waits for it."""
+    job_id = await add(conn, locks=locks, **fields)
+    assert await _try(conn, job_id) is None
+    assert (await job(conn, job_id)).waiting_for == "lock"
+    return job_id
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Waiting
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_exclusive_lock_has_one_holder_and_the_next_waits_for_it(conn: Any) -> None:
+    """K-26."""
+    first = await hold(conn, locks=(EXCLUSIVE,))
+    second = await add(conn, locks=(EXCLUSIVE,))
+
+    assert await _try(conn, second) is None
+
+    found = await job(conn, second)
+    assert (found.state, found.waiting_for, found.attempt_no) == ("blocked", "lock", 0), "a refused claim is no attempt"
+    assert await holders_of(conn, "t") == [first.id]
+    assert await moves_of(conn, second) == ["block"]
+
+
+async def test_a_job_that_waits_is_off_the_claim_index(conn: Any) -> None:
+    await hold(conn, locks=(EXCLUSIVE,))
+    await _waiting(conn, EXCLUSIVE)
+    before = await everything(conn)
+    worker = await start_worker(conn)
+
+    assert await claim(conn, worker, kinds=["k"]) == []
+
+    await conn.execute("DELETE FROM holdfast.workers WHERE id = %s", [worker])
+    assert await everything(conn) == before, "it is not even looked at"
+
+
+ENDS: dict[str, object] = {
+    "completed": None,
+    "failed": Fail("no"),
+    "retried": Retry("busy"),
+    "snoozed": Snooze(timedelta(seconds=1)),
+    "failed by surprise": ValueError("odd"),
+}
+
+
+@pytest.mark.parametrize("ended_with", ENDS.values(), ids=ENDS.keys())
+async def test_the_end_of_an_attempt_gives_its_locks_back_and_wakes_the_next(conn: Any, ended_with: object) -> None:
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    waiting = await _waiting(conn, EXCLUSIVE)
+
+    await end(conn, holder, ended_with)
+
+    assert await holders_of(conn, "t") == []
+    assert await state_of(conn, waiting) == "pending"
+    assert await moves_of(conn, waiting) == ["block", "wake"]
+    taken = await take(conn, waiting)
+    assert await holders_of(conn, "t") == [taken.id]
+
+
+async def test_unlock_wake_and_end_are_one_transaction(conn: Any) -> None:
+    """Promise 3: the histories of both jobs carry the same transaction."""
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    waiting = await _waiting(conn, EXCLUSIVE)
+
+    await end(conn, holder)
+
+    found = await rows(
+        conn, "SELECT DISTINCT xid::text FROM holdfast.history WHERE job_id IN (%s, %s) AND move <> 'block'", holder.id, waiting
+    )
+    assert len(found) == 1
+
+
+async def test_the_line_moves_by_priority_and_then_by_age(conn: Any) -> None:
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    late = await _waiting(conn, EXCLUSIVE, priority=5)
+    normal, next_ = await _waiting(conn, EXCLUSIVE), await _waiting(conn, EXCLUSIVE)
+    urgent = await _waiting(conn, EXCLUSIVE, priority=-5)
+
+    served = []
+    for _ in range(4):
+        await end(conn, holder)
+        (woken,) = await rows(conn, "SELECT id FROM holdfast.jobs WHERE state = 'pending'")
+        served.append(woken[0])
+        holder = await take(conn, woken[0])
+
+    assert served == [urgent, normal, next_, late]
+
+
+async def test_no_more_are_woken_than_there_is_room_for(conn: Any) -> None:
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    for _ in range(4):
+        await _waiting(conn, EXCLUSIVE)
+
+    await end(conn, holder)
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'pending'") == 1
+
+
+async def test_a_woken_job_that_comes_too_late_waits_again_and_is_not_forgotten(conn: Any) -> None:
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    waiting = await _waiting(conn, EXCLUSIVE)
+    await end(conn, holder)
+    overtaker = await hold(conn, locks=(EXCLUSIVE,))
+
+    assert await _try(conn, waiting) is None
+    await end(conn, overtaker)
+
+    assert (await take(conn, waiting)).attempt_no == 1
+
+
+async def test_a_lock_that_nobody_holds_is_just_taken(conn: Any) -> None:
+    first = await hold(conn, locks=(EXCLUSIVE,))
+    await end(conn, first)
+    second = await hold(conn, locks=(EXCLUSIVE,))
+
+    assert await holders_of(conn, "t") == [second.id]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Company
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_any_number_hold_a_shared_lock_together(conn: Any) -> None:
+    readers = [(await hold(conn, locks=(SHARED,))).id for _ in range(5)]
+
+    assert await holders_of(conn, "t") == readers
+
+
+async def test_a_writer_waits_for_all_readers_and_then_is_alone(conn: Any) -> None:
+    readers = [await hold(conn, locks=(SHARED,)) for _ in range(2)]
+    writer = await _waiting(conn, EXCLUSIVE)
+
+    await end(conn, readers[0])
+    still = await state_of(conn, writer)
+    await end(conn, readers[1])
+
+    assert (still, await state_of(conn, writer)) == ("blocked", "pending")
+    await take(conn, writer)
+    await _waiting(conn, SHARED)
+
+
+async def test_readers_that_wait_for_a_writer_are_woken_together(conn: Any) -> None:
+    writer = await hold(conn, locks=(EXCLUSIVE,))
+    readers = [await _waiting(conn, SHARED) for _ in range(3)]
+
+    await end(conn, writer)
+
+    assert {await state_of(conn, reader) for reader in readers} == {"pending"}
+
+
+async def test_permits_are_exact(conn: Any) -> None:
+    permit = Lock("t", most=3)
+    claims = [await hold(conn, locks=(permit,)) for _ in range(3)]
+    fourth = await _waiting(conn, permit)
+
+    await end(conn, claims[1])
+    await take(conn, fourth)
+
+    assert sorted(await holders_of(conn, "t")) == [claims[0].id, claims[2].id, fourth]
+    await _waiting(conn, permit)
+    assert await rows(conn, "SELECT permit FROM holdfast.lock_holders ORDER BY permit") == [(1,), (2,), (3,)]
+
+
+async def test_whoever_asks_for_less_company_gets_it(conn: Any) -> None:
+    three = await hold(conn, locks=(Lock("t", most=3),))
+    await _waiting(conn, Lock("t", most=1))
+    two = await hold(conn, locks=(Lock("t", most=2),))
+    await _waiting(conn, Lock("t", most=3)), await _waiting(conn, SHARED)
+
+    assert await holders_of(conn, "t") == [three.id, two.id]
+
+
+async def test_a_job_gets_all_of_its_locks_or_none(conn: Any) -> None:
+    holder = await hold(conn, locks=(Lock("b"),))
+    both = await _waiting(conn, Lock("a"), Lock("b"))
+
+    assert await holders_of(conn, "a") == [], "it does not keep others out while it waits"
+    await end(conn, holder)
+    await take(conn, both)
+    assert (await holders_of(conn, "a"), await holders_of(conn, "b")) == ([both], [both])
+
+
+async def test_a_job_that_waits_for_two_locks_is_served_when_the_last_comes_free(conn: Any) -> None:
+    first, second = await hold(conn, locks=(Lock("a"),)), await hold(conn, locks=(Lock("b"),))
+    both = await _waiting(conn, Lock("a"), Lock("b"))
+
+    await end(conn, first)
+    await make_due(conn, both)
+    refused = await _try(conn, both)
+    await end(conn, second)
+
+    assert refused is None
+    assert (await take(conn, both)).attempt_no == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rejecting
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_busy_lock_rejects_whoever_said_so_when_it_is_enqueued(conn: Any) -> None:
+    """K-26, T-01: the caller hears it now (409) and nothing was written."""
+    holder = await add(conn, locks=(REJECT,))
+    before = await everything(conn)
+
+    with pytest.raises(LockBusy, match=f"lock 't' is held by job {holder}") as refused:
+        await enqueue(conn, NewJob("k", locks=(REJECT,)))
+
+    assert (refused.value.key, refused.value.holder) == ("t", holder)
+    assert await everything(conn) == before
+
+
+async def test_the_lock_is_held_from_the_enqueue_to_the_end_of_the_job(conn: Any) -> None:
+    """E-47: also while it waits in the queue, over retries, crashes and engines."""
+    job_id = await add(conn, locks=(REJECT,), max_crashes=9, max_attempts=9)
+
+    async def busy() -> bool:
+        try:
+            async with conn.transaction(force_rollback=True):
+                await enqueue(conn, NewJob("k", locks=(REJECT,)))
+        except LockBusy:
+            return True
+        return False
+
+    assert await busy(), "pending"
+    claimed = await take(conn, job_id)
+    assert await busy(), "running"
+    await end(conn, claimed, Retry("busy", timedelta(0)))
+    assert await busy(), "between attempts"
+    claimed = await take(conn, job_id)
+    await finish(conn, claimed, released("shutdown"))
+    assert await busy(), "given back"
+    claimed = await replace(conn, await take(conn, job_id))
+    assert await busy(), "rescued"
+    await silence(conn, claimed)
+    await recover(conn, claimed.id, actor="ada")
+    assert await busy(), "recovered"
+    claimed = await take(conn, job_id)
+    await submit(conn, claimed)
+    assert await busy(), "submitted"
+    claimed = await poll(conn, job_id)
+    assert await busy(), "being polled"
+    await end(conn, claimed, Done())
+    assert not await busy(), "ended"
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_cancelled_job_frees_what_it_held_to_its_end(conn: Any, force: bool) -> None:
+    job_id = await add(conn, locks=(REJECT,))
+    if force:
+        await take(conn, job_id)
+
+    await cancel(conn, job_id, actor="ada", force=force)
+
+    assert (await enqueue(conn, NewJob("k", locks=(REJECT,)))).created
+
+
+async def test_a_lock_that_is_rejected_and_one_that_is_waited_for_are_the_same_lock(conn: Any) -> None:
+    waiter_first = await hold(conn, locks=(EXCLUSIVE,))
+    with pytest.raises(LockBusy):
+        await enqueue(conn, NewJob("k", locks=(REJECT,)))
+    await end(conn, waiter_first)
+
+    held_to_the_end = await add(conn, locks=(REJECT,))
+    waiting = await _waiting(conn, EXCLUSIVE)
+    await end(conn, await take(conn, held_to_the_end))
+
+    assert await state_of(conn, waiting) == "pending"
+
+
+async def test_permits_and_shared_locks_can_reject_too(conn: Any) -> None:
+    two = Lock("t", most=2, when_busy="reject")
+    first, second = await add(conn, locks=(two,)), await add(conn, locks=(two,))
+
+    with pytest.raises(LockBusy):
+        await enqueue(conn, NewJob("k", locks=(two,)))
+    with pytest.raises(LockBusy):
+        await enqueue(conn, NewJob("k", locks=(Lock("t", most=None, when_busy="reject"),)))
+
+    await cancel(conn, first, actor="ada")
+    third = await add(conn, locks=(two,))
+    assert sorted(await holders_of(conn, "t")) == [second, third]
+    assert await rows(conn, "SELECT permit FROM holdfast.lock_holders ORDER BY 1") == [(1,), (2,)]
+
+
+async def test_any_number_may_share_without_waiting(conn: Any) -> None:
+    shared = Lock("t", most=None, when_busy="reject")
+    jobs = [await add(conn, locks=(shared,)) for _ in range(4)]
+
+    assert await holders_of(conn, "t") == jobs
+
+
+async def test_two_rejecting_triggers_at_once_are_one_job_and_one_refusal(connect: Any) -> None:
+    """P5: the second waits for the first to commit, and then sees its lock."""
+    conn, first, second = await connect(), await connect(), await connect()
+
+    async with first.transaction():
+        made = await add(first, locks=(REJECT,))
+        enqueueing = asyncio.create_task(enqueue(second, NewJob("k", locks=(REJECT,))))
+        await waits(conn, second)
+
+    with pytest.raises(LockBusy, match=f"job {made}"):
+        await enqueueing
+    assert await holders_of(conn, "t") == [made]
+
+
+async def test_a_rejecting_trigger_that_is_rolled_back_leaves_the_lock_to_the_next(connect: Any) -> None:
+    conn, first, second = await connect(), await connect(), await connect()
+
+    async with first.transaction(force_rollback=True):
+        await add(first, locks=(REJECT,))
+        enqueueing = asyncio.create_task(enqueue(second, NewJob("k", locks=(REJECT,))))
+        await waits(conn, second)
+
+    made = await enqueueing
+    assert await holders_of(conn, "t") == [made.id]
+
+
+async def test_a_job_that_rejects_and_runs_again_by_hand_waits_from_then_on(conn: Any) -> None:
+    from holdfast.jobs.rerun import rerun
+
+    claimed = await hold(conn, locks=(REJECT,))
+    await end(conn, claimed, Fail("no"))
+    other = await add(conn, locks=(REJECT,))
+
+    await rerun(conn, claimed.id, actor="ada")
+
+    assert await _try(conn, claimed.id) is None
+    await cancel(conn, other, actor="ada")
+    assert (await take(conn, claimed.id)).attempt_no == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Holding without running
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_locks_are_kept_while_an_engine_works(conn: Any) -> None:
+    """E-50: the table is still being written."""
+    claimed = await hold(conn, locks=(EXCLUSIVE,))
+    await submit(conn, claimed)
+    waiting = await _waiting(conn, EXCLUSIVE)
+
+    looked = await poll(conn, claimed.id)
+    attempt = await value(conn, "SELECT attempt_id::text FROM holdfast.lock_holders")
+    await end(conn, looked, Submitted("query-1"))
+    still = await state_of(conn, waiting)
+    await end(conn, await poll(conn, claimed.id), Done())
+
+    assert attempt == looked.attempt_id, "the look holds it now"
+    assert (still, await state_of(conn, waiting)) == ("blocked", "pending")
+
+
+async def test_an_engine_that_lost_the_work_lets_go_of_the_locks(conn: Any) -> None:
+    claimed = await hold(conn, locks=(EXCLUSIVE,))
+    await submit(conn, claimed)
+
+    await end(conn, await poll(conn, claimed.id), Retry("unknown query"))
+
+    assert await holders_of(conn, "t") == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# By attempt and never by job
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lock_belongs_to_the_attempt_that_took_it(conn: Any) -> None:
+    """K-27."""
+    first = await hold(conn, locks=(EXCLUSIVE,), max_crashes=9)
+    second = await replace(conn, first)
+
+    assert await rows(conn, "SELECT job_id, attempt_id::text FROM holdfast.lock_holders") == [(first.id, second.attempt_id)]
+
+
+async def test_a_replaced_attempt_frees_nothing_even_if_its_unlock_ran_by_itself(conn: Any) -> None:
+    """E-49: the guard is in the statement, not only in the order of the steps before it."""
+    from holdfast.jobs import locks
+
+    first = await hold(conn, locks=(EXCLUSIVE,), max_crashes=9)
+    await replace(conn, first)
+    before = await everything(conn)
+
+    async with conn.transaction(), conn.cursor() as cursor:
+        await locks.give_back(cursor, first.id, first.attempt_id, ended=True, keep=False)
+
+    assert await everything(conn) == before
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Who leaves, wakes; and the sweep behind it
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_every_way_out_wakes_the_next(conn: Any) -> None:
+    for leave in (
+        lambda claimed: cancel(conn, claimed.id, actor="ada", force=True),
+        lambda claimed: lose(conn, claimed),
+        lambda claimed: finish(conn, claimed, released("shutdown")),
+    ):
+        holder = await hold(conn, locks=(EXCLUSIVE,))
+        waiting = await _waiting(conn, EXCLUSIVE)
+
+        await leave(holder)
+
+        assert await state_of(conn, waiting) == "pending"
+        await cancel(conn, waiting, actor="ada")
+        if await state_of(conn, holder.id) == "pending":
+            await cancel(conn, holder.id, actor="ada")
+
+
+async def test_the_sweep_finds_who_was_forgotten(conn: Any) -> None:
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    waiting = await _waiting(conn, EXCLUSIVE)
+    await conn.execute("DELETE FROM holdfast.lock_holders")
+
+    await wake_forgotten(conn)
+
+    assert await state_of(conn, waiting) == "pending"
+    assert await state_of(conn, holder.id) == "running"
+
+
+async def test_the_sweep_leaves_alone_who_waits_rightly(conn: Any) -> None:
+    await hold(conn, locks=(EXCLUSIVE,))
+    await _waiting(conn, EXCLUSIVE)
+    await hold(conn, locks=(Lock("p", most=2),)), await hold(conn, locks=(Lock("p", most=2),))
+    await _waiting(conn, Lock("p", most=2))
+    before = await everything(conn)
+
+    await wake_forgotten(conn)
+
+    assert await everything(conn) == before
+
+
+async def test_a_waiter_that_somebody_has_in_hand_is_left_to_the_sweep(connect: Any) -> None:
+    """The holder that leaves never waits for anybody."""
+    conn, other = await connect(), await connect()
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    waiting = await _waiting(conn, EXCLUSIVE)
+
+    async with other.transaction():
+        await other.execute("SELECT FROM holdfast.jobs WHERE id = %s FOR UPDATE", [waiting])
+        await end(conn, holder)
+    forgotten = await state_of(conn, waiting)
+    await wake_forgotten(conn)
+
+    assert (forgotten, await state_of(conn, waiting)) == ("blocked", "pending")
+
+
+async def test_a_paused_kind_does_not_hold_up_the_line(conn: Any) -> None:
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    paused, other = await _waiting(conn, EXCLUSIVE, kind="paused"), await _waiting(conn, EXCLUSIVE)
+    await pause(conn, "paused", actor="ada")
+
+    await end(conn, holder)
+
+    assert (await state_of(conn, paused), await state_of(conn, other)) == ("blocked", "pending")
+    await end(conn, await take(conn, other))
+    await resume(conn, "paused")
+    await wake_forgotten(conn)
+    assert await state_of(conn, paused) == "pending"
+
+
+async def test_who_decides_to_wait_is_seen_by_the_holder_that_leaves(connect: Any) -> None:
+    """The key's row is held by both, so neither can miss the other."""
+    conn, leaving, coming = await connect(), await connect(), await connect()
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    waiting = await add(conn, locks=(EXCLUSIVE,))
+    worker = await start_worker(conn)
+
+    async with leaving.transaction():
+        await finish(leaving, holder, COMPLETED)
+        claiming = asyncio.create_task(claim_by_id(coming, worker, waiting))
+        await waits(conn, coming)
+
+    claimed = await claiming
+    assert claimed is not None, "it saw the lock come free"
+    assert await holders_of(conn, "t") == [waiting]
+
+
+async def test_the_holder_that_leaves_sees_who_has_just_decided_to_wait(connect: Any) -> None:
+    conn, leaving, coming = await connect(), await connect(), await connect()
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    waiting = await add(conn, locks=(EXCLUSIVE,))
+    worker = await start_worker(conn)
+
+    async with coming.transaction():
+        assert await claim_by_id(coming, worker, waiting) is None
+        finishing = asyncio.create_task(finish(leaving, holder, COMPLETED))
+        await waits(conn, leaving)
+    await finishing
+
+    assert await state_of(conn, waiting) == "pending"
+
+
+async def test_a_rescue_of_a_holder_is_no_end_for_what_it_holds_to_the_end(conn: Any) -> None:
+    claimed = await hold(conn, locks=(Lock("w"), Lock("r", when_busy="reject")))
+    await silence(conn, claimed)
+
+    await rescue(conn)
+
+    assert (await holders_of(conn, "w"), await holders_of(conn, "r")) == ([], [claimed.id])
+    assert await column(conn, claimed.id, "ties") == 1

@@ -1,0 +1,122 @@
+"""The schema: forward, back, forward again; by hand from the printed SQL; and a clear word when it is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from factories import everything
+from holdfast.database import migrate
+from holdfast.errors import DatabaseProblem, NotMigrated
+
+CATALOG = {
+    "columns": """SELECT table_name, column_name, data_type, is_nullable, column_default, is_identity, identity_generation
+                  FROM information_schema.columns WHERE table_schema = 'holdfast' ORDER BY table_name, ordinal_position""",
+    "constraints": """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+                      WHERE connamespace = 'holdfast'::regnamespace ORDER BY 1, 2""",
+    "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'holdfast' ORDER BY 1",
+    "triggers": """SELECT tgname, pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+                   WHERE c.relnamespace = 'holdfast'::regnamespace AND NOT tgisinternal ORDER BY 1""",
+    "functions": """SELECT proname, pg_get_functiondef(oid) FROM pg_proc
+                    WHERE pronamespace = 'holdfast'::regnamespace ORDER BY 1""",
+    "sequences": """SELECT sequencename, data_type::text, start_value, increment_by, cache_size FROM pg_sequences
+                    WHERE schemaname = 'holdfast' ORDER BY 1""",
+    "options": """SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind = 'r'
+                  ORDER BY 1""",
+}
+
+
+def _catalog(url: str) -> dict[str, list[tuple[Any, ...]]]:
+    with psycopg.connect(url) as conn:
+        return {name: conn.execute(statement).fetchall() for name, statement in CATALOG.items()}
+
+
+def _tables(url: str) -> set[str]:
+    with psycopg.connect(url) as conn:
+        return {name for (name,) in conn.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'")}
+
+
+def test_forward_back_and_forward_again_comes_to_the_same(empty_database: str) -> None:
+    nothing = migrate.status(empty_database)
+    assert (nothing.current, nothing.is_current, nothing.pending) == (None, False, [nothing.wanted])
+
+    assert migrate.migrate(empty_database).is_current
+    first = _catalog(empty_database)
+
+    back = migrate.migrate(empty_database, "base")
+    assert (back.current, back.is_current) == (None, False)
+    assert _tables(empty_database) == {"alembic_version"}
+    assert _catalog(empty_database)["functions"] == []
+    assert _catalog(empty_database)["sequences"] == []
+
+    again = migrate.migrate(empty_database)
+    assert (again.current, again.pending) == (again.wanted, [])
+    assert _catalog(empty_database) == first
+
+
+def test_migrating_what_is_current_changes_nothing(empty_database: str) -> None:
+    migrate.migrate(empty_database)
+    before = _catalog(empty_database)
+
+    migrate.migrate(empty_database)
+
+    assert _catalog(empty_database) == before
+
+
+def test_the_printed_sql_makes_the_same_schema_by_hand(empty_database: str, fresh_database: str) -> None:
+    text = migrate.sql()
+    with psycopg.connect(empty_database, autocommit=True) as conn:
+        conn.execute(text)  # all of it at once, as psql does with a file
+
+    assert _catalog(empty_database) == _catalog(fresh_database)
+    assert migrate.status(empty_database).is_current
+
+
+def test_a_schema_that_is_missing_is_named_with_the_way_out(empty_database: str) -> None:
+    with pytest.raises(NotMigrated, match=r"the schema is missing, this code needs \w+; run `holdfast db migrate`"):
+        migrate.require_current(empty_database)
+
+
+def test_a_schema_of_another_time_is_named_with_the_way_out(fresh_database: str) -> None:
+    migrate.require_current(fresh_database)
+    with psycopg.connect(fresh_database, autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.alembic_version SET version_num = '0000'")
+
+    with pytest.raises(NotMigrated, match="the schema is at 0000, this code needs"):
+        migrate.require_current(fresh_database)
+
+
+def test_a_migration_does_not_queue_the_application_up_behind_a_busy_table(fresh_database: str) -> None:
+    """P26: it gives up by itself instead of waiting with everybody behind it."""
+    with psycopg.connect(fresh_database) as busy:
+        busy.execute("SELECT count(*) FROM holdfast.jobs")  # an open transaction that has looked at the table
+        seen: list[str] = []
+        original = migrate._config
+
+        def watched(connection: Any = None) -> Any:
+            if connection is not None:
+                seen.append(connection.exec_driver_sql("SHOW lock_timeout").scalar())
+                connection.exec_driver_sql("SET lock_timeout = '10ms'")
+                connection.commit()
+            return original(connection)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(migrate, "_config", watched)
+            with pytest.raises(Exception, match="lock timeout"):
+                migrate.migrate(fresh_database, "base")
+
+    assert seen == ["5s"]
+    assert migrate.status(fresh_database).is_current, "one transaction: nothing of it happened"
+
+
+def test_an_old_server_is_refused_with_the_version_that_is_needed(fresh_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "OLDEST_POSTGRES", 99)
+
+    with pytest.raises(DatabaseProblem, match="Postgres 99 or newer is needed; this is 1"):
+        migrate.status(fresh_database)
+
+
+async def test_a_migrated_database_is_empty(conn: Any) -> None:
+    assert not any((await everything(conn)).values())

@@ -1,0 +1,337 @@
+"""External engines: hand the work over, ask how it goes at persisted times, and never ask after the end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from factories import (
+    HOUR,
+    add,
+    clock,
+    column,
+    end,
+    everything,
+    hold,
+    job,
+    lose,
+    moves_of,
+    poll,
+    rows,
+    start_worker,
+    state_of,
+    submit,
+    take,
+    value,
+)
+from holdfast.jobs import effects
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.finish import finish
+from holdfast.jobs.model import Claim
+from holdfast.jobs.outcome import Done, Fail, Permanent, Retry, Submitted, decide, released_poll
+from holdfast.jobs.poll import claim_to_poll
+
+
+async def _submitted(conn: Any, handle: Any = "query-1", **fields: Any) -> Claim:
+    claim = await hold(conn, **fields)
+    await submit(conn, claim, handle)
+    return claim
+
+
+async def _all_due(conn: Any) -> None:
+    await conn.execute("UPDATE holdfast.jobs SET next_poll_at = clock_timestamp() WHERE next_poll_at IS NOT NULL")
+
+
+async def test_a_submitted_job_holds_no_worker_and_knows_when_to_look_first(conn: Any) -> None:
+    """K-36: two seconds after the submit, with number one."""
+    claim = await hold(conn)
+    before = await clock(conn)
+
+    await submit(conn, claim, {"query": "q1", "next_uri": "http://engine/1"})
+
+    after = await clock(conn)
+    found = await job(conn, claim.id)
+    assert (found.state, found.attempt_id, found.worker_id) == ("submitted", None, None)
+    assert (found.handle, found.poll_count) == ({"query": "q1", "next_uri": "http://engine/1"}, 1)
+    assert before + timedelta(seconds=2) <= found.next_poll_at <= after + timedelta(seconds=2)  # type: ignore[operator]
+    assert before <= await column(conn, claim.id, "submitted_at") <= after
+
+
+async def test_the_times_between_looks_follow_the_document_and_survive_any_crash(connect: Any) -> None:
+    """K-35, K-36, E-05: the whole of the backoff is on the row; every look here comes from another connection."""
+    conn = await connect()
+    claim = await _submitted(conn)
+    first_submit = await column(conn, claim.id, "submitted_at")
+    delays = []
+    for _ in range(12):
+        other = await connect()
+        looked = await poll(other, claim.id)
+        before = await clock(other)
+        await end(other, looked, Submitted("query-1"))
+        after, found = await clock(other), await job(other, claim.id)
+        await other.close()
+        seconds = round((found.next_poll_at - before).total_seconds())  # type: ignore[operator]
+        assert before + timedelta(seconds=seconds) <= found.next_poll_at <= after + timedelta(seconds=seconds)  # type: ignore[operator]
+        delays.append(seconds)
+
+    assert delays == [3, 5, 8, 13, 21, 34, 55, 89, 90, 90, 90, 90]
+    assert (await job(conn, claim.id)).poll_count == 13
+    assert await column(conn, claim.id, "submitted_at") == first_submit, "it was submitted once"
+
+
+async def test_what_the_engine_answers_is_kept_after_each_look(conn: Any) -> None:
+    """K-40."""
+    claim = await _submitted(conn, {"next_uri": "1"})
+
+    looked = await poll(conn, claim.id)
+    await end(conn, looked, Submitted({"next_uri": "2"}))
+
+    assert looked.handle == {"next_uri": "1"}
+    assert (await poll(conn, claim.id)).handle == {"next_uri": "2"}
+
+
+async def test_an_engine_may_say_when_to_look_again(conn: Any) -> None:
+    claim = await hold(conn)
+    before = await clock(conn)
+
+    await submit(conn, claim, "q", poll_after=HOUR)
+
+    assert (await job(conn, claim.id)).next_poll_at >= before + HOUR  # type: ignore[operator]
+
+
+async def test_a_look_is_a_claim_like_any_other(conn: Any) -> None:
+    """K-37, E-04: fenced, counted, and in nobody else's hands."""
+    claim = await _submitted(conn)
+    worker = await start_worker(conn)
+
+    looked = await poll(conn, claim.id, worker=worker)
+
+    found = await job(conn, claim.id)
+    assert looked.is_poll
+    assert (looked.attempt_no, looked.poll_count) == (2, 1)
+    assert (found.state, found.worker_id, found.attempt_id) == ("running", worker, looked.attempt_id)
+    assert looked.attempt_id != claim.attempt_id
+    assert looked.fence_token > claim.fence_token
+
+
+async def test_nobody_looks_before_the_time(conn: Any) -> None:
+    claim = await _submitted(conn)
+    before = await everything(conn)
+    worker = await start_worker(conn)
+
+    assert await claim_to_poll(conn, worker, kinds=["k"]) == []
+
+    await conn.execute("DELETE FROM holdfast.workers WHERE id = %s", [worker])
+    assert await everything(conn) == before
+    assert await state_of(conn, claim.id) == "submitted"
+
+
+async def test_looks_are_claimed_for_the_kinds_and_queues_of_the_worker_the_most_overdue_first(conn: Any) -> None:
+    jobs = [await _submitted(conn) for _ in range(3)]
+    await _submitted(conn, kind="other")
+    await _submitted(conn, queue="other")
+    await _all_due(conn)
+    await conn.execute("UPDATE holdfast.jobs SET next_poll_at = next_poll_at - interval '1 h' WHERE id = %s", [jobs[1].id])
+    worker = await start_worker(conn)
+
+    first = await claim_to_poll(conn, worker, kinds=["k"], limit=1)
+    rest = await claim_to_poll(conn, worker, kinds=["k"])
+
+    assert [c.id for c in first] == [jobs[1].id]
+    assert sorted(c.id for c in rest) == [jobs[0].id, jobs[2].id]
+
+
+async def test_fifty_looks_are_a_batch_when_nothing_is_said(conn: Any) -> None:
+    """K-37."""
+    await conn.execute(
+        """INSERT INTO holdfast.jobs (kind, state, handle, next_poll_at)
+           SELECT 'k', 'submitted', '1', clock_timestamp() FROM generate_series(1, 55)"""
+    )
+
+    claims = await claim_to_poll(conn, await start_worker(conn), kinds=["k"])
+
+    assert len(claims) == 50
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'running'") == 50
+
+
+async def test_two_pollers_never_ask_for_the_same_job(connect: Any) -> None:
+    conn, other = await connect(), await connect()
+    claim = await _submitted(conn)
+    await _all_due(conn)
+    worker = await start_worker(conn)
+
+    async with other.transaction():
+        looked = await claim_to_poll(other, worker, kinds=["k"])
+        meanwhile = await claim_to_poll(conn, worker, kinds=["k"])
+
+    assert [c.id for c in looked] == [claim.id]
+    assert meanwhile == []
+
+
+async def test_a_claim_to_run_never_takes_what_an_engine_has(conn: Any) -> None:
+    """X-06."""
+    from holdfast.jobs.claim import claim
+
+    await _submitted(conn)
+    await _all_due(conn)
+
+    assert await claim(conn, await start_worker(conn), kinds=["k"]) == []
+
+
+@pytest.mark.parametrize("error", [ConnectionError("reset"), TimeoutError("slow"), ValueError("not JSON")])
+async def test_a_transient_error_while_asking_leaves_the_job_as_it_is(conn: Any, error: Exception) -> None:
+    """K-38: also far beyond its error budget, for nothing is known about the work."""
+    claim = await _submitted(conn, {"next_uri": "1"}, max_attempts=1)
+    same = "SELECT state, handle, poll_count, errors, crashes, submitted_at, finished_at FROM holdfast.jobs WHERE id = %s"
+    before = await rows(conn, same, claim.id)
+
+    for _ in range(3):
+        await end(conn, await poll(conn, claim.id), error)
+
+    assert await rows(conn, same, claim.id) == before
+
+
+async def test_an_engine_that_says_no_for_good_fails_the_job(conn: Any) -> None:
+    claim = await _submitted(conn)
+
+    await end(conn, await poll(conn, claim.id), Permanent("query was killed"))
+
+    assert await state_of(conn, claim.id) == "failed"
+
+
+@pytest.mark.parametrize("ended_with", [Done("rows"), Fail("no")])
+async def test_nobody_looks_after_the_end(conn: Any, ended_with: object) -> None:
+    """K-39."""
+    claim = await _submitted(conn)
+    await end(conn, await poll(conn, claim.id), ended_with)
+    await _all_due(conn)
+
+    assert await claim_to_poll(conn, await start_worker(conn), kinds=["k"]) == []
+
+
+async def test_nobody_looks_after_a_cancel(conn: Any) -> None:
+    claim = await _submitted(conn)
+    await cancel(conn, claim.id, actor="ada")
+    await _all_due(conn)
+
+    assert await state_of(conn, claim.id) == "cancelled"
+    assert await claim_to_poll(conn, await start_worker(conn), kinds=["k"]) == []
+
+
+async def test_a_rescued_look_goes_back_to_the_engine_and_never_to_the_queue(conn: Any) -> None:
+    claim = await _submitted(conn, {"next_uri": "1"})
+    looked = await poll(conn, claim.id)
+
+    await lose(conn, looked)
+
+    found = await job(conn, claim.id)
+    assert (found.state, found.handle, found.poll_count, found.crashes) == ("submitted", {"next_uri": "1"}, 1, 1)
+    assert found.next_poll_at <= await clock(conn)  # type: ignore[operator]
+    assert [c.id for c in await claim_to_poll(conn, await start_worker(conn), kinds=["k"])] == [claim.id]
+
+
+async def test_a_look_that_is_given_back_on_shutdown_costs_nothing(conn: Any) -> None:
+    claim = await _submitted(conn)
+    looked = await poll(conn, claim.id)
+
+    await finish(conn, looked, released_poll(looked, "shutdown"))
+
+    found = await job(conn, claim.id)
+    assert (found.state, found.poll_count, found.errors, found.crashes) == ("submitted", 1, 0, 0)
+
+
+async def test_an_engine_that_lost_the_work_lets_it_be_submitted_again(conn: Any) -> None:
+    """A retry out of a look starts over: no handle, no count of looks."""
+    claim = await _submitted(conn)
+    looked = await poll(conn, claim.id)
+
+    await end(conn, looked, Retry("unknown query", timedelta(0)))
+
+    again = await take(conn, claim.id)
+    assert (again.handle, again.poll_count, again.errors) == (None, 0, 1)
+    assert not again.is_poll
+
+
+async def test_the_intent_is_on_record_before_the_submit(conn: Any) -> None:
+    """K-36, E-07: whatever happens between the two, the query can be found by its tag."""
+    claim = await hold(conn)
+    query = await effects.plan(conn, claim, "query", adoptable=True)
+    await lose(conn, claim)
+
+    again = await take(conn, claim.id)
+
+    assert [(left.tag, left.state, left.handle) for left in await effects.left_behind(conn, again)] == [
+        (query.tag, "planned", None)
+    ]
+
+
+async def test_what_was_submitted_for_keeps_is_kept_when_a_look_finds_it_done(conn: Any) -> None:
+    """The look is another attempt, but the work is the same: its table must not be cleaned away with its success."""
+    claim = await hold(conn)
+    table = await effects.plan(conn, claim, "table")
+    query = await effects.plan(conn, claim, "query", temporary=True)
+    await effects.confirm(conn, claim, table, "t1")
+    await submit(conn, claim)
+    await end(conn, await poll(conn, claim.id), Submitted("query-1"))
+
+    await end(conn, await poll(conn, claim.id), Done())
+
+    states = dict(await rows(conn, "SELECT id, state FROM holdfast.effects"))
+    assert states == {table.id: "kept", query.id: "unwanted"}
+
+
+async def test_a_look_may_confirm_what_the_submit_planned(conn: Any) -> None:
+    claim = await hold(conn)
+    table = await effects.plan(conn, claim, "table")
+    await submit(conn, claim)
+    looked = await poll(conn, claim.id)
+
+    assert (await effects.confirm(conn, looked, table, "t1")).state == "made"
+
+
+async def test_what_an_attempt_before_the_submit_left_behind_is_still_cleaned_away(conn: Any) -> None:
+    first = await hold(conn)
+    lost = await effects.plan(conn, first, "table", adoptable=True)
+    await lose(conn, first)
+    second = await take(conn, first.id)
+    made = await effects.plan(conn, second, "table", adoptable=True)
+    await submit(conn, second)
+
+    await end(conn, await poll(conn, first.id), Done())
+
+    assert dict(await rows(conn, "SELECT id, state FROM holdfast.effects")) == {lost.id: "unwanted", made.id: "kept"}
+
+
+async def test_the_history_shows_the_submit_and_every_look(conn: Any) -> None:
+    claim = await _submitted(conn)
+    await end(conn, await poll(conn, claim.id), Submitted("q"))
+    await end(conn, await poll(conn, claim.id), ConnectionError("reset"))
+    await end(conn, await poll(conn, claim.id), Done())
+
+    assert await moves_of(conn, claim.id) == ["submit", "submit", "release", "complete"]
+
+
+async def test_a_completed_job_still_knows_when_its_work_was_submitted(conn: Any) -> None:
+    """W-20."""
+    claim = await _submitted(conn)
+    submitted_at = await column(conn, claim.id, "submitted_at")
+
+    await end(conn, await poll(conn, claim.id), Done())
+
+    assert await column(conn, claim.id, "submitted_at") == submitted_at
+
+
+async def test_what_waits_is_not_what_an_engine_has(conn: Any) -> None:
+    await add(conn)
+    await _all_due(conn)
+
+    assert await claim_to_poll(conn, await start_worker(conn), kinds=["k"]) == []
+
+
+async def test_deciding_about_a_look_needs_only_its_claim(conn: Any) -> None:
+    claim = await _submitted(conn)
+    looked = await poll(conn, claim.id)
+
+    assert decide(looked, Submitted("h")).poll_count == 2

@@ -1,0 +1,193 @@
+"""Retention: what ended long ago goes with all that hangs on it, and nothing goes that somebody still needs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from factories import HOUR, add, end, everything, hold, rows, silence, start_worker, submit, take, value
+from holdfast.jobs import effects
+from holdfast.jobs.effects import clean
+from holdfast.jobs.model import Lock, NewJob
+from holdfast.jobs.outcome import Cancel, Done, Fail
+from holdfast.jobs.pipelines import Pipeline
+from holdfast.jobs.prune import prune
+
+
+async def _ended(conn: Any, ended_with: object = None, **fields: Any) -> int:
+    claim = await hold(conn, **fields)
+    await end(conn, claim, ended_with)
+    return claim.id
+
+
+async def _age(conn: Any) -> None:
+    """A day goes by."""
+    await conn.execute("UPDATE holdfast.jobs SET finished_at = finished_at - interval '1 day' WHERE finished_at IS NOT NULL")
+    await conn.execute("UPDATE holdfast.workers SET lease_until = lease_until - interval '1 day'")
+    await conn.execute("UPDATE holdfast.pipelines SET created_at = created_at - interval '1 day'")
+
+
+@pytest.mark.parametrize("ended_with", [None, Fail("no"), Cancel("no")])
+async def test_what_ended_long_ago_goes_with_its_history(conn: Any, ended_with: object) -> None:
+    await _ended(conn, ended_with)
+    await _age(conn)
+
+    assert await prune(conn, older_than=HOUR) == 1
+
+    assert await rows(conn, "SELECT FROM holdfast.jobs") == []
+    assert await rows(conn, "SELECT FROM holdfast.history") == []
+
+
+async def test_what_ended_lately_stays(conn: Any) -> None:
+    await _ended(conn)
+    before = await everything(conn)
+
+    assert await prune(conn, older_than=HOUR) == 0
+
+    assert await everything(conn) == before
+
+
+async def test_what_lives_stays_however_old_it_is(conn: Any) -> None:
+    await add(conn), await hold(conn), await submit(conn, await hold(conn)), await add(conn, after=(await add(conn),))
+    await conn.execute("UPDATE holdfast.jobs SET created_at = created_at - interval '10 years'")
+
+    assert await prune(conn, older_than=timedelta(0)) == 0
+
+
+async def test_the_history_of_those_who_stay_stays(conn: Any) -> None:
+    await _ended(conn)
+    await _age(conn)
+    young = await _ended(conn)
+
+    await prune(conn, older_than=HOUR)
+
+    assert await rows(conn, "SELECT job_id FROM holdfast.history") == [(young,)]
+
+
+async def test_the_current_job_of_a_slot_stays_so_that_its_result_can_be_found(conn: Any) -> None:
+    old = await _ended(conn, slot_key="s")
+    current = await _ended(conn, Done("the result"), slot_key="s")
+    await _age(conn)
+
+    assert await prune(conn, older_than=HOUR) == 1
+
+    assert await rows(conn, "SELECT id FROM holdfast.jobs") == [(current,)]
+    assert old != current
+
+
+async def test_a_job_with_effects_that_are_not_yet_gone_stays_until_they_are(conn: Any) -> None:
+    claim = await hold(conn)
+    await effects.plan(conn, claim, "query")
+    await end(conn, claim, Fail("no"))
+    await _age(conn)
+
+    assert await prune(conn, older_than=HOUR) == 0
+
+    async def gone(_: Any) -> bool:
+        return True
+
+    await clean(conn, {"query": gone})
+    assert await prune(conn, older_than=HOUR) == 1
+    assert await rows(conn, "SELECT FROM holdfast.effects") == []
+
+
+async def test_what_was_made_for_keeps_does_not_keep_its_job(conn: Any) -> None:
+    claim = await hold(conn)
+    await effects.plan(conn, claim, "table")
+    await end(conn, claim, Done())
+    await _age(conn)
+
+    assert await prune(conn, older_than=HOUR) == 1
+
+
+async def test_a_parent_stays_while_somebody_waits(conn: Any) -> None:
+    first, second = await hold(conn), await add(conn)
+    child = await add(conn, after=(first.id, second))
+    await end(conn, first)
+    await _age(conn)
+
+    assert await prune(conn, older_than=HOUR) == 0
+
+    await end(conn, await take(conn, second))
+    await end(conn, await take(conn, child))
+    await _age(conn)
+    assert await prune(conn, older_than=HOUR) == 3
+    assert await rows(conn, "SELECT FROM holdfast.dependencies") == []
+
+
+async def test_locks_that_nobody_wants_any_more_go_and_those_in_use_stay(conn: Any) -> None:
+    await _ended(conn, locks=(Lock("old"),))
+    await hold(conn, locks=(Lock("held"),))
+    await add(conn, locks=(Lock("wanted", when_busy="reject"),))
+    await _age(conn)
+
+    await prune(conn, older_than=HOUR)
+
+    assert await rows(conn, "SELECT key FROM holdfast.lock_keys ORDER BY key") == [("held",), ("wanted",)]
+    assert await value(conn, "SELECT count(*) FROM holdfast.lock_wants") == 2
+
+
+async def test_workers_that_went_long_ago_go_unless_a_job_still_names_them(conn: Any) -> None:
+    """A job held by an unknown worker could never be rescued."""
+    gone, holding, alive = await start_worker(conn), await hold(conn), await start_worker(conn)
+    await silence(conn, holding)
+    await conn.execute("UPDATE holdfast.workers SET lease_until = lease_until - interval '1 day' WHERE id <> %s", [alive])
+
+    await prune(conn, older_than=HOUR)
+
+    left = {worker for (worker,) in await rows(conn, "SELECT id::text FROM holdfast.workers")}
+    assert left == {holding.worker_id, alive}
+    assert gone not in left
+
+
+async def test_a_pipeline_goes_with_the_last_of_its_jobs(conn: Any) -> None:
+    pipeline = Pipeline("nightly")
+    first = pipeline.add(NewJob("k"))
+    pipeline.add(NewJob("k"), after=first)
+    made = await pipeline.enqueue(conn)
+    await end(conn, await take(conn, made[0].id))
+    await _age(conn)
+    await prune(conn, older_than=HOUR)
+    assert await value(conn, "SELECT count(*) FROM holdfast.pipelines") == 1
+
+    await end(conn, await take(conn, made[1].id))
+    await _age(conn)
+    await prune(conn, older_than=HOUR)
+
+    assert await rows(conn, "SELECT FROM holdfast.pipelines") == []
+
+
+async def test_pruning_goes_in_bites_over_everything_that_is_old(conn: Any) -> None:
+    for _ in range(7):
+        await _ended(conn)
+    await _age(conn)
+    await _ended(conn)
+
+    assert await prune(conn, older_than=HOUR, bite=2) == 7
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 1
+
+
+async def test_no_more_are_removed_than_was_allowed(conn: Any) -> None:
+    for _ in range(7):
+        await _ended(conn)
+    await _age(conn)
+
+    assert await prune(conn, older_than=HOUR, bite=5, most=3) == 3
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 4
+
+
+async def test_a_job_that_somebody_has_in_hand_is_left_for_the_next_time(connect: Any) -> None:
+    conn, other = await connect(), await connect()
+    held = await _ended(conn, Fail("no"))
+    await _ended(conn)
+    await _age(conn)
+
+    async with other.transaction():
+        await other.execute("SELECT FROM holdfast.jobs WHERE id = %s FOR UPDATE", [held])
+        assert await prune(conn, older_than=HOUR) == 1
+
+    assert await rows(conn, "SELECT DISTINCT job_id FROM holdfast.history") == [(held,)]

@@ -1,0 +1,258 @@
+"""The heartbeat: one row, one update, and an answer that saves an idle worker every other statement."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from factories import (
+    EXPIRED,
+    HOUR,
+    LEASE,
+    add,
+    clock,
+    end,
+    hold,
+    lose,
+    poll,
+    replace,
+    rows,
+    silence,
+    start_worker,
+    submit,
+    value,
+)
+from holdfast.jobs import effects
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.claim import claim_by_id
+from holdfast.jobs.model import Lock, WorkerId
+from holdfast.jobs.outcome import Fail
+from holdfast.jobs.renew import Beat, WorkerInfo, register, renew, resign
+from holdfast.jobs.rescue import rescue
+
+
+async def _beat(conn: Any, worker: WorkerId | None = None) -> Beat:
+    return await renew(conn, worker or await start_worker(conn), lease=LEASE, kinds=["k"])
+
+
+async def _lease(conn: Any, worker: str) -> Any:
+    return await value(conn, "SELECT lease_until FROM holdfast.workers WHERE id = %s", worker)
+
+
+async def test_a_beat_renews_the_lease_by_the_clock_of_the_database(conn: Any) -> None:
+    """K-20, K-21, K-22."""
+    worker = await start_worker(conn, lease=EXPIRED)
+    before = await clock(conn)
+
+    beat = await renew(conn, worker, lease=HOUR)
+
+    assert beat.known
+    assert before + HOUR <= await _lease(conn, worker) <= await clock(conn) + HOUR
+
+
+async def test_a_beat_counts_from_now_and_not_from_the_start_of_its_transaction(conn: Any) -> None:
+    """P7."""
+    worker = await start_worker(conn)
+    async with conn.transaction():
+        started = await value(conn, "SELECT now()")
+        await renew(conn, worker, lease=HOUR)
+
+    assert await _lease(conn, worker) > started + HOUR
+
+
+async def test_a_beat_costs_one_narrow_row_whatever_is_in_flight(conn: Any) -> None:
+    worker = await start_worker(conn)
+    claims = [await hold(conn, worker=worker) for _ in range(20)]
+    versions = "SELECT id, xmin::text FROM holdfast.jobs ORDER BY id"
+    before = await rows(conn, versions)
+
+    await renew(conn, worker, claims, lease=LEASE)
+
+    assert await rows(conn, versions) == before
+
+
+async def test_a_beat_renews_nobody_else(conn: Any) -> None:
+    other = await start_worker(conn)
+    before = await _lease(conn, other)
+
+    await _beat(conn)
+
+    assert await _lease(conn, other) == before
+
+
+async def test_a_worker_whose_row_is_gone_is_told_to_start_anew(conn: Any) -> None:
+    beat = await renew(conn, WorkerId(str(uuid4())), lease=LEASE)
+
+    assert not beat.known
+    assert await rows(conn, "SELECT FROM holdfast.workers") == []
+
+
+async def test_a_beat_names_what_was_lost_and_what_should_stop(conn: Any) -> None:
+    """K-16."""
+    worker = await start_worker(conn)
+    lost = await hold(conn, worker=worker)
+    await lose(conn, lost)
+    healthy, asked = await hold(conn, worker=worker), await hold(conn, worker=worker)
+    await cancel(conn, asked.id, actor="ada")
+
+    beat = await renew(conn, worker, [healthy, lost, asked], lease=LEASE)
+
+    assert (beat.lost, beat.cancelled) == ([lost.attempt_id], [asked.attempt_id])
+
+
+async def test_a_successor_that_is_asked_to_stop_is_not_the_lost_one(conn: Any) -> None:
+    first = await hold(conn)
+    second = await replace(conn, first)
+    await cancel(conn, second.id, actor="ada")
+
+    beat = await renew(conn, first.worker_id, [first], lease=LEASE)
+
+    assert (beat.lost, beat.cancelled) == ([first.attempt_id], [])
+
+
+async def test_with_nothing_to_do_a_beat_says_so(conn: Any) -> None:
+    await end(conn, await hold(conn))
+    await end(conn, await hold(conn), Fail("no"))
+
+    beat = await _beat(conn)
+
+    told = asdict(beat)
+    assert told.pop("known") is True
+    assert not any(told.values())
+
+
+async def _pending(conn: Any) -> None:
+    await add(conn)
+
+
+async def _due_poll(conn: Any) -> None:
+    await submit(conn, await hold(conn), poll_after=EXPIRED)
+
+
+async def _silent_holder(conn: Any) -> None:
+    await silence(conn, await hold(conn))
+
+
+async def _overdue_attempt(conn: Any) -> None:
+    claim = await hold(conn, max_runtime=HOUR)
+    await conn.execute("UPDATE holdfast.jobs SET deadline_at = clock_timestamp() - interval '1 min' WHERE id = %s", [claim.id])
+
+
+async def _unwanted_effect(conn: Any) -> None:
+    claim = await hold(conn)
+    await effects.plan(conn, claim, "query")
+    await end(conn, claim, Fail("no"))
+
+
+async def _waits_for_a_lock(conn: Any) -> None:
+    await hold(conn, locks=(Lock("t"),))
+    assert await claim_by_id(conn, await start_worker(conn), await add(conn, locks=(Lock("t"),))) is None
+
+
+async def _waits_for_a_slot(conn: Any) -> None:
+    await hold(conn, slot_key="s")
+    assert await claim_by_id(conn, await start_worker(conn), await add(conn, slot_key="s")) is None
+
+
+@pytest.mark.parametrize(
+    ("arrange", "flag"),
+    [
+        (_pending, "can_claim"),
+        (_due_poll, "can_poll"),
+        (_silent_holder, "can_rescue"),
+        (_overdue_attempt, "can_rescue"),
+        (_unwanted_effect, "can_clean"),
+        (_waits_for_a_lock, "can_wake"),
+        (_waits_for_a_slot, "can_wake"),
+    ],
+)
+async def test_a_beat_says_what_there_is_to_do(conn: Any, arrange: Any, flag: str) -> None:
+    """K-58: an idle worker needs no other statement."""
+    await arrange(conn)
+
+    beat = await _beat(conn)
+
+    flags = {name for name in ("can_claim", "can_poll", "can_rescue", "can_clean", "can_wake") if getattr(beat, name)}
+    assert flags == {flag}
+
+
+async def test_a_claim_whose_answer_never_arrived_is_found_by_the_worker_in_whose_name_it_stands(conn: Any) -> None:
+    """E-04: once it has been unknown for longer than an answer can take."""
+    worker = await start_worker(conn)
+    known, lost, fresh = [await hold(conn, worker=worker) for _ in range(3)]
+    await hold(conn)
+    await conn.execute(
+        "UPDATE holdfast.jobs SET claimed_at = claimed_at - %s WHERE id = ANY (%s)", [2 * LEASE, [known.id, lost.id]]
+    )
+
+    beat = await renew(conn, worker, [known], lease=LEASE)
+
+    assert beat.strays == [lost.id]
+    assert fresh.id not in beat.strays
+
+
+async def test_work_of_other_kinds_and_queues_is_not_announced(conn: Any) -> None:
+    await add(conn, "other")
+    await add(conn, queue="other")
+
+    assert not (await _beat(conn)).can_claim
+
+
+async def test_a_beat_knows_when_the_next_delayed_job_and_the_next_look_are_due(conn: Any) -> None:
+    await add(conn, run_after=HOUR)
+    await add(conn, run_after=2 * HOUR)
+    await submit(conn, await hold(conn), poll_after=3 * HOUR)
+
+    beat = await _beat(conn)
+
+    assert HOUR - timedelta(minutes=1) < beat.next_due <= HOUR  # type: ignore[operator]
+    assert 3 * HOUR - timedelta(minutes=1) < beat.next_poll <= 3 * HOUR  # type: ignore[operator]
+    assert not beat.can_claim
+    assert not beat.can_poll
+
+
+async def test_a_worker_that_resigns_leaves_its_jobs_to_the_others_at_once(conn: Any) -> None:
+    claim = await hold(conn)
+
+    await resign(conn, claim.worker_id)
+
+    assert await rescue(conn) == [claim.id]
+
+
+async def test_registering_again_revives_a_worker(conn: Any) -> None:
+    info = WorkerInfo(WorkerId(str(uuid4())), "pod-1", "host", 12, "1.0", "abc")
+    await register(conn, info, lease=EXPIRED)
+    await resign(conn, info.id)
+
+    await register(conn, info, lease=HOUR)
+
+    ((name, host, pid, version, sha, stopped),) = await rows(
+        conn, "SELECT name, host, pid, version, git_sha, stopped_at FROM holdfast.workers"
+    )
+    assert (name, host, pid, version, sha, stopped) == ("pod-1", "host", 12, "1.0", "abc", None)
+    assert await _lease(conn, info.id) > await clock(conn)
+
+
+async def test_two_starts_of_one_pod_are_two_workers(conn: Any) -> None:
+    """K-10: the name is for people, the incarnation is the identity."""
+    first, second = await start_worker(conn, "pod-1"), await start_worker(conn, "pod-1")
+    claim = await hold(conn, worker=first)
+    await silence(conn, claim)
+
+    await renew(conn, second, lease=LEASE)
+
+    assert await rescue(conn) == [claim.id], "the new pod-1 does not keep the jobs of the old one alive"
+
+
+async def test_a_poll_in_flight_is_held_like_any_other_attempt(conn: Any) -> None:
+    claim = await hold(conn)
+    await submit(conn, claim)
+    looked = await poll(conn, claim.id)
+
+    assert (await renew(conn, looked.worker_id, [looked], lease=LEASE)).lost == []
+    await lose(conn, looked)
+    assert (await renew(conn, looked.worker_id, [looked], lease=LEASE)).lost == [looked.attempt_id]

@@ -1,0 +1,412 @@
+"""Slots: at most one current job, a running one is never demoted, and no trigger is ever lost.
+
+K-28 to K-32, with E-30, E-31 and E-40 mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from factories import (
+    HOUR,
+    add,
+    column,
+    end,
+    everything,
+    hold,
+    job,
+    make_due,
+    poll,
+    replace,
+    rows,
+    start_worker,
+    state_of,
+    submit,
+    take,
+    value,
+    waits,
+)
+from holdfast.errors import Refused
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.claim import claim, claim_by_id
+from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.finish import finish
+from holdfast.jobs.model import Lock, NewJob
+from holdfast.jobs.outcome import COMPLETED, Done, Fail, Retry, Snooze, Submitted
+from holdfast.jobs.promote import wake_forgotten
+from holdfast.jobs.rerun import rerun
+
+
+async def _trigger(conn: Any, **fields: Any) -> Any:
+    return await enqueue(conn, NewJob("k", slot_key="s", **fields))
+
+
+async def _try(conn: Any, job_id: int) -> Any:
+    return await claim_by_id(conn, await start_worker(conn), job_id)  # type: ignore[arg-type]
+
+
+async def _current(conn: Any) -> list[int]:
+    return [i for (i,) in await rows(conn, "SELECT id FROM holdfast.jobs WHERE slot_key = 's' AND is_current")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Current
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_makes_the_job_current_and_nothing_else_does(conn: Any) -> None:
+    """K-32."""
+    made = await _trigger(conn)
+    before = (await job(conn, made.id)).is_current
+
+    await take(conn, made.id)
+
+    assert (before, (await job(conn, made.id)).is_current) == (False, True)
+
+
+async def test_the_current_job_stays_current_when_it_has_ended_so_that_its_result_can_be_found(conn: Any) -> None:
+    """K-28."""
+    claimed = await hold(conn, slot_key="s")
+    await end(conn, claimed, Done("the result of the slot"))
+
+    assert await _current(conn) == [claimed.id]
+
+
+async def test_the_next_claim_unsets_the_previous_one_in_the_same_transaction(conn: Any) -> None:
+    """K-29."""
+    first = await hold(conn, slot_key="s")
+    await end(conn, first)
+
+    second = await hold(conn, slot_key="s")
+
+    assert await _current(conn) == [second.id]
+    same = "SELECT count(DISTINCT xmin::text) FROM holdfast.jobs WHERE id IN (%s, %s)"
+    assert await value(conn, same, first.id, second.id) == 1
+
+
+async def test_a_job_without_a_slot_is_never_current(conn: Any) -> None:
+    assert not (await job(conn, (await hold(conn)).id)).is_current
+    assert not (await job(conn, (await hold(conn, locks=(Lock("t"),))).id)).is_current
+
+
+async def test_slots_do_not_get_into_each_others_way(conn: Any) -> None:
+    """E-31: the key is one computed text, so no part of it can be a null that compares with nothing."""
+    await hold(conn, slot_key="recalc|module=3|year=-")
+    other = await hold(conn, slot_key="recalc|module=-|year=3")
+
+    assert (await job(conn, other.id)).is_current
+
+
+async def test_an_empty_part_of_the_key_still_makes_the_slot_exclusive(conn: Any) -> None:
+    """K-30: a job for the whole year has no module, and there is still only one of it."""
+    whole_year = "recalc|module=-|year=2024"
+    first = await hold(conn, slot_key=whole_year)
+    second = await add(conn, slot_key=whole_year)
+
+    assert await _try(conn, second) is None
+    assert (await job(conn, first.id)).is_current
+
+
+async def test_the_database_itself_allows_one_current_job_per_slot(conn: Any) -> None:
+    """K-28, K-31: the second wall, whatever the code does."""
+    await hold(conn, slot_key="s")
+
+    with pytest.raises(psycopg.errors.UniqueViolation, match="one_current_per_slot"):
+        await conn.execute("INSERT INTO holdfast.jobs (kind, slot_key, is_current) VALUES ('k', 's', true)")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A refused claim changes nothing
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ended_with", [None, Fail("no")])
+async def test_a_claim_of_an_ended_job_does_not_demote_the_current_one(conn: Any, ended_with: object) -> None:
+    """E-30: the document's claim committed its first step even when the second matched nothing."""
+    old = await hold(conn, slot_key="s")
+    await end(conn, old, ended_with)
+    current = await hold(conn, slot_key="s")
+    before = await everything(conn)
+
+    assert await claim_by_id(conn, current.worker_id, old.id) is None
+
+    assert await everything(conn) == before
+
+
+async def test_a_running_holder_is_never_demoted(conn: Any) -> None:
+    """E-30: two jobs of a slot that arrive one after the other do not both run."""
+    running = await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+
+    assert await _try(conn, follow_up.id) is None
+
+    assert await _current(conn) == [running.id]
+    found = await job(conn, follow_up.id)
+    assert (found.state, found.waiting_for, found.attempt_no, found.is_current) == ("blocked", "slot", 0, False)
+
+
+@pytest.mark.parametrize("ended_with", [Retry("busy"), Snooze(HOUR), ValueError("odd")])
+async def test_a_holder_that_waits_for_its_next_attempt_is_still_the_holder(conn: Any, ended_with: object) -> None:
+    holder = await hold(conn, slot_key="s")
+    await end(conn, holder, ended_with)
+    follow_up = await _trigger(conn)
+
+    assert follow_up.created
+    assert await _try(conn, follow_up.id) is None
+    await make_due(conn, holder.id)
+    assert (await take(conn, holder.id)).attempt_no == 2
+
+
+async def test_a_holder_whose_work_an_engine_has_is_still_the_holder(conn: Any) -> None:
+    holder = await hold(conn, slot_key="s")
+    await submit(conn, holder)
+    follow_up = await _trigger(conn)
+
+    assert await _try(conn, follow_up.id) is None
+
+    await end(conn, await poll(conn, holder.id), Submitted("q"))
+    assert await state_of(conn, follow_up.id) == "blocked"
+    await end(conn, await poll(conn, holder.id), Done())
+    assert await state_of(conn, follow_up.id) == "pending"
+
+
+async def test_a_replaced_holder_is_still_the_holder(conn: Any) -> None:
+    holder = await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+    assert await _try(conn, follow_up.id) is None
+
+    successor = await replace(conn, holder)
+    await end(conn, successor)
+
+    assert await state_of(conn, follow_up.id) == "pending"
+
+
+async def test_the_batch_claim_treats_slots_alike(conn: Any) -> None:
+    running = await hold(conn, slot_key="s")
+    await _trigger(conn)
+    other = await add(conn, slot_key="other")
+
+    claims = await claim(conn, await start_worker(conn), kinds=["k"])
+
+    assert [c.id for c in claims] == [other]
+    assert await _current(conn) == [running.id]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# No trigger is lost
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_triggers_before_the_run_are_one_job(conn: Any) -> None:
+    first = await _trigger(conn)
+
+    assert await _trigger(conn) == (first.id, False)
+
+
+async def test_any_number_of_triggers_during_a_run_give_exactly_one_follow_up(conn: Any) -> None:
+    """E-40."""
+    running = await hold(conn, slot_key="s")
+
+    triggers = [await _trigger(conn) for _ in range(5)]
+
+    assert len({trigger.id for trigger in triggers}) == 1
+    assert [trigger.created for trigger in triggers] == [True, False, False, False, False]
+    assert triggers[0].id != running.id
+    await end(conn, running)
+    await end(conn, await take(conn, triggers[0].id))
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'completed'") == 2
+
+
+@pytest.mark.parametrize("ended_with", [None, Fail("no")])
+async def test_the_follow_up_runs_however_the_holder_ended(conn: Any, ended_with: object) -> None:
+    running = await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+    assert await _try(conn, follow_up.id) is None
+
+    await end(conn, running, ended_with)
+
+    assert await state_of(conn, follow_up.id) == "pending"
+    assert (await take(conn, follow_up.id)).attempt_no == 1
+
+
+async def test_the_follow_up_runs_when_the_holder_was_cancelled(conn: Any) -> None:
+    running = await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+    assert await _try(conn, follow_up.id) is None
+
+    await cancel(conn, running.id, actor="ada", force=True)
+
+    assert await state_of(conn, follow_up.id) == "pending"
+
+
+async def test_a_trigger_that_merges_into_a_waiting_job_is_seen_by_its_run(connect: Any) -> None:
+    """E-40, stepped: while the trigger's transaction is open the job cannot start, and so not read without its data."""
+    conn, trigger = await connect(), await connect()
+    waiting = await _trigger(conn)
+    worker = await start_worker(conn)
+
+    async with trigger.transaction():
+        await trigger.execute("INSERT INTO holdfast.controls (kind, reason) VALUES ('data', 'of the trigger')")
+        assert await _trigger(trigger) == (waiting.id, False)
+        by_id, in_batch = await claim_by_id(conn, worker, waiting.id), await claim(conn, worker, kinds=["k"])
+    started = await claim_by_id(conn, worker, waiting.id)
+
+    assert (by_id, in_batch) == (None, [])
+    assert started is not None
+    assert await value(conn, "SELECT reason FROM holdfast.controls WHERE kind = 'data'") == "of the trigger"
+
+
+async def test_a_trigger_that_comes_while_the_job_is_just_starting_gets_a_follow_up(connect: Any) -> None:
+    """The other order: it waits for the claim, sees that the job runs, and makes a new one."""
+    conn, starter, trigger = await connect(), await connect(), await connect()
+    waiting = await _trigger(conn)
+    worker = await start_worker(conn)
+
+    async with starter.transaction():
+        assert await claim_by_id(starter, worker, waiting.id) is not None
+        triggering = asyncio.create_task(_trigger(trigger))
+        await waits(conn, trigger)
+
+    made = await triggering
+    assert made.created
+    assert made.id != waiting.id
+
+
+async def test_a_unique_job_merges_with_the_same_promise(connect: Any) -> None:
+    conn, trigger = await connect(), await connect()
+    waiting = await add(conn, unique_key="u")
+    worker = await start_worker(conn)
+
+    async with trigger.transaction():
+        assert await enqueue(trigger, NewJob("k", unique_key="u")) == (waiting, False)
+        assert await claim_by_id(conn, worker, waiting) is None
+
+    assert await claim_by_id(conn, worker, waiting) is not None
+
+
+async def test_two_triggers_at_once_are_one_job(connect: Any) -> None:
+    conn, first, second = await connect(), await connect(), await connect()
+
+    async with first.transaction():
+        made = await _trigger(first)
+        triggering = asyncio.create_task(_trigger(second))
+        await waits(conn, second)
+
+    assert await triggering == (made.id, False)
+
+
+async def test_the_holder_that_ends_sees_who_has_just_decided_to_wait(connect: Any) -> None:
+    conn, ending, coming = await connect(), await connect(), await connect()
+    holder = await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+    worker = await start_worker(conn)
+
+    async with coming.transaction():
+        assert await claim_by_id(coming, worker, follow_up.id) is None
+        finishing = asyncio.create_task(finish(ending, holder, COMPLETED))
+        await waits(conn, ending)
+    await finishing
+
+    assert await state_of(conn, follow_up.id) == "pending"
+
+
+async def test_who_comes_while_the_holder_is_just_ending_takes_over(connect: Any) -> None:
+    conn, ending, coming = await connect(), await connect(), await connect()
+    holder = await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+    worker = await start_worker(conn)
+
+    async with ending.transaction():
+        await finish(ending, holder, COMPLETED)
+        claiming = asyncio.create_task(claim_by_id(coming, worker, follow_up.id))
+        await waits(conn, coming)
+
+    assert await claiming is not None
+    assert await _current(conn) == [follow_up.id]
+
+
+async def test_a_follow_up_that_somebody_has_in_hand_is_left_to_the_sweep(connect: Any) -> None:
+    conn, trigger = await connect(), await connect()
+    holder = await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+    assert await _try(conn, follow_up.id) is None
+
+    async with trigger.transaction():
+        assert await _trigger(trigger) == (follow_up.id, False)
+        await end(conn, holder)
+    forgotten = await state_of(conn, follow_up.id)
+    await wake_forgotten(conn)
+
+    assert (forgotten, await state_of(conn, follow_up.id)) == ("blocked", "pending")
+
+
+async def test_the_sweep_leaves_alone_who_waits_rightly(conn: Any) -> None:
+    await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+    assert await _try(conn, follow_up.id) is None
+    before = await everything(conn)
+
+    await wake_forgotten(conn)
+
+    assert await everything(conn) == before
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# With other things
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_that_gets_its_slot_but_not_its_lock_demotes_nobody(conn: Any) -> None:
+    ended = await hold(conn, slot_key="s")
+    await end(conn, ended)
+    holder = await hold(conn, locks=(Lock("t"),))
+    both = await add(conn, slot_key="s", locks=(Lock("t"),))
+
+    assert await _try(conn, both) is None
+
+    assert await _current(conn) == [ended.id]
+    await end(conn, holder)
+    await take(conn, both)
+    assert await _current(conn) == [both]
+
+
+async def test_an_ended_holder_that_runs_again_is_one_more_job_of_the_slot(conn: Any) -> None:
+    first = await hold(conn, slot_key="s")
+    await end(conn, first, Fail("no"))
+    second = await hold(conn, slot_key="s")
+
+    await rerun(conn, first.id, actor="ada")
+
+    assert await _try(conn, first.id) is None, "the current one runs"
+    await end(conn, second)
+    await take(conn, first.id)
+    assert await _current(conn) == [first.id]
+
+
+async def test_an_ended_holder_cannot_wait_again_beside_a_follow_up(conn: Any) -> None:
+    first = await hold(conn, slot_key="s")
+    await end(conn, first, Fail("no"))
+    second = await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+    before = await everything(conn)
+
+    with pytest.raises(Refused, match="another job waits under its unique key or slot"):
+        await rerun(conn, first.id, actor="ada")
+
+    assert await everything(conn) == before
+    await cancel(conn, follow_up.id, actor="ada")
+    await end(conn, second)
+
+
+async def test_a_delayed_follow_up_is_still_a_follow_up(conn: Any) -> None:
+    running = await hold(conn, slot_key="s")
+    delayed = await _trigger(conn, run_after=HOUR)
+
+    assert await _trigger(conn) == (delayed.id, False)
+
+    await end(conn, running)
+    assert await column(conn, delayed.id, "run_after") is not None

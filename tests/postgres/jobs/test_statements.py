@@ -1,0 +1,344 @@
+"""Every statement of the kernel against the migrated schema: it can be prepared, it asks the right clock, and the plans of
+those that matter do not depend on fresh statistics."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+from collections.abc import AsyncIterator, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import AsyncClientCursor
+
+import holdfast.jobs
+from factories import HOUR, new_database, value
+from holdfast.jobs import claim, enqueue, finish, pipelines, poll, progress, promote, read, renew, rescue
+from holdfast.jobs.enqueue import enqueue_many_sync
+from holdfast.jobs.model import NewJob
+from holdfast.jobs.states import State
+
+MODULES = [import_module(f"holdfast.jobs.{found.name}") for found in pkgutil.iter_modules(holdfast.jobs.__path__)]
+VERB = re.compile(r"^\s*(SELECT|INSERT|UPDATE|DELETE|WITH|COPY)\b")
+
+
+def _statements() -> dict[str, str]:
+    """Every constant in capitals that begins like a statement, by its module and name."""
+    found = {}
+    for module in MODULES:
+        for name, constant in vars(module).items():
+            if name.isupper() and isinstance(constant, str) and VERB.match(constant):
+                found[f"{module.__name__.rsplit('.', 1)[1]}.{name}"] = constant
+    return found
+
+
+STATEMENTS = _statements()
+# A COPY cannot be prepared, a listing is put together from its filters, and what a rescue notes is a part of the three
+# rescues: all of them are run by their own tests.
+PREPARED = {
+    name: text
+    for name, text in STATEMENTS.items()
+    if name not in ("enqueue.COPY_JOBS", "read.LIST_JOBS", "rescue.NOTE_CRASHED")
+}
+# What arrives as a timedelta has a type of its own; all else is text of which Postgres makes what it needs.
+INTERVALS = {"older_than", "grace", "lease", "delay", "max_runtime"}
+
+
+def _prepare(name: str, statement: str) -> str:
+    """PREPARE, with psycopg's %(name)s as Postgres's $n."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
+    text = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", statement).replace("%%", "%")
+    types = ", ".join("interval" if parameter in INTERVALS else "unknown" for parameter in names)
+    return f"PREPARE {name} {f'({types})' if types else ''} AS {text}"
+
+
+def test_the_statements_were_found() -> None:
+    """Should somebody rename them all, the tests below must not pass because there is nothing to test."""
+    known = {"claim.CLAIM", "finish.COMPLETE_PLAIN", "finish.FINISH", "renew.BEAT", "rescue.RESCUE", "locks.HOLD_KEYS"}
+    assert known < set(STATEMENTS)
+    assert len(STATEMENTS) > 70
+
+
+async def _refused(conn: Any, statements: dict[str, str]) -> dict[str, str]:
+    """Those that Postgres cannot prepare, and why."""
+    refused = {}
+    for name, statement in statements.items():
+        try:
+            async with conn.transaction():
+                await conn.execute(_prepare("tried", statement))
+                await conn.execute("DEALLOCATE tried")
+        except psycopg.Error as error:
+            refused[name] = str(error)
+    return refused
+
+
+async def test_every_statement_can_be_prepared_against_the_schema(conn: Any) -> None:
+    assert await _refused(conn, PREPARED) == {}
+
+
+async def test_every_listing_can_be_prepared(conn: Any) -> None:
+    filters = {name: text for name, text in read.FILTERS.items() if name != "state"}
+    wheres = {"none": "true", "all but the state": " AND ".join(filters.values()), **read.STATE_FILTERS, **filters}
+
+    assert await _refused(conn, {name: read.LIST_JOBS.format(filters=where) for name, where in wheres.items()}) == {}
+
+
+async def test_a_statement_that_cannot_be_prepared_would_be_found(conn: Any) -> None:
+    assert set(await _refused(conn, {"typo": "SELECT idd FROM holdfast.jobs WHERE id = %(id)s"})) == {"typo"}
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_statement_asks_for_the_time_at_which_its_transaction_began(name: str) -> None:
+    """P7: a lease that is renewed from back then, or a job that is due by then, would be wrong."""
+    assert not re.search(
+        r"\bnow\(\)|\bcurrent_timestamp\b|\blocaltimestamp\b|\btransaction_timestamp\b", STATEMENTS[name], re.I
+    )
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_statement_takes_rows_by_a_sub_select_with_a_limit(name: str) -> None:
+    """P1: `id IN (SELECT … LIMIT …)` may be run again for each row, and then takes too many."""
+    assert not re.search(r"\bIN\s*\(\s*SELECT[^()]*\bLIMIT\b", STATEMENTS[name], re.I | re.S)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_whoever_picks_rows_to_take_them_does_it_once(name: str) -> None:
+    """P2: a pick with a lock stands in a MATERIALIZED part of its own."""
+    text = STATEMENTS[name]
+    if "SKIP LOCKED" in text and re.search(r"\b(UPDATE|DELETE FROM) holdfast\.", text):
+        assert "AS MATERIALIZED" in text
+
+
+def _holes(tree: ast.AST) -> list[str]:
+    """What is filled into texts that look like SQL."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            whole = "".join(part.value for part in node.values if isinstance(part, ast.Constant))
+            if re.search(r"\b(SELECT|INSERT INTO|UPDATE holdfast|DELETE FROM)\b", whole):
+                found += [ast.unparse(part.value) for part in node.values if isinstance(part, ast.FormattedValue)]
+    return found
+
+
+def test_statements_are_put_together_from_our_own_constants_only() -> None:
+    """What a caller says travels as a parameter, never in the text."""
+    foreign = {}
+    for module in MODULES:
+        path = Path(str(module.__file__))
+        holes = [hole for hole in _holes(ast.parse(path.read_text())) if not hole.isupper()]
+        if holes:
+            foreign[path.name] = sorted(set(holes))
+
+    # rescue: the way to find the silent ones, a constant beside it. read: the states, one by one.
+    assert foreign.pop("rescue.py", ["silent"]) == ["silent"]
+    assert foreign.pop("read.py", ["state"]) == ["STATE_FILTERS[state]", "state"]
+    assert foreign == {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def crowded_database(server: str, template: str) -> Iterator[str]:
+    """20,000 jobs that wait, and statistics that have never seen one run."""
+    with new_database(server, f"TEMPLATE {template}") as url:
+        with psycopg.connect(url, autocommit=True) as conn:
+            conn.execute("ALTER TABLE holdfast.jobs SET (autovacuum_enabled = false)")
+            enqueue_many_sync(conn, [NewJob(f"kind-{number % 5}", queue=f"queue-{number % 2}") for number in range(20_000)])
+            conn.execute("VACUUM ANALYZE holdfast.jobs")
+        yield url
+
+
+@pytest.fixture
+async def crowd(crowded_database: str) -> AsyncIterator[Any]:
+    """A connection to it; nothing that is done there is kept."""
+    async with await psycopg.AsyncConnection.connect(crowded_database) as conn:
+        yield conn
+        await conn.rollback()
+
+
+async def _plan(conn: Any, statement: str, parameters: dict[str, Any]) -> str:
+    """The plan for these very parameters."""
+    cursor = AsyncClientCursor(conn)
+    await cursor.execute("EXPLAIN (COSTS OFF) " + statement, parameters)
+    return "\n".join(line for (line,) in await cursor.fetchall())
+
+
+async def _generic_plan(conn: Any, statement: str, parameters: dict[str, Any]) -> str:
+    """The plan that a statement which is prepared once and run for ever comes to."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
+    await conn.execute("SET plan_cache_mode = force_generic_plan")
+    await conn.execute(_prepare("generic", statement))
+    cursor = AsyncClientCursor(conn)
+    given = ", ".join(f"%({name})s" for name in names)
+    await cursor.execute(f"EXPLAIN (COSTS OFF) EXECUTE generic ({given})", parameters)
+    found = "\n".join(line for (line,) in await cursor.fetchall())
+    await conn.execute("DEALLOCATE generic; RESET plan_cache_mode")
+    return found
+
+
+both_plans = pytest.mark.parametrize("plan", [_plan, _generic_plan], ids=["planned for these values", "planned once"])
+WORKER, ATTEMPT = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+
+
+@both_plans
+async def test_a_claim_walks_over_its_index_and_nothing_else(crowd: Any, plan: Any) -> None:
+    """K-57."""
+    parameters = {"worker_id": WORKER, "kinds": ["kind-1", "kind-2"], "queues": ["queue-0", "queue-1"], "limit": 10}
+
+    found = await plan(crowd, claim.CLAIM, parameters)
+
+    assert "Index Scan using jobs_claimable on jobs" in found
+    assert "Seq Scan on jobs" not in found
+    assert "Sort Key: jobs.priority" not in found, "the index has the order already"
+    assert "Index Scan using jobs_pkey on jobs j" in found
+
+
+@both_plans
+@pytest.mark.parametrize("batch", [1, 100])
+async def test_a_batch_of_ends_goes_by_the_primary_key_though_nobody_has_seen_a_running_job(
+    crowd: Any, plan: Any, batch: int
+) -> None:
+    """DESIGN 3: with a condition on the state beside it the planner started from the whole table."""
+    ids, attempts = "{" + ",".join(map(str, range(1, batch + 1))) + "}", "{" + ",".join([ATTEMPT] * batch) + "}"
+
+    found = await plan(crowd, finish.COMPLETE_PLAIN, {"ids": ids, "attempts": attempts, "results": "{}", "worker_id": WORKER})
+
+    assert "Index Scan using jobs_pkey on jobs j" in found
+    assert "Seq Scan on jobs" not in found
+
+
+FENCED: dict[str, tuple[str, dict[str, Any]]] = {
+    "finish": (
+        finish.FINISH,
+        {
+            "state": "completed",
+            "delay": None,
+            "ended": True,
+            "errors": 0,
+            "error": None,
+            "cause": None,
+            "result": None,
+            "handle": None,
+            "poll_count": 0,
+            "id": 7,
+            "attempt_id": ATTEMPT,
+            "move": "complete",
+            "worker_id": WORKER,
+            "detail": None,
+        },
+    ),
+    "progress": (progress.PROGRESS, {"progress": 0.5, "message": "m", "id": 7, "attempt_id": ATTEMPT}),
+    "checkpoint": (progress.CHECK, {"id": 7, "attempt_id": ATTEMPT}),
+    "chain": (
+        pipelines.COMPLETE_AND_CHAIN,
+        {
+            "id": 7,
+            "attempt_id": ATTEMPT,
+            "worker_id": WORKER,
+            "result": None,
+            "kind": "k",
+            "queue": "q",
+            "priority": 0,
+            "payload": "{}",
+            "kind_version": 1,
+            "max_attempts": 3,
+            "max_crashes": 3,
+            "max_runtime": HOUR,
+            "step": "s",
+            "child_attempt_id": ATTEMPT,
+        },
+    ),
+    "claim by id": (claim.CLAIM_BY_ID, {"worker_id": WORKER, "id": 7}),
+}
+
+
+@both_plans
+@pytest.mark.parametrize("name", FENCED)
+async def test_a_fenced_write_goes_by_the_primary_key(crowd: Any, plan: Any, name: str) -> None:
+    found = await plan(crowd, *FENCED[name])
+
+    assert "using jobs_pkey on jobs" in found
+    assert "Seq Scan on jobs" not in found
+
+
+SWEEPS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "polls": (poll.CLAIM_TO_POLL, {"worker_id": WORKER, "kinds": ["k"], "queues": ["q"], "limit": 50}, "jobs_to_poll"),
+    "delayed jobs": (promote.PROMOTE_DUE, {"limit": 1000}, "jobs_delayed"),
+    "silent holders": (rescue.RESCUE, {"cause": "c", "error": "e", "actor": "a", "limit": 100}, "jobs_held"),
+    "overdue attempts": (
+        rescue.RESCUE_OVERDUE,
+        {"cause": "c", "error": "e", "actor": "a", "limit": 100, "grace": HOUR},
+        "jobs_held",
+    ),
+    "the jobs of a dead worker": (
+        rescue.RESCUE_WORKER,
+        {"cause": "c", "error": "e", "actor": "a", "worker_id": WORKER, "ids": None},
+        "jobs_held",
+    ),
+}
+
+
+@both_plans
+@pytest.mark.parametrize("name", SWEEPS)
+async def test_a_sweep_looks_at_its_own_small_index(crowd: Any, plan: Any, name: str) -> None:
+    statement, parameters, index = SWEEPS[name]
+
+    found = await plan(crowd, statement, parameters)
+
+    assert index in found
+    assert "Seq Scan on jobs" not in found
+
+
+@both_plans
+async def test_a_heartbeat_never_walks_over_the_jobs(crowd: Any, plan: Any) -> None:
+    """Also when the statistics promise plenty of a kind of which nothing is left."""
+    parameters = {
+        "worker_id": WORKER,
+        "lease": HOUR,
+        "ids": "{1,2}",
+        "attempts": f"{{{ATTEMPT},{ATTEMPT}}}",
+        "kinds": ["kind-1"],
+        "queues": ["queue-1"],
+    }
+
+    found = await plan(crowd, renew.BEAT, parameters)
+
+    assert "Seq Scan on jobs" not in found
+
+
+async def test_an_enqueue_that_may_find_a_twin_looks_it_up_by_its_key(crowd: Any) -> None:
+    twin = await _plan(crowd, enqueue.HOLD_WAITING_TWIN, {"slot_key": "s", "kind": "k", "unique_key": "u"})
+    same = await _plan(crowd, enqueue.FIND_BY_IDEMPOTENCY_KEY, {"payload": "{}", "kind": "k", "idempotency_key": "i"})
+
+    assert "Seq Scan" not in twin
+    assert "one_job_per_idempotency_key" in same
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.COMPLETED])
+async def test_a_page_and_a_count_of_a_rare_state_do_not_walk_over_all_jobs(crowd: Any, state: State) -> None:
+    """Counts that stay fast at a million rows."""
+    page = await _plan(crowd, read.LIST_JOBS.format(filters=read.STATE_FILTERS[state]), {"limit": 50})
+    arm = next(arm for arm in read.COUNT_STATES.split("UNION ALL") if f"'{state}'" in arm)
+    count = await _plan(crowd, arm, {"cap": 10_000})
+
+    if state is not State.PENDING:  # every job is pending here: the first page comes from the primary key at once
+        assert "using jobs_pkey" not in page
+        assert "Seq Scan" not in page
+        assert "Seq Scan" not in count
+
+
+async def test_the_plans_above_are_for_statistics_that_have_seen_only_pending_jobs(crowd: Any) -> None:
+    known = await value(
+        crowd,
+        "SELECT most_common_vals::text FROM pg_stats "
+        "WHERE schemaname = 'holdfast' AND tablename = 'jobs' AND attname = 'state'",
+    )
+
+    assert known == "{pending}"

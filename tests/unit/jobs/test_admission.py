@@ -1,0 +1,100 @@
+"""Who enters a lock: `locks.admit` decides it from what is wanted and what is taken, without a database."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from holdfast.jobs.locks import Admission, Holder, Want, admit
+from holdfast.jobs.model import JobId
+
+EXCLUSIVE, SHARED = 1, None
+
+
+def want(job_id: int, *keys: str, most: int | None = EXCLUSIVE) -> tuple[JobId, list[Want]]:
+    return JobId(job_id), [Want(JobId(job_id), key, most) for key in keys]
+
+
+def holds(job_id: int, key: str, permit: int = 1, most: int | None = EXCLUSIVE) -> Holder:
+    return Holder(key, permit, most, JobId(job_id))
+
+
+def admitted(*wants: tuple[JobId, list[Want]], holders: list[Holder] | None = None) -> Admission:
+    return admit(dict(wants), holders or [])
+
+
+def test_a_free_lock_is_given_with_its_first_permit() -> None:
+    result = admitted(want(1, "t"))
+
+    assert result.jobs == [1]
+    assert result.places == [Holder("t", 1, EXCLUSIVE, JobId(1))]
+    assert result.waiting == []
+
+
+def test_an_exclusive_lock_has_one_holder() -> None:
+    result = admitted(want(2, "t"), holders=[holds(1, "t")])
+
+    assert (result.jobs, result.places) == ([], [])
+    assert result.waiting == [Want(JobId(2), "t", EXCLUSIVE)]
+
+
+def test_of_two_that_come_together_the_first_enters() -> None:
+    result = admitted(want(5, "t"), want(4, "t"))
+
+    assert result.jobs == [5]
+    assert [waiting.job_id for waiting in result.waiting] == [4]
+
+
+def test_any_number_share_a_shared_lock() -> None:
+    result = admitted(*(want(number, "t", most=SHARED) for number in range(1, 8)))
+
+    assert result.jobs == list(range(1, 8))
+    assert [place.permit for place in result.places] == list(range(1, 8))
+
+
+def test_permits_are_given_out_up_to_their_number() -> None:
+    result = admitted(*(want(number, "t", most=3) for number in range(1, 6)))
+
+    assert result.jobs == [1, 2, 3]
+    assert [waiting.job_id for waiting in result.waiting] == [4, 5]
+
+
+def test_a_freed_permit_in_the_middle_is_given_again() -> None:
+    result = admitted(want(9, "t", most=3), holders=[holds(1, "t", 1, 3), holds(3, "t", 3, 3)])
+
+    assert [place.permit for place in result.places] == [2]
+
+
+@pytest.mark.parametrize(("held", "wanted"), list(product([EXCLUSIVE, 2, 3, SHARED], repeat=2)))
+def test_whoever_asks_for_less_company_gets_it(held: int | None, wanted: int | None) -> None:
+    """One holder and one newcomer go together exactly if both allow two."""
+    result = admitted(want(2, "t", most=wanted), holders=[holds(1, "t", most=held)])
+
+    assert bool(result.jobs) == (EXCLUSIVE not in (held, wanted))
+
+
+def test_a_writer_waits_until_all_readers_have_left() -> None:
+    readers = [holds(1, "t", 1, SHARED), holds(2, "t", 2, SHARED)]
+
+    assert admitted(want(3, "t"), holders=readers).jobs == []
+    assert admitted(want(3, "t"), holders=readers[:1]).jobs == []
+    assert admitted(want(3, "t"), holders=[]).jobs == [3]
+
+
+def test_a_job_gets_all_of_its_locks_or_none() -> None:
+    result = admitted(want(2, "a", "b", "c"), want(3, "a"), holders=[holds(1, "b")])
+
+    assert result.jobs == [3], "job 2 took nothing, so `a` is free"
+    assert [waiting.key for waiting in result.waiting] == ["b"]
+
+
+def test_what_a_job_holds_already_is_not_taken_twice() -> None:
+    result = admitted(want(1, "t", "u"), holders=[holds(1, "t")])
+
+    assert result.jobs == [1]
+    assert [place.key for place in result.places] == ["u"]
+
+
+def test_a_job_without_locks_just_enters() -> None:
+    assert admitted(want(1)).jobs == [1]

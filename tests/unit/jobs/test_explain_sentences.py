@@ -1,0 +1,247 @@
+"""Every sentence that `explain` can say, from facts to words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.jobs.explain import Facts, sentence
+
+SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+READY = Facts(
+    id=7,
+    kind="invoice.render",
+    queue="default",
+    state="pending",
+    waiting_for=None,
+    attempt_no=0,
+    errors=0,
+    max_attempts=3,
+    crashes=0,
+    max_crashes=3,
+    cause=None,
+    error=None,
+    parents_left=0,
+    message=None,
+    poll_count=0,
+    due_in=None,
+    running_for=None,
+    poll_in=None,
+    ended_ago=None,
+    cancelling=False,
+    worker=None,
+    lease_left=None,
+    paused_as=None,
+    pause_reason=None,
+    pause_actor=None,
+    ahead=0,
+    workers_alive=1,
+)
+RUNNING: dict[str, Any] = {
+    "state": "running",
+    "attempt_no": 2,
+    "worker": "pod-3",
+    "lease_left": 20 * SECOND,
+    "running_for": 5 * MINUTE,
+}
+# facts, holder, parent → sentence
+SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ...] | None, str]] = {
+    "ready and next": (
+        {},
+        None,
+        None,
+        "It is ready and next in queue 'default'; is a worker there that runs invoice.render?",
+    ),
+    "others are ahead": (
+        {"ahead": 12},
+        None,
+        None,
+        "It is ready; 12 invoice.render jobs in queue 'default' are ahead of it.",
+    ),
+    "very many are ahead": (
+        {"ahead": 1001},
+        None,
+        None,
+        "It is ready; more than 1,000 invoice.render jobs in queue 'default' are ahead of it.",
+    ),
+    "nobody works": ({"workers_alive": 0}, None, None, "It is ready, but no worker is alive; start one for queue 'default'."),
+    "delayed": ({"due_in": 40 * SECOND}, None, None, "It runs in 40 s."),
+    "delayed after errors": (
+        {"due_in": 3 * MINUTE, "errors": 1, "error": "Traceback …\nValueError: odd"},
+        None,
+        None,
+        "It runs in 3 min after 1 error, the last: ValueError: odd",
+    ),
+    "due a moment ago": (
+        {"due_in": -SECOND},
+        None,
+        None,
+        "It is ready and next in queue 'default'; is a worker there that runs invoice.render?",
+    ),
+    "its kind is paused": (
+        {"paused_as": "invoice.render", "pause_actor": "ada", "pause_reason": "printer on fire"},
+        None,
+        None,
+        "It could run, but invoice.render is paused by ada: printer on fire; resume it to go on.",
+    ),
+    "everything is paused": (
+        {"paused_as": "*"},
+        None,
+        None,
+        "It could run, but everything is paused; resume it to go on.",
+    ),
+    "runs": (RUNNING, None, None, "It runs: attempt 2 on pod-3, for 5 min."),
+    "runs and says how it goes": (
+        RUNNING | {"message": "page 3 of 9"},
+        None,
+        None,
+        "It runs: attempt 2 on pod-3, for 5 min: page 3 of 9.",
+    ),
+    "was asked to stop": (
+        RUNNING | {"cancelling": True},
+        None,
+        None,
+        "It runs: attempt 2 on pod-3, for 5 min; it was asked to stop.",
+    ),
+    "its worker is silent": (
+        RUNNING | {"lease_left": -SECOND},
+        None,
+        None,
+        "Attempt 2 ran on pod-3, which went silent; it is rescued with the next sweep.",
+    ),
+    "an engine has it": (
+        {"state": "submitted", "poll_in": 13 * SECOND, "poll_count": 5},
+        None,
+        None,
+        "An external engine works on it; it is asked again in 13 s (look 5).",
+    ),
+    "an engine is due to be asked": (
+        {"state": "submitted", "poll_in": -SECOND, "poll_count": 1},
+        None,
+        None,
+        "An external engine works on it; it is asked again now (look 1).",
+    ),
+    "waits for one parent": (
+        {"state": "blocked", "waiting_for": "parents", "parents_left": 1},
+        None,
+        (3, "fetch", "running"),
+        "It waits for 1 parent to end, next job 3 (fetch), which is running.",
+    ),
+    "waits for parents": (
+        {"state": "blocked", "waiting_for": "parents", "parents_left": 4},
+        None,
+        (3, "fetch", "pending"),
+        "It waits for 4 parents to end, next job 3 (fetch), which is pending.",
+    ),
+    "waits for a lock": (
+        {"state": "blocked", "waiting_for": "lock"},
+        ("table:a", 5, "compact", "pod-1", 20 * SECOND, 0),
+        None,
+        "It waits for lock 'table:a': job 5 (compact) holds it on pod-1, whose lease is renewed until it ends and runs for "
+        "another 20 s.",
+    ),
+    "waits for a lock behind others": (
+        {"state": "blocked", "waiting_for": "lock"},
+        ("table:a", 5, "compact", "pod-1", 20 * SECOND, 2),
+        None,
+        "It waits for lock 'table:a': job 5 (compact) holds it on pod-1, whose lease is renewed until it ends and runs for "
+        "another 20 s; 2 jobs wait before it.",
+    ),
+    "waits for a lock of a silent worker": (
+        {"state": "blocked", "waiting_for": "lock"},
+        ("table:a", 5, "compact", "pod-1", -SECOND, 0),
+        None,
+        "It waits for lock 'table:a': job 5 (compact) holds it on pod-1, which went silent: it is taken from there with the "
+        "next sweep.",
+    ),
+    "waits for a lock that is held without running": (
+        {"state": "blocked", "waiting_for": "lock"},
+        ("table:a", 5, "compact", None, None, 0),
+        None,
+        "It waits for lock 'table:a': job 5 (compact) holds it.",
+    ),
+    "waits for a lock that is free": (
+        {"state": "blocked", "waiting_for": "lock"},
+        ("table:a", None, None, None, None, 0),
+        None,
+        "It waits for lock 'table:a', which is free: it goes on with the next sweep, in a few seconds.",
+    ),
+    "waits for a slot": (
+        {"state": "blocked", "waiting_for": "slot"},
+        ("recalc:2024", 5, "recalc", "pod-1", 20 * SECOND, 0),
+        None,
+        "It waits for slot 'recalc:2024': job 5 (recalc) holds it on pod-1, whose lease is renewed until it ends and runs for "
+        "another 20 s.",
+    ),
+    "waits for a slot that is free": (
+        {"state": "blocked", "waiting_for": "slot"},
+        None,
+        None,
+        "It waits for slot, which is free: it goes on with the next sweep, in a few seconds.",
+    ),
+    "completed": (
+        {"state": "completed", "ended_ago": 2 * HOUR, "attempt_no": 2},
+        None,
+        None,
+        "Completed 2 h ago in attempt 2.",
+    ),
+    "failed": (
+        {"state": "failed", "ended_ago": 3 * DAY, "errors": 3, "error": "ValueError: odd"},
+        None,
+        None,
+        "Failed 3 days ago after 3 errors of 3 allowed: ValueError: odd",
+    ),
+    "failed without a word": (
+        {"state": "failed", "ended_ago": SECOND, "errors": 1},
+        None,
+        None,
+        "Failed 1 s ago after 1 error of 3 allowed: no reason was given",
+    ),
+    "quarantined": (
+        {"state": "failed", "ended_ago": MINUTE, "crashes": 3, "cause": "oom"},
+        None,
+        None,
+        "Quarantined 60 s ago: it took its process down 3 times, the last time by oom; run it again once that is mended.",
+    ),
+    "quarantined at the first crash": (
+        {"state": "failed", "ended_ago": MINUTE, "crashes": 1, "max_crashes": 1},
+        None,
+        None,
+        "Quarantined 60 s ago: it took its process down once, the last time by an unknown cause; run it again once that is "
+        "mended.",
+    ),
+    "cancelled": (
+        {"state": "cancelled", "ended_ago": SECOND, "error": "not needed"},
+        None,
+        None,
+        "Cancelled 1 s ago: not needed.",
+    ),
+    "cancelled without a word": ({"state": "cancelled", "ended_ago": SECOND}, None, None, "Cancelled 1 s ago."),
+}
+
+
+@pytest.mark.parametrize(("changes", "holder", "parent", "expected"), SENTENCES.values(), ids=SENTENCES.keys())
+def test_a_person_reads_why(
+    changes: dict[str, Any], holder: tuple[Any, ...] | None, parent: tuple[Any, ...] | None, expected: str
+) -> None:
+    assert sentence(replace(READY, **changes), holder, parent) == expected
+
+
+@pytest.mark.parametrize("waiting_for", ["lock", "slot"])
+def test_one_job_that_waits_before_it_is_in_the_singular(waiting_for: str) -> None:
+    found = sentence(
+        replace(READY, state="blocked", waiting_for=waiting_for), ("table:a", 5, "compact", "pod-1", 20 * SECOND, 1), None
+    )
+
+    assert "1 job waits before it" in found
+
+
+def test_a_long_error_is_cut_to_its_last_line() -> None:
+    found = sentence(replace(READY, state="failed", ended_ago=SECOND, errors=1, error="x" * 50 + "\n" + "y" * 5000))
+
+    assert found.endswith("y" * 200)
+    assert "x" not in found.split(": ", 1)[1]

@@ -1,0 +1,219 @@
+"""What a handler may end with, and what that means for its job: one table, no database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.errors import CancelRequested, PayloadInvalid, UsageError
+from holdfast.jobs.model import AttemptId, Claim, JobId, NewJob, WorkerId
+from holdfast.jobs.outcome import (
+    POLL_SECONDS,
+    Backoff,
+    Cancel,
+    Done,
+    End,
+    Fail,
+    Permanent,
+    Retry,
+    RetryPolicy,
+    Snooze,
+    Submitted,
+    decide,
+    poll_delay,
+    released,
+    released_poll,
+)
+from holdfast.jobs.states import Move, State, is_legal
+
+SECOND = timedelta(seconds=1)
+
+
+def claim(**changes: Any) -> Claim:
+    """The first attempt of a job that may fail three times."""
+    first = Claim(
+        JobId(7), "k", {}, AttemptId("a"), 1, 1, "default", 0, 0, 1, 0, 3, 0, None, None, None, None, 0, None, WorkerId("w")
+    )
+    return first._replace(**changes)
+
+
+def never() -> float:
+    raise AssertionError("chance was asked although nothing hangs on it")
+
+
+ENDS: dict[str, tuple[object, Move, State]] = {
+    "nothing": (None, Move.COMPLETE, State.COMPLETED),
+    "a plain value": ({"rows": 3}, Move.COMPLETE, State.COMPLETED),
+    "Done": (Done("x"), Move.COMPLETE, State.COMPLETED),
+    "Submitted": (Submitted("h"), Move.SUBMIT, State.SUBMITTED),
+    "Snooze": (Snooze(SECOND), Move.SNOOZE, State.PENDING),
+    "Retry": (Retry("later", SECOND), Move.RETRY, State.PENDING),
+    "Fail": (Fail("never"), Move.FAIL, State.FAILED),
+    "Cancel": (Cancel("not needed"), Move.CANCEL, State.CANCELLED),
+    "a request to stop": (CancelRequested(7), Move.CANCEL, State.CANCELLED),
+    "a permanent exception": (Permanent("no"), Move.FAIL, State.FAILED),
+    "a wrong call": (UsageError("no"), Move.FAIL, State.FAILED),
+    "a payload that cannot be stored": (PayloadInvalid("no"), Move.FAIL, State.FAILED),
+}
+
+
+@pytest.mark.parametrize(("ended_with", "move", "state"), ENDS.values(), ids=ENDS.keys())
+def test_each_value_has_its_move(ended_with: object, move: Move, state: State) -> None:
+    found = decide(claim(), ended_with, chance=never)
+
+    assert (found.move, found.state) == (move, state)
+    assert is_legal(found.move, State.RUNNING, found.state)
+
+
+def test_a_surprise_is_worth_another_try() -> None:
+    found = decide(claim(), ValueError("odd"), chance=lambda: 1.0)
+
+    assert (found.move, found.state, found.errors, found.cause) == (Move.RETRY, State.PENDING, 1, "error")
+    assert found.error == "ValueError: odd"
+    assert "ValueError: odd" in found.detail["traceback"]
+
+
+def test_the_last_allowed_error_ends_the_job() -> None:
+    """K-33: three attempts, and the third error is the end."""
+    last = claim(errors=2, max_attempts=3)
+
+    found = [decide(last, ValueError("odd")), decide(last, Retry("odd"))]
+
+    assert [(end.move, end.state, end.errors) for end in found] == [(Move.FAIL, State.FAILED, 1)] * 2
+
+
+def test_crashes_do_not_eat_into_the_error_budget() -> None:
+    assert decide(claim(crashes=2), ValueError("odd")).state is State.PENDING
+
+
+def test_a_snooze_costs_nothing_even_with_the_budget_used_up() -> None:
+    found = decide(claim(errors=2), Snooze(SECOND, "busy"))
+
+    assert (found.state, found.errors, found.delay) == (State.PENDING, 0, SECOND)
+
+
+class SlowWarehouse(TimeoutError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (TimeoutError("slow"), "timeout"),
+        (SlowWarehouse("slow"), "timeout"),
+        (PermissionError("timeout of your permission"), "error"),
+        (ValueError("Timeout"), "error"),
+    ],
+)
+def test_a_timeout_is_known_by_its_type_and_not_by_a_word_in_its_message(error: Exception, cause: str) -> None:
+    """E-06 n."""
+    assert decide(claim(), error).cause == cause
+
+
+def test_which_exceptions_are_permanent_is_the_policys_to_say() -> None:
+    policy = RetryPolicy(permanent=(LookupError,))
+
+    assert decide(claim(), KeyError("gone"), policy).state is State.FAILED
+    assert decide(claim(), Permanent("no"), policy).state is State.PENDING
+
+
+def test_a_given_delay_wins_over_the_backoff() -> None:
+    assert decide(claim(), Retry("later", 5 * SECOND), chance=lambda: 0.0).delay == 5 * SECOND
+
+
+def test_at_once_is_a_delay_too() -> None:
+    at_once = timedelta(0)
+
+    assert decide(claim(), Retry("now", at_once), chance=never).delay == at_once
+    assert decide(claim(), Submitted("h", at_once)).delay == at_once
+
+
+@pytest.mark.parametrize(("errors", "whole"), [(0, 1), (1, 2), (2, 4), (5, 32), (9, 512), (10, 600), (2000, 600)])
+def test_the_backoff_doubles_up_to_its_longest_and_is_drawn_from_the_upper_half(errors: int, whole: int) -> None:
+    backoff = Backoff(first=SECOND, longest=timedelta(minutes=10))
+
+    assert backoff.delay(errors, chance=0.0) == timedelta(seconds=whole / 2)
+    assert backoff.delay(errors, chance=1.0) == timedelta(seconds=whole)
+
+
+def test_chance_is_asked_for_each_retry_so_that_jobs_that_failed_together_spread_out() -> None:
+    drawn = iter([0.0, 1.0])
+
+    first, second = (decide(claim(), ValueError("odd"), chance=lambda: next(drawn)).delay for _ in range(2))
+
+    assert first != second
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# External engines
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_delays_between_looks_are_those_of_the_document() -> None:
+    """K-35: 2, 3, 5, 8, 13, 21, 34, 55, 89, then 90 for ever, counted from 1."""
+    found = [poll_delay(count).total_seconds() for count in range(1, 14)]
+
+    assert found == [2, 3, 5, 8, 13, 21, 34, 55, 89, 90, 90, 90, 90]
+    assert POLL_SECONDS[-1] == 90
+
+
+def test_the_first_look_is_two_seconds_after_the_submit_and_has_number_one() -> None:
+    """K-36."""
+    found = decide(claim(), Submitted("h"))
+
+    assert (found.delay, found.poll_count, found.handle) == (2 * SECOND, 1, "h")
+
+
+def test_each_look_without_news_counts_on() -> None:
+    found = decide(claim(handle="h", poll_count=4), Submitted("h2"))
+
+    assert (found.delay, found.poll_count, found.handle) == (13 * SECOND, 5, "h2")
+
+
+def test_an_engine_that_names_the_time_of_the_next_look_gets_it() -> None:
+    assert decide(claim(), Submitted("h", 20 * SECOND)).delay == 20 * SECOND
+
+
+def test_a_transient_error_while_asking_leaves_the_job_as_it_is() -> None:
+    """K-38: the engine's work goes on, the count of looks and the budget stay."""
+    asking = claim(handle="h", poll_count=3, errors=2)
+
+    found = decide(asking, ConnectionError("reset"), chance=never)
+
+    assert (found.move, found.state, found.errors) == (Move.RELEASE, State.SUBMITTED, 0)
+    assert (found.handle, found.poll_count, found.delay) == ("h", 3, 5 * SECOND)
+
+
+def test_a_permanent_error_while_asking_fails_the_job() -> None:
+    assert decide(claim(handle="h", poll_count=3), Permanent("no such query")).state is State.FAILED
+
+
+def test_a_poll_is_a_claim_that_has_a_handle() -> None:
+    assert not claim().is_poll
+    assert claim(handle={"query": 1}).is_poll
+
+
+def test_giving_back_is_without_prejudice() -> None:
+    """E-51: an eviction is not an error."""
+    assert released("shutdown") == End(Move.RELEASE, State.PENDING, error="shutdown", cause="released")
+    assert released_poll(claim(handle="h", poll_count=2), "shutdown").errors == 0
+
+
+def test_a_completion_goes_in_a_batch_when_nothing_else_has_to_commit_with_it() -> None:
+    async def publish(conn: Any) -> None: ...
+
+    assert decide(claim(), None).is_only_a_completion
+    assert decide(claim(), Done(1)).is_only_a_completion
+    assert not decide(claim(), Done(publish=publish)).is_only_a_completion
+    assert not decide(claim(), Done(then=[NewJob("next")])).is_only_a_completion
+    assert not decide(claim(), Fail("no")).is_only_a_completion
+
+
+def test_children_and_their_join_travel_with_the_end() -> None:
+    child, join = NewJob("next"), NewJob("join")
+
+    found = decide(claim(), Done(then=[child], join=join))
+
+    assert (found.then, found.join) == ([child], join)

@@ -1,0 +1,70 @@
+"""The one table of legal moves, as it stands in the code. The database's copy is tried out in tests/postgres."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from holdfast.jobs.pipelines import PipelineStatus, status_of
+from holdfast.jobs.states import ENDED, LEGAL_MOVES, LIVE, WAITING, Move, State, is_legal, legal_pairs
+
+
+def test_every_move_leads_somewhere() -> None:
+    assert set(LEGAL_MOVES) == set(Move)
+    assert all(LEGAL_MOVES.values())
+
+
+def test_every_state_is_either_alive_or_ended() -> None:
+    assert set(State) == LIVE | ENDED
+    assert not LIVE & ENDED
+    assert WAITING < LIVE
+
+
+def test_what_has_ended_only_an_operator_can_start_again() -> None:
+    from_the_end = {move for move, pairs in LEGAL_MOVES.items() for before, _ in pairs if before in ENDED}
+
+    assert from_the_end == {Move.RERUN}
+
+
+def test_completed_is_completed() -> None:
+    assert not any(before is State.COMPLETED for before, _ in legal_pairs())
+
+
+def test_only_a_claim_leads_to_running() -> None:
+    to_running = {move for move, pairs in LEGAL_MOVES.items() for _, after in pairs if after is State.RUNNING}
+
+    assert to_running == {Move.CLAIM, Move.POLL}
+
+
+def test_only_a_running_job_completes_or_fails() -> None:
+    before = {before for before, after in legal_pairs() if after in (State.COMPLETED, State.FAILED)}
+
+    assert before == {State.RUNNING}
+
+
+def test_a_move_is_legal_exactly_if_the_table_has_it() -> None:
+    for move, before, after in product(Move, State, State):
+        assert is_legal(move, before, after) == ((before, after) in LEGAL_MOVES[move])
+
+
+R, C, F, X = State.RUNNING, State.COMPLETED, State.FAILED, State.CANCELLED
+STATUSES: list[tuple[dict[State, int], PipelineStatus]] = [
+    ({C: 3}, PipelineStatus.COMPLETED),
+    ({C: 3, F: 1}, PipelineStatus.PARTIAL),
+    ({C: 1, X: 2}, PipelineStatus.PARTIAL),
+    ({C: 1, F: 1, X: 1}, PipelineStatus.PARTIAL),
+    ({F: 2}, PipelineStatus.FAILED),
+    ({F: 1, X: 4}, PipelineStatus.FAILED),
+    ({X: 2}, PipelineStatus.CANCELLED),
+    ({R: 1, C: 2, F: 1}, PipelineStatus.RUNNING),
+    ({State.PENDING: 1, F: 1}, PipelineStatus.RUNNING),
+    ({State.BLOCKED: 1, X: 1}, PipelineStatus.RUNNING),
+    ({State.SUBMITTED: 1}, PipelineStatus.RUNNING),
+    ({C: 2, R: 0}, PipelineStatus.COMPLETED),
+]
+
+
+@pytest.mark.parametrize(("counts", "status"), STATUSES)
+def test_the_status_of_a_pipeline_follows_from_its_jobs(counts: dict[State, int], status: PipelineStatus) -> None:
+    assert status_of(counts) is status
