@@ -38,7 +38,7 @@ async def quiesce(world: World) -> int:
 
 
 async def _round(world: World, closer: Worker) -> None:
-    for act in (steering.pass_time, steering.sweep, steering.promote, steering.wake):
+    for act in (steering.pass_time, steering.promote, steering.sweep, steering.wake):
         work = act(world)
         assert work is not None
         await work

@@ -37,11 +37,11 @@ WORKERS_ACTS: tuple[tuple[int, ByWorker], ...] = (
     (4, working.claim_this),
     (4, working.claim_polls),
     (4, working.beat),
-    (8, working.write_on),
+    (10, working.write_on),
     (6, working.write_as_ghost),
-    (5, working.end_plain),
-    (3, working.end_and_chain),
-    (12, working.end),
+    (3, working.end_plain),
+    (2, working.end_and_chain),
+    (13, working.end),
 )
 MAKING = (
     (8, making.make_one),
@@ -71,6 +71,7 @@ FAULTS: tuple[tuple[int, ByWorker], ...] = (
 FAVOURITES: dict[str, ByWorker] = {"effects": working.write_on, "engines": working.claim_polls}
 TIME: tuple[tuple[int, ByOther], ...] = ((5, steering.pass_time), (1, steering.overrun))
 
+ACTORS = ("worker", "enqueuer", "operator", "sweeper", "fault", "time")
 OVERLAPS = 0.22  # how many of the steps are several acts at once
 UNEXPECTED = (psycopg.Error, AssertionError, Stuck, HoldfastError)
 SEDIMENT = 300  # schedules between two sweepings of the tables
@@ -94,12 +95,13 @@ async def play(stage: Stage, seed: int) -> Result:
     rng = random.Random(seed)
     theme = rng.choice(tuple(THEMES))
     world = await World.begin(stage, seed, theme, rng)
-    for _ in range(rng.randint(2, 4)):
+    for _ in range(rng.randint(1, 2)):
         await _one_act(world, "enqueuer")
-    for _ in range(rng.randint(14, 26)):
+    for _ in range(rng.randint(18, 32)):
         if world.chance(OVERLAPS):
             await _several_acts(world)
-            await watching.look_around(world)
+            if world.chance(0.6):
+                await watching.look_around(world)
         else:
             await _one_act(world)
             if world.chance(0.15):
@@ -141,7 +143,7 @@ class Turn:
 
 def _draw(world: World, who: str | None = None) -> Turn | None:
     """The next act, drawn from those of `who` or of anybody. None: it had nothing to do."""
-    who = who or world.rng.choices(("worker", "enqueuer", "operator", "sweeper", "fault", "time"), (50, 12, 7, 10, 6, 5))[0]
+    who = who or world.rng.choices(ACTORS, (56, 10 if len(world.jobs) < world.crowd else 2, 6, 9, 6, 7))[0]
     if who in ("worker", "fault"):
         worker = world.rng.choice(world.workers)
         act = _weighted(world, WORKERS_ACTS if who == "worker" else FAULTS)
@@ -159,7 +161,7 @@ def _draw(world: World, who: str | None = None) -> Turn | None:
 
 def _weighted(world: World, acts: tuple[tuple[int, Any], ...]) -> Any:
     favourite = FAVOURITES.get(world.theme)
-    weights = [5 * weight if act is favourite else weight for weight, act in acts]
+    weights = [4 * weight if act is favourite else weight for weight, act in acts]
     return world.rng.choices([act for _, act in acts], weights)[0]
 
 

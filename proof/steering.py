@@ -224,7 +224,7 @@ def step_down(world: World, worker: Worker) -> Work | None:
     return go()
 
 
-def promote(world: World) -> Work | None:
+def promote(world: World) -> Work:
     """Delayed jobs whose time has come."""
 
     async def go() -> None:
@@ -297,12 +297,15 @@ OVERRUN = """
 
 
 def pass_time(world: World) -> Work | None:
-    """Everything that waits for its time is due."""
+    """Everything that waits for its time is due; most often somebody notices at once."""
+    noticed = world.chance(0.7)
 
     async def go() -> None:
         begun = world.witness.tick()
         await world.stage.watcher.execute(PASS_TIME, {"base": world.base})
         world.witness.note("pass time", begun)
+        if noticed:
+            await promote(world)
 
     return go()
 

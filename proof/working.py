@@ -135,7 +135,7 @@ def _write_on(world: World, worker: Worker, one: Claim) -> Work:
     if worker.effects.get(one.attempt_id):
         kinds, weights = [*kinds, "confirm"], [*weights, 6]
     what = world.rng.choices(kinds, weights)[0]
-    temporary, adoptable, works = world.chance(0.3), world.chance(0.4), world.chance(0.7)
+    temporary, adoptable, works = world.chance(0.3), world.chance(0.5), world.chance(0.8)
 
     async def go() -> None:
         match what:
@@ -166,6 +166,8 @@ async def _plan(world: World, worker: Worker, one: Claim, *, temporary: bool, ad
         worker.effects.setdefault(one.attempt_id, []).append(effect)
         if works:
             world.outside.add(effect.tag)
+            if not adoptable:
+                await _confirm(world, worker, one)
 
 
 async def _confirm(world: World, worker: Worker, one: Claim) -> None:
@@ -295,9 +297,9 @@ def end(world: World, worker: Worker) -> Work | None:
 
 
 def _some_end(world: World, one: Claim) -> tuple[End, list[NewJob]]:
-    weights = (4, 4, 2, 3, 2, 2, 1, 2, 1)
+    weights = (4, 4, 3, 4, 2, 1, 1, 5, 1)  # those that come back more often: the second attempt is the interesting one
     if world.theme == "engines":
-        weights = (2, 8, 1, 2, 1, 1, 1, 2, 1)
+        weights = (2, 10, 1, 2, 1, 1, 1, 3, 1)
     kinds = ("done", "submitted", "snooze", "retry", "fail", "cancel", "error", "release", "timeout")
     children = [a_job(world, plain=world.chance(0.6)) for _ in range(world.rng.randint(0, 2))]
     if len(children) > 1 and world.chance(0.2):  # asked for twice under one name, made once
@@ -312,7 +314,7 @@ def _some_end(world: World, one: Claim) -> tuple[End, list[NewJob]]:
         case "snooze":
             return decide(one, Snooze(delay, "later")), []
         case "retry":
-            return decide(one, Retry("again", delay or None), chance=world.rng.random), []
+            return decide(one, Retry("again", delay), chance=world.rng.random), []
         case "fail":
             return decide(one, Fail("never")), []
         case "cancel":

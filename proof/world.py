@@ -127,6 +127,7 @@ class World:
     focus: JobId | None = None  # the job that the acts of an overlap prefer to meet at
     alone: bool = True  # whether the act under way is the only one
     tokens: int = 0
+    crowd: int = 8  # jobs, about: few have many attempts each, many meet each other more
 
     @classmethod
     async def begin(cls, stage: Stage, seed: int, theme: str, rng: random.Random) -> World:
@@ -134,7 +135,7 @@ class World:
         await stage.watcher.execute(START)
         row = await (await stage.watcher.execute(BASE)).fetchone()
         assert row is not None
-        world = cls(stage, seed, rng, Witness(), theme, row[0], [])
+        world = cls(stage, seed, rng, Witness(), theme, row[0], [], crowd=rng.choice((2, 4, 6, 10)))
         stage.played += 1
         for number, conn in enumerate(stage.workers):
             world.workers.append(Worker(number, conn))

@@ -6,7 +6,7 @@ psycopg connection (async or sync) or on the one inside an SQLAlchemy session. S
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -22,7 +22,7 @@ class Statement(NamedTuple):
 
     sql: str
     parameters: dict[str, Any] | None = None
-    copy: str | None = None
+    copy: Iterable[str] | None = None
 
 
 Steps = Generator[Statement, list[tuple[Any, ...]], T]
@@ -35,7 +35,8 @@ async def run_async(conn: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
             async with conn.cursor(row_factory=tuple_row) as cursor:
                 if statement.copy is not None:
                     async with cursor.copy(statement.sql) as copy:
-                        await copy.write(statement.copy)
+                        for chunk in statement.copy:  # the server takes in one while we make the next
+                            await copy.write(chunk)
                     rows: list[tuple[Any, ...]] = []
                 else:
                     await cursor.execute(statement.sql, statement.parameters)
@@ -52,7 +53,8 @@ def run_sync(conn: psycopg.Connection[Any], steps: Steps[T]) -> T:
             with conn.cursor(row_factory=tuple_row) as cursor:
                 if statement.copy is not None:
                     with cursor.copy(statement.sql) as copy:
-                        copy.write(statement.copy)
+                        for chunk in statement.copy:
+                            copy.write(chunk)
                     rows: list[tuple[Any, ...]] = []
                 else:
                     cursor.execute(statement.sql, statement.parameters)

@@ -7,7 +7,7 @@ The one exception is a lock with `reject`, whose whole point is to know now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -329,14 +329,23 @@ def _copy(jobs: Sequence[NewJob], payloads: list[str], hint: bool) -> Steps[list
     yield from _refuse_if_draining(sorted({job.kind for job in jobs if job.parent_id is None}))
     ids = yield Statement(RESERVE_IDS, {"count": len(jobs)})
     now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
-    lines = [
-        f"{row[0]}\t{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}\t{_escaped(payload)}\t{_copy_tail(job, now)}"
-        for row, job, payload in zip(ids, jobs, payloads, strict=True)
-    ]
-    yield Statement(COPY_JOBS, copy="\n".join(lines) + "\n")
+    yield Statement(COPY_JOBS, copy=_copy_chunks(ids, jobs, payloads, now))
     if hint:
         yield Statement(NOTIFY, {"queues": sorted(queues)})
     return [Enqueued(JobId(row[0]), created=True) for row in ids]
+
+
+CHUNK = 500
+
+
+def _copy_chunks(ids: list[tuple[Any, ...]], jobs: Sequence[NewJob], payloads: list[str], now: datetime) -> Iterator[str]:
+    for start in range(0, len(jobs), CHUNK):
+        part = slice(start, start + CHUNK)
+        lines = [
+            f"{row[0]}\t{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}\t{_escaped(payload)}\t{_copy_tail(job, now)}\n"
+            for row, job, payload in zip(ids[part], jobs[part], payloads[part], strict=True)
+        ]
+        yield "".join(lines)
 
 
 def _copy_tail(job: NewJob, now: datetime) -> str:
