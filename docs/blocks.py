@@ -104,7 +104,7 @@ def as_script(page: Path) -> tuple[str, list[tuple[Block, Block]]]:
     return "\n".join([*script, ""]), expected
 
 
-def play(page: Path, folder: Path, database: str, *, patience: float = 90) -> str:
+def play(page: Path, folder: Path, database: str, *, patience: float = 180) -> str:
     """Run the page as a script in this folder, in a process group of its own that ends with it; what it prints."""
     script, _ = as_script(page)
     (folder / "page.sh").write_text(script)
@@ -121,7 +121,7 @@ def play(page: Path, folder: Path, database: str, *, patience: float = 90) -> st
         out, err = process.communicate(timeout=patience)
         ended = f"ended with {process.returncode}"
     except subprocess.TimeoutExpired as late:
-        out, err = str(late.stdout or ""), str(late.stderr or "")
+        out, err = (said.decode() if isinstance(said, bytes) else said or "" for said in (late.stdout, late.stderr))
         ended = f"did not end within {patience} s"
     finally:
         with contextlib.suppress(ProcessLookupError):  # nothing was left

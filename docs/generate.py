@@ -7,22 +7,17 @@ throw-away Postgres is started. A test compares the committed pages with what is
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import enum
 import importlib
 import inspect
-import io
-import os
 import pkgutil
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -33,7 +28,6 @@ import holdfast
 import holdfast.jobs
 import holdfast.testing
 from holdfast import errors
-from holdfast.apps import worker as worker_program
 from holdfast.cli import app
 from holdfast.database import migrate
 from holdfast.database.migrations import versions
@@ -42,7 +36,7 @@ from holdfast.jobs.states import ENDED, LEGAL_MOVES, LIVE, WAITING, Move, State,
 from holdfast.settings import Settings
 from holdfast.telemetry.names import EVENTS
 from holdfast.worker.kinds import Job, Options, Policy
-from holdfast.worker.loop import WorkerOptions
+from holdfast.worker.options import WorkerOptions
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 SOURCE = Path(holdfast.__file__).resolve().parent
@@ -140,10 +134,11 @@ def settings() -> str:
                      field.description or ""])  # fmt: skip
     return page(
         "Settings",
-        "Read once from the environment by `src/holdfast/settings.py`, the only reader of it. A duration is written as "
-        "`PT30S` (ISO 8601) or as `00:00:30`.",
+        "Read once from the environment by `src/holdfast/settings.py`, the only reader of it. They are for the "
+        "[command line](cli.md); code that uses the library says the same by arguments. Where two names stand, the first that "
+        "is set counts.",
         table(["Variable", "Type", "Default", "Meaning"], rows),
-        "The options of a worker are on the [options page](options.md#worker-options).",
+        "What else a worker can be told is on the [options page](options.md#worker-options).",
     )
 
 
@@ -152,16 +147,7 @@ def type_name(annotation: Any) -> str:
 
 
 def default_of(value: object) -> str:
-    if isinstance(value, timedelta):
-        return span(value)
-    return "none" if value is None else code(value)
-
-
-def span(length: timedelta) -> str:
-    for unit, seconds in (("days", 86400), ("h", 3600), ("min", 60)):
-        if length.total_seconds() >= seconds and length.total_seconds() % seconds == 0:
-            return f"{length.total_seconds() // seconds:.0f} {unit}"
-    return f"{length.total_seconds():g} s"
+    return "none" if value is None else code(f"{value:g}" if isinstance(value, float) else value)
 
 
 def events() -> str:
@@ -264,7 +250,8 @@ def options() -> str:
         "## Lock fields",
         fields_table(Lock),
         "## Worker options",
-        "The fields of `WorkerOptions`. The [command line](cli.md) has most of them too.",
+        "The fields of `WorkerOptions`. [`holdfast worker run`](cli.md#holdfast-worker-run) takes the queues and the "
+        "concurrency as options, and `beat`, `lease`, `grace` and `name` from [settings](settings.md).",
         fields_table(WorkerOptions),
     )
 
@@ -280,11 +267,17 @@ def fields_table(cls: type) -> str:
         raise ValueError(f"say in docs/generate.py what {set(names) ^ set(meanings)} of {cls.__name__} means")
     rows = []
     for name, field in zip(names, fields, strict=True):
-        row = [code(name), code(ast.unparse(field.annotation)), code(ast.unparse(field.value)) if field.value else ""]
+        row = [code(name), code(ast.unparse(field.annotation)), code(written(cls, field.value)) if field.value else ""]
         rows.append([*row, meanings[name]])
     if not any(row[2] for row in rows):
         return table(["Name", "Type", "Meaning"], [[name, kind, meaning] for name, kind, _, meaning in rows])
     return table(["Name", "Type", "Default", "Meaning"], rows)
+
+
+def written(cls: type, default: ast.expr) -> str:
+    """A default as it stands in the source; a constant that is a number, as that number."""
+    named = getattr(sys.modules[cls.__module__], default.id, None) if isinstance(default, ast.Name) else None
+    return str(named) if isinstance(named, int) else ast.unparse(default)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -305,12 +298,14 @@ def python() -> str:
         "For the tests of those who write handlers.",
         *testing,
         "## Crash points",
-        "Places where a test can make a process die: `crash_at(name)` in process. "
-        "`crashpoint(name)` in a handler adds one of your own.",
+        "Places where a test can make a process die: `crash_at(name)` in process, or "
+        "[`HOLDFAST_CRASH_AT`](settings.md) for a worker process, which then kills itself with SIGKILL. "
+        "`holdfast.crashpoint(name)` in a handler adds one of your own.",
         table(["Point", "In"], crash_points()),
         "## The verbs",
         "One module for each thing that can happen to a job, in `holdfast.jobs`. Each function takes an open "
-        "`psycopg.AsyncConnection`. Operators' tools and tests use them; handlers do not need them.",
+        "`psycopg.AsyncConnection`. The [client](#client) has the everyday ones; these are for your own transaction, and for "
+        "tests.",
         *verbs(),
     )
 
@@ -517,8 +512,8 @@ def cli() -> str:
     return page(
         "Command line",
         "What `--help` says. An error that is raised on purpose is one sentence on standard error, and the exit code is 1.",
+        "`python -m holdfast` is the same program.",
         *parts,
-        f"## `python -m holdfast.apps.worker`\n\n{block(help_of_worker())}",
     )
 
 
@@ -537,13 +532,6 @@ def help_of(command: list[str]) -> str:
     result = CliRunner().invoke(app, [*command, "--help"], env=PLAIN, prog_name="holdfast", color=False)
     text = re.sub(r"\x1b\[[0-9;]*m", "", result.output)
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
-
-
-def help_of_worker() -> str:
-    out = io.StringIO()
-    with mock.patch.dict(os.environ, PLAIN), contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        worker_program.main(["--help"])
-    return out.getvalue().strip("\n")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -574,7 +562,6 @@ def main(arguments: list[str]) -> None:
         write(arguments[1])
         return
     with holdfast.testing.postgres() as url:
-        migrate.migrate(url)
         write(url)
 
 

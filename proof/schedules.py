@@ -33,10 +33,10 @@ ByWorker = Callable[[World, Worker], Work | None]
 ByOther = Callable[[World], Work | None]
 
 WORKERS_ACTS: tuple[tuple[int, ByWorker], ...] = (
-    (10, working.claim_some),
-    (4, working.claim_this),
-    (4, working.claim_polls),
-    (4, working.beat),
+    (8, working.claim_some),
+    (5, working.claim_this),
+    (3, working.claim_polls),
+    (3, working.beat),
     (10, working.write_on),
     (6, working.write_as_ghost),
     (3, working.end_plain),
@@ -145,7 +145,8 @@ def _draw(world: World, who: str | None = None) -> Turn | None:
     """The next act, drawn from those of `who` or of anybody. None: it had nothing to do."""
     who = who or world.rng.choices(ACTORS, (56, 10 if len(world.jobs) < world.crowd else 2, 6, 9, 6, 7))[0]
     if who in ("worker", "fault"):
-        worker = world.rng.choice(world.workers)
+        busy = [worker for worker in world.workers if worker.held]
+        worker = world.rng.choice(busy if busy and world.chance(0.7) else world.workers)
         act = _weighted(world, WORKERS_ACTS if who == "worker" else FAULTS)
         return _turn(act.__name__, worker.conn, act(world, worker))
     if who == "time":
@@ -171,7 +172,7 @@ def _turn(name: str, conn: SteppedConnection, work: Work | None) -> Turn | None:
 
 async def _one_act(world: World, who: str | None = None) -> None:
     world.alone, world.focus = True, None
-    for _ in range(5):  # some acts have nothing to do yet
+    for _ in range(10):  # some acts have nothing to do yet
         turn = _draw(world, who)
         if turn is not None:
             await _guarded(world, turn)

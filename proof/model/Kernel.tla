@@ -21,6 +21,7 @@ CONSTANTS
     MaxClaims,    \* how many attempts there may be in all, where a run asks for FewClaims
     MaxCrashes,   \* how many processes may die; at least one is left to do the work
     LostReplies,  \* TRUE: a commit may stand although the process that sent it never hears so
+    Strays,       \* TRUE: a worker gives back what is held in its name without its knowing
     MaxRuntime,   \* TRUE: an attempt that runs too long is taken from whoever holds it
     Sweep,        \* TRUE: jobs that wait for a free lock are looked for now and then
     Wrong,        \* the mistakes of this run
@@ -32,7 +33,8 @@ States   == {"pending", "blocked", "running"} \cup Terminal
 Mistakes == {"finish without fence", "cancel keeps fence", "number given back",
              "kid after finish", "no unique step", "kid without fence",
              "unlock by job", "wake after release", "wake skips locked", "cancel swallows wake",
-             "block from snapshot", "rescue by job", "rescue without lease", "fan-in from snapshot"}
+             "block from snapshot", "fan-in from snapshot",
+             "rescue by job", "rescue without lease", "stray by job"}
 
 ASSUME /\ Lockers \subseteq Jobs
        /\ MaxCrashes < Cardinality(Workers)
@@ -57,7 +59,7 @@ VARIABLES
     given,   \* the attempt ids that were ever handed out, for each job
     claims,  \* how many claims there were
     ends,    \* every terminal write that was accepted, in order
-    robbed   \* was an attempt rescued from a worker whose lease was live?
+    robbed   \* was an attempt taken from a worker that was at it, under a live lease?
 
 tables    == <<row, lock, kids, joins, lease>>
 processes == <<up, thinks>>
@@ -65,7 +67,7 @@ slips     == <<owes, seen>>
 history   == <<given, claims, ends, robbed>>
 vars      == <<tables, processes, slips, history>>
 
-NothingSeen == [busy |-> {}, lapsed |-> {}, ended |-> {}]
+NothingSeen == [busy |-> {}, silent |-> {}, ended |-> {}]
 
 Init ==
     /\ row    = [j \in Jobs |-> [state |-> "pending", attempt |-> 0, holder |-> None, no |-> 0,
@@ -257,9 +259,11 @@ Rescued(r) ==
     IF r.crashes = CrashBudget THEN Free(r, "failed")
     ELSE [Free(GivenBack(r), "pending") EXCEPT !.crashes = @ + 1, !.due = (r.crashes = 0)]
 
+IsAtIt(w, j) == lease[w] = "live" /\ <<j, row[j].attempt>> \in thinks[w]
+
 TakeAway(j) ==
     /\ LetGo(j, Rescued(row[j]), row[j].attempt, TRUE, None)
-    /\ robbed' = (robbed \/ lease[row[j].holder] = "live")
+    /\ robbed' = (robbed \/ IsAtIt(row[j].holder, j))
     /\ UNCHANGED <<kids, lease, processes, given, claims>>
 
 \* jobs/rescue.py, RESCUE: the lease of the holder is over. Lease and attempt are looked at by the statement that takes the
@@ -271,24 +275,37 @@ Rescue(j) ==
     /\ UNCHANGED slips
 
 \* jobs/rescue.py, RESCUE_OVERDUE: the attempt ran beyond its longest time; the lease of its holder does not matter. It
-\* may come at any moment, so it is RESCUE_WORKER too: a keeper that gives back the jobs of a process it saw die.
+\* may come at any moment, so it is also a keeper that gives back the jobs of a process which it saw die.
 Overrun(j) ==
     /\ MaxRuntime /\ row[j].state = "running"
     /\ LetGo(j, Rescued(row[j]), row[j].attempt, TRUE, None)
     /\ UNCHANGED <<kids, lease, processes, slips, given, claims, robbed>>
 
-\* Mistake: list the lapsed attempts, and take the jobs later, by their id or without another look at the lease.
-SeeLapsed(j) ==
-    /\ Wrong \cap {"rescue by job", "rescue without lease"} # {}
-    /\ row[j].state = "running" /\ lease[row[j].holder] = "lapsed"
-    /\ seen' = [seen EXCEPT !.lapsed = @ \cup {<<j, row[j].attempt>>}]
+\* jobs/renew.py finds it and jobs/rescue.py, RESCUE_WORKER, writes: the answer to the claim was lost, so the job is held
+\* in the name of a worker that lives, renews, and knows nothing of it. No lease will ever end that.
+IsStray(j) ==
+    /\ row[j].state = "running" /\ up[row[j].holder]
+    /\ <<j, row[j].attempt>> \notin thinks[row[j].holder]
+
+GiveBackStray(j) ==
+    /\ Strays /\ IsStray(j) /\ ~Is("stray by job")
+    /\ TakeAway(j)
+    /\ UNCHANGED slips
+
+\* Mistake: list what is silent, and take it later: by the id of the job, or without another look at the lease.
+SeeSilent(j) ==
+    /\ \/ Wrong \cap {"rescue by job", "rescue without lease"} # {} /\ row[j].state = "running"
+          /\ lease[row[j].holder] = "lapsed"
+       \/ Is("stray by job") /\ IsStray(j)
+    /\ seen' = [seen EXCEPT !.silent = @ \cup {<<j, row[j].attempt, row[j].holder>>}]
     /\ UNCHANGED <<tables, processes, owes, history>>
 
-RescueLate(j, a) ==
-    /\ <<j, a>> \in seen.lapsed /\ row[j].state = "running"
-    /\ Is("rescue by job") \/ row[j].attempt = a
+TakeLate(j, a, w) ==
+    /\ <<j, a, w>> \in seen.silent /\ row[j].state = "running"
+    /\ Is("rescue without lease") => row[j].attempt = a
+    /\ Is("stray by job") => row[j].holder = w
     /\ TakeAway(j)
-    /\ seen' = [seen EXCEPT !.lapsed = @ \ {<<j, a>>}]
+    /\ seen' = [seen EXCEPT !.silent = @ \ {<<j, a, w>>}]
     /\ UNCHANGED owes
 
 \* jobs/cancel.py: forced, from any state that is not an end. It rotates the fence, so the holder is refused from now on.
@@ -327,15 +344,16 @@ Crash(w) ==
 -----------------------------------------------------------------------------
 Slips ==
     /\ Wrong # {}
-    /\ \/ \E j \in Jobs : SeeBusy(j) \/ BlockLate(j) \/ SeeLapsed(j)
-       \/ \E t \in seen.lapsed : RescueLate(t[1], t[2])
+    /\ \/ \E j \in Jobs : SeeBusy(j) \/ BlockLate(j) \/ SeeSilent(j)
+       \/ \E t \in seen.silent : TakeLate(t[1], t[2], t[3])
        \/ \E w \in Workers : \E t \in thinks[w] : SeeEnded(w, t[1], t[2])
        \/ \E w \in Workers, j \in Jobs : PayKid(w, j) \/ PayWake(w, j)
 
 Work ==
     \/ \E w \in Workers : \E t \in thinks[w] :
            Finish(w, t[1], t[2]) \/ Retry(w, t[1], t[2]) \/ Refused(w, t[1], t[2])
-    \/ \E j \in Jobs : Block(j) \/ ComesDue(j) \/ Rescue(j) \/ Overrun(j) \/ \E w \in Workers : Claim(w, j)
+    \/ \E j \in Jobs : Block(j) \/ ComesDue(j) \/ Rescue(j) \/ Overrun(j) \/ GiveBackStray(j)
+    \/ \E w \in Workers, j \in Jobs : Claim(w, j)
     \/ WakeForgotten
     \/ Slips
 
@@ -424,7 +442,8 @@ FanInFreedByLast ==
     /\ joins["cancel"].state = "pending" <=> \A j \in Jobs : row[j].state = "completed"
     /\ joins["cancel"].state = "cancelled" <=> \E j \in Jobs : row[j].state \in {"failed", "cancelled"}
 
-RescueOnlyLapsed == ~robbed
+\* Only the longest runtime and a person may take a job from a worker that is at it.
+NoneRobbed == ~robbed
 
 -----------------------------------------------------------------------------
 (* Liveness, under Fairness.                                                  *)

@@ -52,24 +52,32 @@ class Tale:
         self.note("enqueue", job=number, spec=made, token=number, created=created, data_at=None)
         return made
 
-    def claim(self, number: int, attempt: str, no: int = 1, *, worker: str = "w", fence: int | None = None, how: str = "batch") -> None:
+    def claim(
+        self, number: int, attempt: str, no: int = 1, *, worker: str = "w", fence: int | None = None, how: str = "batch"
+    ) -> None:
         fence = fence if fence is not None else self.seconds
         claimed = SimpleNamespace(attempt_no=no, fence_token=fence, kind="k", pipeline_id=None)
         self.claimed_at = self.now()
         self.note("claim", job=number, attempt=attempt, worker=worker, claim=claimed, how=how)
 
-    def row(self, number: int, move: str, state: str, attempt: str | None = None, no: int | None = None, **fields: Any) -> MoveRow:
+    def row(
+        self, number: int, move: str, state: str, attempt: str | None = None, no: int | None = None, **fields: Any
+    ) -> MoveRow:
         claimed = {"claimed_at": self.claimed_at, "worker_id": "w"} if attempt else {}
         defaults = {"at": self.now(), "xid": str(self.seconds), "attempt_id": attempt, "attempt_no": no} | claimed
         row = MoveRow(len(self.records.moves) + 1, number, move, state, **defaults | fields)
         self.records.moves.append(row)
         return row
 
-    def end(self, number: int, attempt: str, no: int = 1, move: str = "complete", state: str = "completed", **fields: Any) -> None:
+    def end(
+        self, number: int, attempt: str, no: int = 1, move: str = "complete", state: str = "completed", **fields: Any
+    ) -> None:
         self.row(number, move, state, attempt, no)
         self.told_end(number, attempt, move=move, state=state, **fields)
 
-    def told_end(self, number: int, attempt: str, outcome: str = OK, move: str = "complete", state: str = "completed", **fields: Any) -> None:
+    def told_end(
+        self, number: int, attempt: str, outcome: str = OK, move: str = "complete", state: str = "completed", **fields: Any
+    ) -> None:
         facts = {"via": "finish", "children": [], "published": False} | fields
         self.note("end", outcome, job=number, attempt=attempt, worker="w", move=move, state=state, **facts)
 
@@ -289,7 +297,9 @@ def robbed_while_alive(tale: Tale) -> None:
 @breaks("I10")
 def a_renewal_from_the_past(tale: Tale) -> None:
     clock = tale.now()
-    tale.note("beat", worker="w", held=[], lost=[], clock=clock, at=clock, until=clock + LEASE - timedelta(seconds=2), lease=LEASE)
+    tale.note(
+        "beat", worker="w", held=[], lost=[], clock=clock, at=clock, until=clock + LEASE - timedelta(seconds=2), lease=LEASE
+    )
 
 
 @breaks("I10")

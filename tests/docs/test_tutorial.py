@@ -36,4 +36,4 @@ def test_the_worker_of_the_tutorial_is_really_killed() -> None:
     script, _ = as_script(TUTORIAL)
 
     assert "kill -9" in script
-    assert "--lease 4" in script
+    assert "HOLDFAST_LEASE_SECONDS=4" in script

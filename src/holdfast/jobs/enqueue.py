@@ -342,7 +342,8 @@ def _copy_chunks(ids: list[tuple[Any, ...]], jobs: Sequence[NewJob], payloads: l
     for start in range(0, len(jobs), CHUNK):
         part = slice(start, start + CHUNK)
         lines = [
-            f"{row[0]}\t{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}\t{_escaped(payload)}\t{_copy_tail(job, now)}\n"
+            f"{row[0]}\t{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}\t{_escaped(payload)}\t"
+            f"{_copy_tail(job, now)}\n"
             for row, job, payload in zip(ids[part], jobs[part], payloads[part], strict=True)
         ]
         yield "".join(lines)

@@ -346,6 +346,19 @@ async def test_a_confirmation_that_was_refused_is_not_counted(connect: Any) -> N
     assert await clean(conn, {"query": paused_for_too_long}, lease=EXPIRED) == 0
 
 
+async def test_a_cleaner_that_gives_up_late_does_not_take_back_the_confirmation_of_its_successor(connect: Any) -> None:
+    conn, other = await connect(), await connect()
+    effect = await _unwanted(conn)
+
+    async def paused_for_too_long(_: Effect) -> bool:
+        assert await clean(other, {"query": Cleaner(True)}) == 1
+        return False
+
+    assert await clean(conn, {"query": paused_for_too_long}, lease=EXPIRED) == 0
+
+    assert await _states(conn) == {effect.id: "gone"}
+
+
 async def test_cleaning_goes_in_small_bites_the_oldest_first(conn: Any) -> None:
     first, second = await _unwanted(conn), await _unwanted(conn)
     cleaner = Cleaner()

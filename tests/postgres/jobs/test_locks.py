@@ -475,6 +475,16 @@ async def test_the_sweep_finds_who_was_forgotten(conn: Any) -> None:
     assert await state_of(conn, holder.id) == "running"
 
 
+async def test_a_job_that_only_seems_to_wait_is_not_woken_out_of_its_run(conn: Any) -> None:
+    holder = await hold(conn, locks=(EXCLUSIVE,))
+    running = await hold(conn, locks=(Lock("other"),))
+    await conn.execute("UPDATE holdfast.lock_wants SET waiting = true, key = 't' WHERE job_id = %s", [running.id])
+
+    await end(conn, holder)
+
+    assert (await job(conn, running.id)).attempt_id == running.attempt_id
+
+
 async def test_the_sweep_leaves_alone_who_waits_rightly(conn: Any) -> None:
     await hold(conn, locks=(EXCLUSIVE,))
     await _waiting(conn, EXCLUSIVE)

@@ -29,7 +29,7 @@ from factories import (
     waits,
 )
 from holdfast.errors import Draining, NotFound, PayloadInvalid, UsageError
-from holdfast.jobs.cancel import cancel
+from holdfast.jobs.cancel import abort, cancel
 from holdfast.jobs.control import drain, pause
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.finish import complete_plain, finish
@@ -203,6 +203,20 @@ async def test_a_paused_kind_is_not_taken_along(conn: Any, paused: str) -> None:
     assert state == "pending"
 
 
+async def test_a_step_that_was_asked_to_stop_takes_nobody_along(conn: Any) -> None:
+    """Its pipeline may have been aborted: the full finish looks at that."""
+    pipeline = Pipeline("chain")
+    pipeline.add(NewJob("k"))
+    (made,) = await pipeline.enqueue(conn)
+    parent = await take(conn, made.id)
+    await abort(conn, pipeline.id, actor="ada")
+
+    assert await complete_and_chain(conn, parent, None, NewJob("next")) is None
+
+    await end(conn, parent, Done(then=[NewJob("next")]))
+    assert await _children(conn, parent.id) == []
+
+
 @pytest.mark.parametrize("way", ["finish", "one commit"])
 async def test_a_step_of_a_running_pipeline_is_no_new_job_to_a_drain(conn: Any, way: str) -> None:
     """What is there runs to its end; both ways to end a parent must agree on it."""
@@ -232,6 +246,17 @@ async def test_a_job_starts_when_the_last_of_its_parents_has_completed(conn: Any
 
     assert left == [(2, "blocked"), (1, "blocked"), (0, "pending")]
     assert await moves_of(conn, child) == ["wake"]
+
+
+async def test_a_child_that_was_cancelled_meanwhile_is_not_woken_by_its_parents(conn: Any) -> None:
+    first, second = await hold(conn), await hold(conn)
+    child = await add(conn, after=(first.id, second.id))
+    await cancel(conn, child, actor="ada")
+
+    await end(conn, first)
+    await end(conn, second)
+
+    assert await state_of(conn, child) == "cancelled"
 
 
 async def test_a_join_waits_for_all_children_that_were_made_with_it(conn: Any) -> None:

@@ -32,6 +32,7 @@ from holdfast.jobs.cancel import cancel
 from holdfast.jobs.enqueue import enqueue, enqueue_many
 from holdfast.jobs.history import history
 from holdfast.jobs.read import get_job
+from holdfast.testing import harness
 from holdfast.worker.kinds import Job, job, registered
 
 QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=30), grace=timedelta(seconds=5))
@@ -313,7 +314,7 @@ async def test_a_worker_that_gets_back_a_job_it_lost_keeps_the_two_attempts_apar
 
 
 async def test_a_blocked_event_loop_does_not_stop_the_heartbeat(database, connect):
-    """The handler blocks the loop until a thread has seen the worker beat three more times."""
+    """K-25: the handler blocks the loop until a thread has seen the worker beat three more times."""
     conn = await connect()
     entered, seen = threading.Event(), threading.Event()
 
@@ -342,6 +343,53 @@ async def test_a_blocked_event_loop_does_not_stop_the_heartbeat(database, connec
     assert job_now.state == "completed"
 
 
+async def test_the_lease_is_a_setting_of_the_worker(database, conn):
+    """K-23: how long a silent holder keeps its jobs is configured, and counted by the database's clock."""
+    kind = a_kind(lambda: None, "test.lease")
+    async with working(database, kind, options=WorkerOptions(concurrency=1, lease=timedelta(minutes=30))):
+
+        async def registered_for_long() -> bool:
+            cursor = await conn.execute("SELECT lease_until > clock_timestamp() + interval '29 min' FROM holdfast.workers")
+            return await cursor.fetchone() == (True,)
+
+        await until(registered_for_long)
+
+
+async def test_a_kind_that_this_worker_does_not_know_is_left_to_others(database, conn):
+    """K-42, K-43: dispatch goes by the registry; an unknown kind is neither run nor harmed."""
+    ran: list[str] = []
+
+    async def known() -> None:
+        ran.append("known")
+
+    kind = a_kind(known)
+    unknown = await enqueue(conn, NewJob("nobody.knows"))
+    made = await enqueue(conn, kind.new())
+
+    async with working(database, kind):
+        assert (await ended(conn, made.id)).state == "completed"
+
+    assert ran == ["known"]
+    assert (await get_job(conn, unknown.id)).attempt_no == 0
+
+
+async def test_the_same_function_runs_by_hand_inline_and_in_a_worker(database, conn):
+    """K-44: a handler does not know what dispatched it."""
+    seen: list[int] = []
+
+    async def note(number: int) -> None:
+        seen.append(number)
+
+    kind = a_kind(note)
+    await kind(number=1)
+    async with harness(database, [kind]) as inline:
+        await inline.run(kind.new(number=2))
+    await enqueue(conn, kind.new(number=3))
+    await drain(database, kind)
+
+    assert seen == [1, 2, 3]
+
+
 async def test_jobs_of_a_dead_worker_are_rescued_by_a_living_one(database, conn):
     async def work() -> None: ...
 
@@ -367,6 +415,7 @@ async def test_jobs_of_a_dead_worker_are_rescued_by_a_living_one(database, conn)
 
 
 async def test_a_worker_goes_on_when_its_connections_are_cut(database, connect):
+    """K-54: an iteration that fails is logged, and the loop goes on."""
     conn = await connect()
     ran: list[int] = []
 
