@@ -74,7 +74,7 @@ TIME: tuple[tuple[int, ByOther], ...] = ((5, steering.pass_time), (1, steering.o
 ACTORS = ("worker", "enqueuer", "operator", "sweeper", "fault", "time")
 OVERLAPS = 0.22  # how many of the steps are several acts at once
 UNEXPECTED = (psycopg.Error, AssertionError, Stuck, HoldfastError)
-SEDIMENT = 300  # schedules between two sweepings of the tables
+SEDIMENT = 25  # schedules between two sweepings of the tables
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ async def play(stage: Stage, seed: int) -> Result:
     world = await World.begin(stage, seed, theme, rng)
     for _ in range(rng.randint(1, 2)):
         await _one_act(world, "enqueuer")
-    for _ in range(rng.randint(18, 32)):
+    for _ in range(rng.randint(20, 36)):
         if world.chance(OVERLAPS):
             await _several_acts(world)
             if world.chance(0.6):

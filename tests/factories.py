@@ -182,6 +182,11 @@ async def waits(observer: Conn, waiting: Conn) -> None:
     raise AssertionError("it does not wait for anybody")
 
 
+async def never_wait(conn: Conn) -> None:
+    """From here on this connection fails where it would have to wait for somebody else's lock."""
+    await conn.execute("SET lock_timeout = '500ms'")
+
+
 @contextmanager
 def new_database(server: str, definition: str = "") -> Iterator[str]:
     """The address of a database that exists for the length of the block."""

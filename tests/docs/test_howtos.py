@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from blocks import Block, blocks, run  # noqa: E402
 
 HOWTOS = sorted((ROOT / "docs/howto").glob("*.md"))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PATIENCE = 180  # seconds, for a machine that is busy with other things
 
 
 @pytest.fixture
@@ -41,9 +43,10 @@ async def test_the_code_of_a_howto_runs(
     namespace = {"__name__": f"howto_{page.stem.replace('-', '_')}", "url": database, "conn": conn}
     monkeypatch.chdir(tmp_path)
 
-    for block in blocks(page):
-        if _is_runnable(block):
-            await run(block, namespace)
+    async with asyncio.timeout(PATIENCE):
+        for block in blocks(page):
+            if _is_runnable(block):
+                await run(block, namespace)
 
 
 def _is_runnable(block: Block) -> bool:

@@ -23,6 +23,7 @@ SET_CLAIMED = """state = 'running', attempt_id = gen_random_uuid(), attempt_no =
 # MATERIALIZED and not `id IN (SELECT … LIMIT …)`: a nested loop would run that sub-select again and claim too many.
 # One ordered index scan per queue and kind: a paused kind, or one that this worker does not know, is never walked over.
 # No clock is asked: a job whose time has not come is not on the index (see promote.py).
+# The update asks for the id alone: the rows are locked, and any further condition is one that an old plan could start from.
 # Jobs that need a lock or a slot are only named here (their attempt is null); CLAIM_TIED takes them one by one.
 CLAIM = f"""
     WITH picked AS MATERIALIZED (
@@ -38,7 +39,7 @@ CLAIM = f"""
         ORDER BY head.priority, head.id LIMIT %(limit)s
     ), claimed AS (
         UPDATE holdfast.jobs j SET {SET_CLAIMED}
-        FROM picked WHERE j.id = picked.id AND j.state = 'pending' AND j.ties & 3 = 0
+        FROM picked WHERE j.id = picked.id AND picked.ties & 3 = 0
         RETURNING {CLAIM_COLUMNS}
     )
     SELECT * FROM claimed
@@ -56,7 +57,7 @@ CLAIM_BY_ID = f"""
         FOR UPDATE SKIP LOCKED
     ), claimed AS (
         UPDATE holdfast.jobs j SET {SET_CLAIMED}, run_after = NULL
-        FROM picked WHERE j.id = picked.id AND j.state = 'pending' AND j.ties & 3 = 0
+        FROM picked WHERE j.id = picked.id AND picked.ties & 3 = 0
         RETURNING {CLAIM_COLUMNS}
     )
     SELECT * FROM claimed

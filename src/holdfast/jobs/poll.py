@@ -27,7 +27,7 @@ CLAIM_TO_POLL = f"""
         ORDER BY next_poll_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), claimed AS (
         UPDATE holdfast.jobs j SET {SET_CLAIMED}
-        FROM picked WHERE j.id = picked.id AND j.state = 'submitted'
+        FROM picked WHERE j.id = picked.id
         RETURNING {CLAIM_COLUMNS}
     ), taken_over AS (
         UPDATE holdfast.effects e SET attempt_id = c.attempt_id::uuid, fence_token = c.fence_token

@@ -20,8 +20,7 @@ PROMOTE_DUE = """
         WHERE state = 'pending' AND run_after <= (SELECT clock_timestamp())
         ORDER BY run_after LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    UPDATE holdfast.jobs j SET run_after = NULL FROM due
-    WHERE j.id = due.id AND j.state = 'pending' AND j.run_after IS NOT NULL
+    UPDATE holdfast.jobs j SET run_after = NULL FROM due WHERE j.id = due.id
     RETURNING j.id
 """
 

@@ -20,6 +20,7 @@ from factories import (
     job,
     lose,
     make_due,
+    never_wait,
     replace,
     rows,
     start_worker,
@@ -187,6 +188,7 @@ async def test_a_job_that_somebody_is_just_taking_is_left_to_them(connect: Any) 
     conn, other = await connect(), await connect()
     job_id = await add(conn)
     worker = await start_worker(conn)
+    await never_wait(conn)
 
     async with other.transaction():
         await take(other, job_id)
@@ -292,6 +294,28 @@ async def test_priority_counts_across_kinds_and_queues(conn: Any) -> None:
     assert order == [jobs[3], jobs[1], jobs[2], jobs[0]]
 
 
+@pytest.mark.parametrize("fields", [{}, {"locks": (Lock("t", most=None),)}], ids=["plain", "with a lock"])
+async def test_each_job_of_a_batch_is_stamped_like_one_that_was_claimed_by_itself(conn: Any, fields: dict[str, Any]) -> None:
+    """K-05, K-06, K-12: every job gets an attempt of its own, every time."""
+    jobs = [await add(conn, max_runtime=HOUR, **fields) for _ in range(3)]
+    worker = await start_worker(conn)
+    seen = []
+    for number in (1, 2):
+        before = await clock(conn)
+        claims = await claim(conn, worker, kinds=["k"])
+        assert sorted(claimed.id for claimed in claims) == jobs
+        for claimed in claims:
+            found = await job(conn, claimed.id)
+            assert (found.state, found.worker_id, found.attempt_id) == ("running", worker, claimed.attempt_id)
+            assert (found.attempt_no, found.fence_token) == (number, claimed.fence_token)
+            assert found.claimed_at >= before  # type: ignore[operator]
+            assert await column(conn, claimed.id, "deadline_at") >= before + HOUR
+            seen.append(claimed)
+            await end(conn, claimed, Retry("again", timedelta(0)))
+
+    assert len({claimed.attempt_id for claimed in seen}) == len({claimed.fence_token for claimed in seen}) == 6
+
+
 @pytest.mark.parametrize("limit", [1, 3, 10])
 async def test_a_batch_is_never_larger_than_its_limit(conn: Any, limit: int) -> None:
     await enqueue_many(conn, [NewJob(kind, queue=queue) for kind in "ab" for queue in "xy" for _ in range(20)])
@@ -336,6 +360,7 @@ async def test_a_claim_walks_around_rows_that_others_hold(connect: Any) -> None:
     conn, other = await connect(), await connect()
     held, free = await add(conn), await add(conn)
     worker = await start_worker(conn)
+    await never_wait(conn)
 
     async with other.transaction():
         await other.execute("SELECT FROM holdfast.jobs WHERE id = %s FOR UPDATE", [held])

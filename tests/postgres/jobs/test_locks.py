@@ -19,6 +19,7 @@ from factories import (
     lose,
     make_due,
     moves_of,
+    never_wait,
     poll,
     replace,
     rows,
@@ -502,6 +503,7 @@ async def test_a_waiter_that_somebody_has_in_hand_is_left_to_the_sweep(connect: 
     conn, other = await connect(), await connect()
     holder = await hold(conn, locks=(EXCLUSIVE,))
     waiting = await _waiting(conn, EXCLUSIVE)
+    await never_wait(conn)
 
     async with other.transaction():
         await other.execute("SELECT FROM holdfast.jobs WHERE id = %s FOR UPDATE", [waiting])

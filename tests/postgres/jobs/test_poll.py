@@ -18,6 +18,7 @@ from factories import (
     job,
     lose,
     moves_of,
+    never_wait,
     poll,
     rows,
     start_worker,
@@ -161,6 +162,7 @@ async def test_two_pollers_never_ask_for_the_same_job(connect: Any) -> None:
     claim = await _submitted(conn)
     await _all_due(conn)
     worker = await start_worker(conn)
+    await never_wait(conn)
 
     async with other.transaction():
         looked = await claim_to_poll(other, worker, kinds=["k"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from factories import HOUR, add, end, everything, hold, rows, submit
+from factories import HOUR, add, end, everything, hold, never_wait, rows, submit
 from holdfast.jobs.enqueue import enqueue_many
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.outcome import Fail, Retry
@@ -53,6 +53,7 @@ async def test_two_promoters_do_not_wait_for_each_other(connect: Any) -> None:
     conn, other = await connect(), await connect()
     held, free = await add(conn, run_after=HOUR), await add(conn, run_after=HOUR)
     await _all_due(conn)
+    await never_wait(conn)
 
     async with other.transaction():
         await other.execute("SELECT FROM holdfast.jobs WHERE id = %s FOR UPDATE", [held])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from factories import HOUR, add, end, everything, hold, rows, silence, start_worker, submit, take, value
+from factories import HOUR, add, end, everything, hold, never_wait, rows, silence, start_worker, submit, take, value
 from holdfast.jobs import effects
 from holdfast.jobs.effects import clean
 from holdfast.jobs.model import Lock, NewJob
@@ -185,6 +185,7 @@ async def test_a_job_that_somebody_has_in_hand_is_left_for_the_next_time(connect
     held = await _ended(conn, Fail("no"))
     await _ended(conn)
     await _age(conn)
+    await never_wait(conn)
 
     async with other.transaction():
         await other.execute("SELECT FROM holdfast.jobs WHERE id = %s FOR UPDATE", [held])

@@ -22,6 +22,7 @@ from factories import (
     lose,
     make_due,
     moves_of,
+    never_wait,
     poll,
     replace,
     rows,
@@ -160,6 +161,7 @@ async def test_a_worker_that_is_just_renewing_keeps_its_jobs(connect: Any) -> No
     conn, renewing = await connect(), await connect()
     claim = await hold(conn)
     await silence(conn, claim)
+    await never_wait(conn)
 
     async with renewing.transaction():
         await renew(renewing, claim.worker_id, [claim], lease=LEASE)

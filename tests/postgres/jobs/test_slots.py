@@ -20,6 +20,7 @@ from factories import (
     hold,
     job,
     make_due,
+    never_wait,
     poll,
     replace,
     rows,
@@ -248,6 +249,7 @@ async def test_a_trigger_that_merges_into_a_waiting_job_is_seen_by_its_run(conne
     conn, trigger = await connect(), await connect()
     waiting = await _trigger(conn)
     worker = await start_worker(conn)
+    await never_wait(conn)
 
     async with trigger.transaction():
         await trigger.execute("INSERT INTO holdfast.controls (kind, reason) VALUES ('data', 'of the trigger')")
@@ -280,6 +282,7 @@ async def test_a_unique_job_merges_with_the_same_promise(connect: Any) -> None:
     conn, trigger = await connect(), await connect()
     waiting = await add(conn, unique_key="u")
     worker = await start_worker(conn)
+    await never_wait(conn)
 
     async with trigger.transaction():
         assert await enqueue(trigger, NewJob("k", unique_key="u")) == (waiting, False)
@@ -334,6 +337,7 @@ async def test_a_follow_up_that_somebody_has_in_hand_is_left_to_the_sweep(connec
     holder = await hold(conn, slot_key="s")
     follow_up = await _trigger(conn)
     assert await _try(conn, follow_up.id) is None
+    await never_wait(conn)
 
     async with trigger.transaction():
         assert await _trigger(trigger) == (follow_up.id, False)
