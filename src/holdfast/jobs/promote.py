@@ -20,7 +20,8 @@ PROMOTE_DUE = """
         WHERE state = 'pending' AND run_after <= (SELECT clock_timestamp())
         ORDER BY run_after LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    UPDATE holdfast.jobs j SET run_after = NULL FROM due WHERE j.id = due.id
+    -- ANY (ARRAY …) and no join: the rows are reached by their ids, however many the planner expects.
+    UPDATE holdfast.jobs j SET run_after = NULL WHERE j.id = ANY (ARRAY(SELECT id FROM due))
     RETURNING j.id
 """
 
