@@ -54,7 +54,7 @@ SOMETIMES = (
     "end by finish: lost", "end by finish: undone", "end by finish: refused", "end by plain: undone", "end by chain: undone",
     "cancel", "cancel: refused", "ask to stop", "rerun", "rerun: refused", "recover", "recover: refused", "abort",
     "pause", "drain", "resume",
-    "rescue", "crash", "stall", "bury", "resign", "overrun", "expire", "promote", "wake", "clean", "pass time",
+    "rescue", "crash", "stall", "bury", "resign", "overrun", "expire", "claim in vain", "find strays", "promote", "wake", "clean", "pass time",
     "overlap", "waited", "move: block", "move: wake", "move: quarantine", "move: rescue", "move: recover",
 )  # fmt: skip
 

@@ -180,6 +180,10 @@ def leases_are_respected(story: Story) -> Violations:
         clock, until = event.detail["clock"], event.detail["until"]
         if clock is not None and until is not None and until < clock + event.detail["lease"]:
             yield f"worker {event.worker} renewed at {clock} or later, but its lease ends at {until}"
+    for event in story.witness.of("find strays"):
+        for job_id, attempt in event.detail["missed"]:
+            if story.surely_alive_after(attempt, event):
+                yield f"worker {event.worker} was not told of job {job_id}, which it holds without knowing"
     for event in story.witness.of("sweep"):
         if event.detail["left"]:
             yield f"a sweep left jobs {event.detail['left']} with holders that were silent before it began"

@@ -10,8 +10,6 @@ checker found anything but what it should.
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import json
 import os
 import platform
@@ -27,6 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from proof import tlc
 from proof.mutants import MUTANTS, Verdict, suite_is_green, try_all
 from proof.run import HOW_TO_REPLAY, Summary, alike, play_many, server
 
@@ -145,14 +144,15 @@ def _table_of(verdicts: Sequence[Verdict]) -> Table:
 
 def prove_model(proof: Proof) -> None:
     """The model checker: the design holds, and each mistake breaks what it should."""
-    if importlib.util.find_spec("proof.tlc") is None:
-        proof.wrong.append("proof/tlc.py is not there, so the model was not checked")
-        return
     console.rule("the model")
-    tlc = importlib.import_module("proof.tlc")
-    outcome = tlc.check()
-    proof.numbers |= {"tlc_distinct_states": outcome.distinct_states, **outcome.numbers}
-    proof.wrong += outcome.wrong
+    try:
+        results = tlc.check()
+    except tlc.CannotCheck as missing:
+        proof.wrong.append(f"the model was not checked: {missing}")
+        return
+    console.print(tlc.table(results))
+    proof.numbers |= results.numbers
+    proof.wrong += results.wrong
 
 
 # ---------------------------------------------------------------------------------------------------------------------

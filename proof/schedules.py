@@ -67,6 +67,8 @@ FAULTS: tuple[tuple[int, ByWorker], ...] = (
     (5, steering.stall),
     (1, steering.bury),
     (1, steering.step_down),
+    (2, working.claim_in_vain),
+    (3, steering.find_strays),
 )
 FAVOURITES: dict[str, ByWorker] = {"effects": working.write_on, "engines": working.claim_polls}
 TIME: tuple[tuple[int, ByOther], ...] = ((5, steering.pass_time), (1, steering.overrun))

@@ -5,6 +5,7 @@ Time is moved by moving rows, never by waiting: a lease ends when the seed says 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from holdfast.errors import IllegalMove, NotStale, Refused
@@ -14,11 +15,11 @@ from holdfast.jobs.effects import Effect, clean
 from holdfast.jobs.model import JobId
 from holdfast.jobs.promote import promote_due, wake_forgotten
 from holdfast.jobs.recover import recover
-from holdfast.jobs.renew import resign
+from holdfast.jobs.renew import renew, resign
 from holdfast.jobs.rerun import rerun
 from holdfast.jobs.rescue import rescue, rescue_worker
 from proof.witness import OK, REFUSED
-from proof.world import KINDS, Rehearsed, Work, Worker, World
+from proof.world import KINDS, LEASE, READ_LEASE, Rehearsed, Work, Worker, World
 
 ACTOR = "operator"
 
@@ -220,6 +221,32 @@ def step_down(world: World, worker: Worker) -> Work | None:
         clock = (await (await worker.conn.execute(CLOCK)).fetchone() or (None,))[0]
         world.witness.note("expire", begun, worker=worker.id, at=clock)
         world.witness.exercised["resign"] += 1
+
+    return go()
+
+
+NO_TIME = timedelta(0)
+
+
+def find_strays(world: World, worker: Worker) -> Work | None:
+    """A worker learns of claims whose answer never reached it, and gives them back. No time is granted for the answer,
+    so that the schedule need not wait for it; the lease is renewed right afterwards."""
+    if not worker.strays:
+        return None
+    strays, worker.strays = worker.strays, []
+
+    async def go() -> None:
+        begun = world.witness.tick()
+        answer = await renew(worker.conn, worker.id, worker.held, lease=NO_TIME)
+        taken = await rescue_worker(worker.conn, worker.id, cause="claim_unanswered", error="no answer", jobs=answer.strays)
+        await renew(worker.conn, worker.id, worker.held, lease=LEASE)
+        row = await (await worker.conn.execute(READ_LEASE, [worker.id])).fetchone()
+        _note_taken(world, "rescue", begun, taken)
+        at, until = row or (None, None)
+        facts = {"held": [], "lost": [], "clock": None, "lease": LEASE, "at": at, "until": until}
+        world.witness.note("beat", begun, worker=worker.id, **facts)
+        missed = [(one.id, one.attempt_id) for one in strays if one.id not in answer.strays]
+        world.witness.note("find strays", begun, worker=worker.id, missed=missed)
 
     return go()
 

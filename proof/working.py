@@ -24,7 +24,7 @@ from holdfast.jobs.renew import renew
 from proof.making import a_job
 from proof.watching import look_after_end
 from proof.witness import CANCEL_ASKED, LOST, OK, REFUSED, UNDONE
-from proof.world import KINDS, LEASE, QUEUES, Rehearsed, Work, Worker, World
+from proof.world import KINDS, LEASE, QUEUES, READ_LEASE, Rehearsed, Work, Worker, World
 
 SHORT = timedelta(minutes=10)
 PUBLISH = "INSERT INTO proof.published (job_id, attempt_id) VALUES (%s, %s)"
@@ -65,6 +65,21 @@ def claim_this(world: World, worker: Worker) -> Work | None:
     return go()
 
 
+def claim_in_vain(world: World, worker: Worker) -> Work | None:
+    """The connection dies before the answer comes: the jobs are claimed, and the living worker does not know."""
+
+    async def go() -> None:
+        begun = world.witness.tick()
+        claims = await claim(worker.conn, worker.id, kinds=KINDS, queues=QUEUES, limit=2)
+        held = worker.held
+        _note_claims(world, worker, begun, claims, "batch")
+        worker.held = held[: len(held) - len(claims)]
+        worker.strays += claims
+        world.witness.note("claim in vain", begun, worker=worker.id, jobs=[one.id for one in claims])
+
+    return go()
+
+
 def claim_polls(world: World, worker: Worker) -> Work | None:
     """Jobs whose external engine is due to be asked."""
     limit = world.rng.randint(1, 3)
@@ -75,9 +90,6 @@ def claim_polls(world: World, worker: Worker) -> Work | None:
         _note_claims(world, worker, begun, claims, "poll")
 
     return go()
-
-
-READ_LEASE = "SELECT beat_at, lease_until FROM holdfast.workers WHERE id = %s"
 
 
 def beat(world: World, worker: Worker) -> Work | None:
@@ -131,8 +143,9 @@ async def _write(world: World, worker: Worker, what: str, one: Claim, writing: C
 
 def _write_on(world: World, worker: Worker, one: Claim) -> Work:
     """One of the writes that leave the attempt running."""
-    kinds, weights = ["progress", "checkpoint", "plan", "adopt", "resolve"], [3, 3, 5, 3, 2]
-    if worker.effects.get(one.attempt_id):
+    known = any(effect.job_id == one.id for effects in world.effects.values() for effect in effects)
+    kinds, weights = ["progress", "checkpoint", "plan", "adopt", "resolve"], [3, 3, 5, 10 if known else 0, 2]
+    if world.effects.get(one.attempt_id):
         kinds, weights = [*kinds, "confirm"], [*weights, 6]
     what = world.rng.choices(kinds, weights)[0]
     temporary, adoptable, works = world.chance(0.3), world.chance(0.5), world.chance(0.8)
@@ -163,7 +176,7 @@ async def _plan(world: World, worker: Worker, one: Claim, *, temporary: bool, ad
 
     effect = await _write(world, worker, "plan", one, planning)
     if effect is not None:
-        worker.effects.setdefault(one.attempt_id, []).append(effect)
+        world.effects.setdefault(one.attempt_id, []).append(effect)
         if works:
             world.outside.add(effect.tag)
             if not adoptable:
@@ -171,7 +184,7 @@ async def _plan(world: World, worker: Worker, one: Claim, *, temporary: bool, ad
 
 
 async def _confirm(world: World, worker: Worker, one: Claim) -> None:
-    mine = worker.effects.get(one.attempt_id)
+    mine = world.effects.get(one.attempt_id)
     if mine:
         await _write(world, worker, "confirm", one, lambda: effects.confirm(worker.conn, one, mine[-1], {"at": "there"}))
 
@@ -183,7 +196,7 @@ async def _adopt(world: World, worker: Worker, one: Claim) -> None:
     if found:
         effect = await _write(world, worker, "adopt", one, lambda: effects.adopt(worker.conn, one, found[0]))
         if effect is not None:
-            worker.effects.setdefault(one.attempt_id, []).append(effect)
+            world.effects.setdefault(one.attempt_id, []).append(effect)
 
 
 async def _resolve(world: World, worker: Worker, one: Claim) -> None:

@@ -47,6 +47,7 @@ START = """
     DELETE FROM holdfast.workers;
     DELETE FROM holdfast.controls;
 """
+READ_LEASE = "SELECT beat_at, lease_until FROM holdfast.workers WHERE id = %s"
 BASE = "SELECT coalesce(max(id), 0) FROM holdfast.jobs"
 COPY_FROM = 4  # so that small schedules go through COPY as well
 
@@ -66,7 +67,7 @@ class Worker:
     id: WorkerId = WorkerId("")
     held: list[Claim] = field(default_factory=list)
     past: list[Claim] = field(default_factory=list)  # ended or lost: whatever is written under them must be refused
-    effects: dict[str, list[Effect]] = field(default_factory=dict)
+    strays: list[Claim] = field(default_factory=list)  # claimed in its name, and the answer never came
 
     def let_go(self, claim: Claim) -> None:
         """The attempt is over, one way or the other; it stays around as a ghost that tries to write."""
@@ -123,6 +124,7 @@ class World:
     workers: list[Worker]
     jobs: list[JobId] = field(default_factory=list)
     pipelines: list[str] = field(default_factory=list)
+    effects: dict[str, list[Effect]] = field(default_factory=dict)  # by attempt: what it planned
     outside: set[str] = field(default_factory=set)  # what the handlers made and no cleaner has removed
     focus: JobId | None = None  # the job that the acts of an overlap prefer to meet at
     alone: bool = True  # whether the act under way is the only one
@@ -145,7 +147,7 @@ class World:
     async def incarnate(self, worker: Worker) -> None:
         """A new start of the process: a new id, and no memory."""
         worker.id = WorkerId(str(uuid.UUID(int=self.rng.getrandbits(128))))
-        worker.held, worker.past, worker.effects = [], [], {}
+        worker.held, worker.past, worker.strays = [], [], []
         begun = self.witness.tick()
         await register(worker.conn, WorkerInfo(worker.id, f"worker-{worker.number}", "here", 1, "1"), lease=LEASE)
         self.witness.note("register", begun, worker=worker.id)

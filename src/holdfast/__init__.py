@@ -3,7 +3,7 @@
 from holdfast.errors import CancelRequested, ClaimLost, HoldfastError
 from holdfast.jobs.client import Client, connect
 from holdfast.jobs.model import Claim, Lock, NewJob
-from holdfast.jobs.outcome import Cancel, Done, Fail, Permanent, Retry, Snooze, Submitted
+from holdfast.jobs.outcome import Backoff, Cancel, Done, Fail, Permanent, Retry, RetryPolicy, Snooze, Submitted
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.states import State
 from holdfast.worker.context import Context, SyncContext
@@ -13,6 +13,7 @@ from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 
 __all__ = [
+    "Backoff",
     "Cancel",
     "CancelRequested",
     "Claim",
@@ -27,6 +28,7 @@ __all__ = [
     "Permanent",
     "Pipeline",
     "Retry",
+    "RetryPolicy",
     "Snooze",
     "State",
     "Submitted",

@@ -14,7 +14,7 @@ from holdfast.telemetry.names import EVENTS
 SOURCE = Path(holdfast.__file__).parent
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if "migrations" not in path.parts)
 VAGUE = re.compile(r"^(utils?|helpers?|managers?|common|misc|base|core|data|info)$")
-SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM)\b.*\bholdfast\.", re.S)
+SQL = re.compile(r"\b(FROM|INTO|UPDATE|JOIN) holdfast\.")
 
 
 def name(path: Path) -> str:

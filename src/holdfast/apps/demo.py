@@ -252,7 +252,7 @@ def _work(owner: str, url: str, name: str) -> None:
     die_with(int(owner), signal.SIGKILL)
     configure(json=True)
     beat, lease, grace = timedelta(seconds=BEAT), timedelta(seconds=LEASE), timedelta(seconds=1)
-    work(url, [demo_jobs.__name__], WorkerOptions(concurrency=1, beat=beat, lease=lease, grace=grace, name=name))
+    work(url, demo_jobs.KINDS, WorkerOptions(concurrency=1, beat=beat, lease=lease, grace=grace, name=name))
 
 
 if __name__ == "__main__":

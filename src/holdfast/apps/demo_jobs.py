@@ -9,7 +9,7 @@ import psycopg
 
 from holdfast.jobs.outcome import Done
 from holdfast.worker.context import Context
-from holdfast.worker.kinds import job
+from holdfast.worker.kinds import Job, job
 
 PARTS = 6
 ROWS_PER_PART = 1_000
@@ -26,7 +26,7 @@ PUBLISH = "INSERT INTO demo.sums (part, amount, attempt_id) VALUES (%s, %s, %s)"
 TOTAL = "SELECT sum(amount), count(*) FROM demo.sums"
 
 
-@job("ledger.load")
+@job("holdfast.demo.load")
 async def load(ctx: Context) -> Done:
     """Fill the ledger; the parts and the total wait for it."""
     await ctx.progress(0.5, "filling the ledger")
@@ -38,7 +38,7 @@ async def load(ctx: Context) -> Done:
     return Done({"parts": PARTS}, publish=publish)
 
 
-@job("ledger.part", max_crashes=5)
+@job("holdfast.demo.part", max_crashes=5)
 async def part(ctx: Context, number: int) -> Done:
     """Add up one part, slowly enough to be watched and to be killed."""
     for step in range(1, 5):
@@ -56,10 +56,13 @@ async def part(ctx: Context, number: int) -> Done:
     return Done({"part": number}, publish=publish)
 
 
-@job("ledger.total")
+@job("holdfast.demo.total")
 async def total(ctx: Context) -> Done:
     """Runs once every part has completed."""
     async with ctx.connection() as conn:
         row = await (await conn.execute(TOTAL)).fetchone()
     assert row is not None
     return Done({"total": int(row[0]), "parts": row[1]})
+
+
+KINDS: list[Job[..., Any]] = [load, part, total]

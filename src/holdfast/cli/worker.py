@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from holdfast.apps.up import database
-from holdfast.apps.worker import work
+from holdfast.apps.worker import kinds_of, work
 from holdfast.database.migrate import require_current
 from holdfast.settings import settings
 from holdfast.telemetry.log import configure
@@ -26,7 +26,9 @@ def _worker() -> None:
 @app.command("run")
 def run_command(
     modules: Annotated[list[str], typer.Option("--import", help="A module whose kinds to run; may be given more than once.")],
-    url: Annotated[str | None, typer.Option("--url", help="Which database; default: HOLDFAST_DATABASE_URL.")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="Which database; default: HOLDFAST_DATABASE_URL, or the embedded one.")
+    ] = None,
     queue: Annotated[list[str] | None, typer.Option("--queue", help="Which queues; default: default.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 10,
     drain: Annotated[bool, typer.Option("--drain", help="End when there is nothing left to do.")] = False,
@@ -45,4 +47,4 @@ def run_command(
     )
     with database(given, Console(stderr=True)) as address:
         require_current(address)
-        work(address, modules, options, until_empty=drain, crash_at=given.crash_at)
+        work(address, kinds_of(modules), options, until_empty=drain, crash_at=given.crash_at)

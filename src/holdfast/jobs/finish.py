@@ -56,11 +56,11 @@ async def complete_plain(
         return {row[0] for row in await cursor.fetchall()}
 
 
-# Where it goes is decided under the row's lock: a job that was asked to stop does not come back to the queue, whatever
-# its handler wanted. The guard on the attempt stands on the locked row and again on the update.
+# Where it goes is decided under the row's lock: a job that was asked to stop comes back neither to the queue nor to its
+# engine, whatever its handler wanted. The guard on the attempt stands on the locked row and again on the update.
 FINISH = """
     WITH held AS MATERIALIZED (
-        SELECT id, CASE WHEN %(state)s = 'pending' AND cancel_requested_at IS NOT NULL THEN 'cancelled'
+        SELECT id, CASE WHEN %(state)s IN ('pending', 'submitted') AND cancel_requested_at IS NOT NULL THEN 'cancelled'
                         ELSE %(state)s END AS goes_to
         FROM holdfast.jobs WHERE id = %(id)s AND attempt_id = %(attempt_id)s FOR UPDATE
     ), ended AS (
@@ -69,7 +69,10 @@ FINISH = """
             run_after = CASE WHEN goes_to = 'pending' AND %(delay)s::interval > interval '0'
                              THEN clock_timestamp() + %(delay)s::interval END,
             finished_at = CASE WHEN goes_to IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
-            errors = errors + %(errors)s, error = coalesce(%(error)s, error), cause = coalesce(%(cause)s, cause),
+            errors = errors + %(errors)s,
+            error = CASE WHEN goes_to = %(state)s THEN coalesce(%(error)s, error)
+                         ELSE coalesce(cancel_reason, 'asked to stop') END,
+            cause = CASE WHEN goes_to = %(state)s THEN coalesce(%(cause)s, cause) ELSE 'cancelled' END,
             result = %(result)s,
             handle = CASE goes_to WHEN 'submitted' THEN %(handle)s::jsonb WHEN 'pending' THEN NULL ELSE handle END,
             poll_count = CASE goes_to WHEN 'submitted' THEN %(poll_count)s WHEN 'pending' THEN 0 ELSE poll_count END,

@@ -17,7 +17,8 @@ from holdfast.jobs.finish import Ended, untie
 from holdfast.jobs.model import JobId
 
 # The worker's row is held, so that it cannot renew between the look and the taking. Budgets are never reset: what an
-# operator grants is added to the limit and stands in the history.
+# operator grants is added to the limit and stands in the history. A wish to stop it is forgotten: whoever recovers a job
+# wants it to run.
 RECOVER = """
     WITH silent AS MATERIALIZED (
         SELECT j.id, j.attempt_id, j.worker_id FROM holdfast.jobs j JOIN holdfast.workers w ON w.id = j.worker_id
@@ -27,6 +28,7 @@ RECOVER = """
         UPDATE holdfast.jobs j
         SET state = CASE WHEN j.handle IS NOT NULL THEN 'submitted' ELSE 'pending' END,
             attempt_id = NULL, worker_id = NULL, deadline_at = NULL, run_after = NULL,
+            cancel_requested_at = NULL, cancel_reason = NULL,
             next_poll_at = CASE WHEN j.handle IS NOT NULL THEN clock_timestamp() END,
             max_attempts = greatest(j.max_attempts, j.errors + %(grant)s),
             max_crashes = greatest(j.max_crashes, j.crashes + %(grant)s)

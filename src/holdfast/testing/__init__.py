@@ -35,6 +35,7 @@ from holdfast.jobs.claim import claim
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import Claim, JobId, NewJob, WorkerId
+from holdfast.jobs.outcome import decide
 from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.read import JobView, get_job
 from holdfast.jobs.renew import WorkerInfo, register
@@ -166,8 +167,14 @@ class Harness:
 
     async def _attempt(self, claim: Claim) -> None:
         try:
-            end = await execute(self._kinds[claim.kind], claim, self._make_context)
-            await finish(self.conn, claim, end)
+            kind = self._kinds[claim.kind]
+            end = await execute(kind, claim, self._make_context)
+            try:
+                await finish(self.conn, claim, end)
+            except (ClaimLost, psycopg.OperationalError):
+                raise
+            except Exception as error:  # as in the worker: nothing was committed, so this attempt has failed
+                await finish(self.conn, claim, decide(claim, error, kind.policy.retry))
             crashpoint("complete.after_commit_before_ack")
         except ClaimLost:
             return

@@ -144,13 +144,18 @@ class Worker:
                 wait.cancel()
 
     async def _drained(self) -> None:
+        """Nothing was held, then a claim found nothing, and nothing had ended in between that could have left more to do."""
         while True:
+            quiet, ended = self._is_quiet(), self._pace.ended
             self._saw_empty.clear()
             self._wake.set()
             await self._saw_empty.wait()
-            if not self.held() and not self._is_claiming:
+            if quiet and self._pace.ended == ended and self._is_quiet():
                 return
             await asyncio.sleep(0.002)
+
+    def _is_quiet(self) -> bool:
+        return not self.held() and not self._is_claiming
 
     async def _leave(self, duties: list[asyncio.Task[None]]) -> None:
         self.stop()

@@ -105,7 +105,9 @@ class Sweeps:
     async def _release_strays(self, conn: psycopg.AsyncConnection[Any], strays: list[JobId]) -> None:
         """The answer to a claim was lost with its connection: nobody runs these jobs, and our living lease protects them."""
         error = "the answer to its claim was lost"
-        rescued = await rescue_worker(conn, self._worker.id, cause="claim_unanswered", error=error, jobs=strays)
+        rescued = await rescue_worker(
+            conn, self._worker.id, cause="claim_unanswered", error=error, actor=self._worker.name, jobs=strays
+        )
         log.warning("jobs_rescued", jobs=rescued, worker_id=self._worker.id)
         self._nudge()
 
