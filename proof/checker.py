@@ -47,14 +47,16 @@ SOMETIMES = (
     "enqueue: found a twin", "enqueue: undone", "enqueue: LockBusy", "enqueue: Draining", "enqueue: IdempotencyConflict",
     "pipeline",
     "claim: batch", "claim: by id", "claim: poll", "claim: chain",
-    "beat", "progress", "progress: lost", "progress: cancel asked", "checkpoint", "checkpoint: lost", "checkpoint: cancel asked",
+    "beat", "progress", "progress: lost", "progress: cancel asked",
+    "checkpoint", "checkpoint: lost", "checkpoint: cancel asked",
     "plan", "plan: lost", "confirm", "confirm: lost", "adopt", "adopt: lost",
     "resolve: held", "resolve: ended", "resolve: lost",
     "end: complete", "end: submit", "end: snooze", "end: retry", "end: fail", "end: cancel", "end: release",
     "end by finish: lost", "end by finish: undone", "end by finish: refused", "end by plain: undone", "end by chain: undone",
     "cancel", "cancel: refused", "ask to stop", "rerun", "rerun: refused", "recover", "recover: refused", "abort",
     "pause", "drain", "resume",
-    "rescue", "crash", "stall", "bury", "resign", "overrun", "expire", "claim in vain", "find strays", "promote", "wake", "clean", "pass time",
+    "rescue", "crash", "stall", "bury", "resign", "overrun", "expire", "claim in vain", "find strays",
+    "promote", "wake", "clean", "pass time",
     "overlap", "waited", "move: block", "move: wake", "move: quarantine", "move: rescue", "move: recover",
 )  # fmt: skip
 

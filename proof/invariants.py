@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
+
+from proof.records import ENDED, WRITES, JobRow, MoveRow, Story
+from proof.witness import CANCEL_ASKED, LOST, OK, Event
 
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.states import LEGAL_MOVES, Move, State
-from proof.records import ENDED, WRITES, JobRow, MoveRow, Story
-from proof.witness import CANCEL_ASKED, LOST, OK, Event
 
 Violations = Iterator[str]
 
@@ -131,7 +133,7 @@ def attempt_ids_are_never_reused(story: Story) -> Violations:
             yield f"attempt {attempt} is in the history of several jobs"
     for job_id, claims in story.claims_of.items():
         tokens = [claim.detail["claim"].fence_token for claim in claims]
-        if any(later <= earlier for earlier, later in zip(tokens, tokens[1:], strict=False)):
+        if any(later <= earlier for earlier, later in pairwise(tokens)):
             yield f"the fence tokens of job {job_id} do not rise: {tokens}"
 
 
@@ -171,11 +173,12 @@ def leases_are_respected(story: Story) -> Violations:
     """I10: nobody is robbed before its lease is over, a renewal counts from when it was made, and a sweep finds all."""
     for moves in story.moves.values():
         for move in moves:
-            if move.is_crash and (move.detail or {}).get("cause") == "lease_lost" or move.move == "recover":
+            cause = (move.detail or {}).get("cause") if move.is_crash else None
+            if cause == "lease_lost" or move.move == "recover":
                 yield from _robbed(story, move)
-            elif move.is_crash and (move.detail or {}).get("cause") == "max_runtime":
-                if not any(event.attempt == move.attempt_id for event in story.witness.of("overrun")):
-                    yield f"job {move.job_id} was taken for running too long, and did not"
+            overran = (event.attempt for event in story.witness.of("overrun"))
+            if cause == "max_runtime" and move.attempt_id not in overran:
+                yield f"job {move.job_id} was taken for running too long, and did not"
     for event in story.witness.of("beat"):
         clock, until = event.detail["clock"], event.detail["until"]
         if clock is not None and until is not None and until < clock + event.detail["lease"]:

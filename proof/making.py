@@ -10,13 +10,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
+from proof.stepper import SteppedConnection
+from proof.witness import OK, REFUSED, UNDONE
+from proof.world import KINDS, QUEUES, Rehearsed, Work, World
+
 from holdfast.errors import Draining, IdempotencyConflict, LockBusy, NotFound
 from holdfast.jobs.enqueue import enqueue, enqueue_many
 from holdfast.jobs.model import Enqueued, Lock, NewJob
 from holdfast.jobs.pipelines import Pipeline
-from proof.stepper import SteppedConnection
-from proof.witness import OK, REFUSED, UNDONE
-from proof.world import KINDS, QUEUES, Rehearsed, Work, World
 
 THEMES = {
     "plain": {},

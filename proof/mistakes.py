@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from proof.mutations import Code, Mutant, Schema, Text, Whole
+
 from holdfast.jobs import finish as finishing
 from holdfast.jobs import locks, pipelines
 from holdfast.jobs.claim import SET_CLAIMED
 from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS
 from holdfast.jobs.states import State
-from proof.mutations import Code, Mutant, Schema, Text, Whole
 
 FENCE, STATE_ONLY = "j.attempt_id = %(attempt_id)s", "j.state = 'running'"
 NO_TRIGGER = Schema("DROP TRIGGER legal_moves_only ON holdfast.jobs")
-FRESH, SAME = "gen_random_uuid()", "md5(id::text)::uuid"
+FRESH, SAME = "gen_random_uuid()", "md5(j.id::text)::uuid"
+CLAIMS = ("claim.CLAIM", "claim.CLAIM_BY_ID", "claim.CLAIM_TIED", "poll.CLAIM_TO_POLL")
 NO_MUTEX = Whole("locks.HOLD_KEYS", "SELECT %(keys)s::text[]")
 NO_MUTEX_AT_ENQUEUE = Whole("enqueue.HOLD_LOCK_KEY", "SELECT %(key)s::text")
 NO_PERMITS = Schema("ALTER TABLE holdfast.lock_holders DROP CONSTRAINT lock_holders_pkey")
+NO_OTHER_PARENT_LIVES = """NOT EXISTS (
+    SELECT FROM holdfast.dependencies s JOIN holdfast.jobs p ON p.id = s.parent_id
+    WHERE s.job_id = j.id AND p.id <> %(id)s AND p.state NOT IN ('completed', 'failed', 'cancelled'))"""
 CLAIMED_WITHOUT_MATERIALIZED = f"""
     WITH claimed AS (
         UPDATE holdfast.jobs j SET {SET_CLAIMED}
@@ -137,9 +142,10 @@ def _nothing_untied(_: Any) -> Any:
     return untie
 
 
-def _not_taken_again(_: Any) -> Any:
+def _take_only_new(original: Any) -> Any:
     async def take(cursor: Any, admission: Any, attempts: Any) -> None:
-        return None
+        if admission.places:
+            await original(cursor, admission, attempts)
 
     return take
 
@@ -147,18 +153,22 @@ def _not_taken_again(_: Any) -> Any:
 MUTANTS: tuple[Mutant, ...] = (
     # The fence
     Mutant("finish-without-fence", "finish asks for the state and not for the attempt",
-           (Text("finish.FINISH", FENCE, STATE_ONLY), Text("finish.FINISH", "AND attempt_id = %(attempt_id)s", "AND state = 'running'")),
+           (Text("finish.FINISH", FENCE, STATE_ONLY),
+            Text("finish.FINISH", "AND attempt_id = %(attempt_id)s", "AND state = 'running'")),
            ("test_stale_attempts", "test_finish")),
     Mutant("batch-without-fence", "the batch completion asks for the state and not for the attempt",
-           (Text("finish.COMPLETE_PLAIN", "j.attempt_id = mine.attempt_id", STATE_ONLY),), ("test_stale_attempts", "test_finish")),
+           (Text("finish.COMPLETE_PLAIN", "j.attempt_id = mine.attempt_id", STATE_ONLY),),
+           ("test_stale_attempts", "test_finish")),
     Mutant("chain-without-fence", "the chained completion asks for the state and not for the attempt",
            (Text("pipelines.COMPLETE_AND_CHAIN", FENCE, STATE_ONLY),), ("test_stale_attempts", "test_pipelines")),
     Mutant("child-without-fence", "children are inserted before the parent's guarded write, by themselves",
            (Code("finish.finish", _children_first),), ("test_stale_attempts", "test_pipelines")),
     Mutant("progress-without-fence", "progress asks for the state and not for the attempt",
-           (Text("progress.PROGRESS", "attempt_id = %(attempt_id)s", "state = 'running'"),), ("test_stale_attempts", "test_progress")),
+           (Text("progress.PROGRESS", "attempt_id = %(attempt_id)s", "state = 'running'"),),
+           ("test_stale_attempts", "test_progress")),
     Mutant("checkpoint-without-fence", "a checkpoint asks for the state and not for the attempt",
-           (Text("progress.CHECK", "attempt_id = %(attempt_id)s", "state = 'running'"),), ("test_stale_attempts", "test_progress")),
+           (Text("progress.CHECK", "attempt_id = %(attempt_id)s", "state = 'running'"),),
+           ("test_stale_attempts", "test_progress")),
     Mutant("effect-without-fence", "an effect can be planned by a replaced attempt",
            (Text("effects.PLAN", "attempt_id = %(attempt_id)s RETURNING", "state = 'running' RETURNING"),),
            ("test_stale_attempts", "test_effects")),
@@ -168,19 +178,20 @@ MUTANTS: tuple[Mutant, ...] = (
            (Text("effects.ADOPT", "attempt_id = %(attempt_id)s RETURNING", "state = 'running' RETURNING"),),
            ("test_stale_attempts", "test_effects")),
     Mutant("beat-without-fence", "the heartbeat does not notice that its job has another attempt",
-           (Text("renew.BEAT", "WHERE NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.id = mine.id AND j.attempt_id = mine.attempt_id)",
-                 "WHERE NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.id = mine.id AND j.state = 'running')"),),
+           (Text("renew.BEAT", "(SELECT FROM holdfast.jobs j WHERE j.id = mine.id AND j.attempt_id = mine.attempt_id)",
+                 "(SELECT FROM holdfast.jobs j WHERE j.id = mine.id AND j.state = 'running')"),),
            ("test_renew", "test_stale_attempts")),
     Mutant("unlock-without-fence", "the locks of a job are freed before its attempt was checked",
            (Code("finish.finish", _unlock_first),), ("test_locks", "test_stale_attempts")),
     Mutant("cancel-keeps-the-fence", "a forced cancel leaves the attempt on the row",
            (Text("cancel.CANCEL", "attempt_id = NULL, worker_id = NULL, ", ""),
-            Schema("ALTER TABLE holdfast.jobs DROP CONSTRAINT held_exactly_while_running")), ("test_cancel", "test_stale_attempts")),
+            Schema("ALTER TABLE holdfast.jobs DROP CONSTRAINT held_exactly_while_running")),
+           ("test_cancel", "test_stale_attempts")),
     Mutant("fence-not-fresh", "every attempt of a job gets the same id",
-           tuple(Text(where, FRESH, SAME) for where in ("claim.CLAIM_BY_ID", "claim.CLAIM_TIED", "poll.CLAIM_TO_POLL"))
-           + (Text("claim.CLAIM", FRESH, "md5(j.id::text)::uuid"),), ("test_claim", "test_stale_attempts")),
+           tuple(Text(where, FRESH, SAME) for where in CLAIMS),
+           ("test_claim", "test_stale_attempts")),
     Mutant("number-given-back", "a release gives its attempt number back",
-           (Text("finish.FINISH", "deadline_at = NULL,", "deadline_at = NULL, attempt_no = attempt_no - (%(move)s = 'release')::int,"),
+           (Text("finish.FINISH", "errors = errors", "attempt_no = attempt_no - (%(move)s = 'release')::int, errors = errors"),
             NO_TRIGGER), ("test_retry", "test_finish")),
     Mutant("fence-tokens-in-blocks", "sessions draw fence tokens in blocks, so they do not rise with the claims",
            (Schema("ALTER SEQUENCE holdfast.fence_token CACHE 20"),), ("test_claim",)),
@@ -194,11 +205,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("poll-waits", "a claim to poll waits for rows that others are at",
            (Text("poll.CLAIM_TO_POLL", " FOR UPDATE SKIP LOCKED", " FOR UPDATE"),), ("test_poll",)),
     Mutant("poll-leaves-locks-behind", "a poll does not take over the locks that its job kept",
-           (Code("locks.take", lambda original: _take_only_new(original)),), ("test_poll", "test_locks")),
+           (Code("locks.take", _take_only_new),), ("test_poll", "test_locks")),
     Mutant("claim-ignores-pause", "a paused kind is claimed all the same",
            (Text("claim.CLAIM", "c.paused_at IS NOT NULL", "c.paused_at > 'infinity'"),), ("test_control",)),
     Mutant("early-promotion", "a delayed job is promoted before its time",
-           (Text("promote.PROMOTE_DUE", "run_after <= (SELECT clock_timestamp())", "run_after IS NOT NULL"),), ("test_promote",)),
+           (Text("promote.PROMOTE_DUE", "run_after <= (SELECT clock_timestamp())", "run_after IS NOT NULL"),),
+           ("test_promote",)),
     # Leases, rescue, recovery
     Mutant("beat-with-now", "a lease is renewed from the start of the transaction",
            (Text("renew.BEAT", "lease_until = clock_timestamp()", "lease_until = now()"),), ("test_renew",)),
@@ -209,7 +221,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("rescue-without-lease", "a rescue takes jobs from living workers",
            (Text("rescue.RESCUE", "w.lease_until < clock_timestamp()", "true"),), ("test_rescue",)),
     Mutant("rescue-without-holding-the-worker", "a worker can renew between the look at its lease and the taking",
-           (Text("rescue.RESCUE", "ORDER BY w.id LIMIT 100 FOR UPDATE SKIP LOCKED", "ORDER BY w.id LIMIT 100"),), ("test_rescue",)),
+           (Text("rescue.RESCUE", "ORDER BY w.id LIMIT 100 FOR UPDATE SKIP LOCKED", "ORDER BY w.id LIMIT 100"),),
+           ("test_rescue",)),
     Mutant("crash-not-counted", "a crash costs nothing",
            (Text("rescue.RESCUE", "crashes = j.crashes + 1,", "crashes = j.crashes,"),), ("test_rescue",)),
     Mutant("crash-forgets-the-engine", "a rescued poll goes back to the queue and the work is submitted again",
@@ -231,14 +244,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("unlock-in-a-second-transaction", "locks, slot and dependants are seen to after the commit",
            (Code("finish.finish", _untie_later),), ("test_locks", "test_finish")),
     Mutant("end-without-history", "the end of an attempt is not written down",
-           (Text("finish.FINISH", "%(error)s, %(detail)s\n        FROM ended", "%(error)s, %(detail)s\n        FROM ended WHERE false"),),
+           (Text("finish.FINISH", "%(detail)s\n        FROM ended", "%(detail)s\n        FROM ended WHERE false"),),
            ("test_history", "test_finish")),
     Mutant("batch-ignores-ties", "a batch completion does not ask what hangs on the job",
            (Text("finish.COMPLETE_PLAIN", " AND j.ties = 0", ""),), ("test_finish", "test_pipelines")),
     Mutant("effect-leaves-no-mark", "planning an effect does not mark the job",
            (Text("effects.PLAN", "ties = ties | 8", "ties = ties"),), ("test_effects",)),
     Mutant("effects-kept-for-ever", "what a failed attempt made outside is kept",
-           (Text("effects.SETTLE", "%(completed)s AND NOT temporary", "(%(completed)s OR true) AND NOT temporary"),), ("test_effects",)),
+           (Text("effects.SETTLE", "%(completed)s AND NOT temporary", "(%(completed)s OR true) AND NOT temporary"),),
+           ("test_effects",)),
     # Locks and slots
     Mutant("lock-without-mutex", "lock keys are read without holding them",
            (NO_MUTEX,), ("test_locks",)),
@@ -259,12 +273,7 @@ MUTANTS: tuple[Mutant, ...] = (
            (Text("slots.WAKE_FOLLOW_UP", "waiting_for = 'slot'", "waiting_for = 'nothing'"),), ("test_slots",)),
     # Dependants
     Mutant("fan-in-from-a-snapshot", "a fan-in counts its parents in a snapshot instead of counting down on its row",
-           (Text("pipelines.COUNT_DOWN", "state = CASE WHEN parents_left = 1",
-                 "state = CASE WHEN NOT EXISTS (SELECT FROM holdfast.dependencies s JOIN holdfast.jobs p ON p.id = s.parent_id "
-                 "WHERE s.job_id = j.id AND p.id <> %(id)s AND p.state NOT IN ('completed', 'failed', 'cancelled'))"),
-            Text("pipelines.COUNT_DOWN", "waiting_for = CASE WHEN parents_left = 1",
-                 "waiting_for = CASE WHEN NOT EXISTS (SELECT FROM holdfast.dependencies s JOIN holdfast.jobs p ON p.id = s.parent_id "
-                 "WHERE s.job_id = j.id AND p.id <> %(id)s AND p.state NOT IN ('completed', 'failed', 'cancelled'))")),
+           (Text("pipelines.COUNT_DOWN", "CASE WHEN parents_left = 1", f"CASE WHEN {NO_OTHER_PARENT_LIVES}"),),
            ("test_pipelines",)),
     Mutant("parents-not-held", "a parent can end between the look and the tie",
            (Text("enqueue.TIE_TO_PARENTS", " ORDER BY id FOR UPDATE", " ORDER BY id"),), ("test_pipelines", "test_enqueue")),
@@ -282,11 +291,3 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("drain-ignored", "a kind that is being drained takes new jobs",
            (Text("enqueue.ENQUEUE", "AND drained_at IS NOT NULL", "AND drained_at > 'infinity'"),), ("test_control",)),
 )  # fmt: skip
-
-
-def _take_only_new(original: Any) -> Any:
-    async def take(cursor: Any, admission: Any, attempts: Any) -> None:
-        if admission.places:
-            await original(cursor, admission, attempts)
-
-    return take

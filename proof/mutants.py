@@ -127,7 +127,13 @@ def _meet_tests(mutant: Mutant | None, server_url: str, paths: Sequence[Path]) -
         environment[VARIABLE] = mutant.name
     try:
         done = subprocess.run(
-            [*command, *map(str, paths)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+            [*command, *map(str, paths)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"no end within {PATIENCE} s"
@@ -179,7 +185,11 @@ def main() -> None:
         return
     with server() as url:
         verdicts = try_all(
-            url, mutants, processes=options.processes, schedules=options.schedules, on_verdict=lambda verdict: print(line(verdict))
+            url,
+            mutants,
+            processes=options.processes,
+            schedules=options.schedules,
+            on_verdict=lambda verdict: print(line(verdict)),
         )
     missed = [verdict for verdict in verdicts if not verdict.caught]
     print(f"{len(verdicts)} mutants, {len(missed)} missed")

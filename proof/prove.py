@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-
 from proof import tlc
 from proof.mutants import MUTANTS, Verdict, suite_is_green, try_all
 from proof.run import HOW_TO_REPLAY, Summary, alike, play_many, server
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results.json"
 SCHEDULES = 10_000

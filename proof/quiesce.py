@@ -5,10 +5,11 @@ Bounded: a job that has not ended after so many rounds has been lost, and the ch
 
 from __future__ import annotations
 
+from proof import ending, steering, working
+from proof.world import Worker, World
+
 from holdfast.jobs import control
 from holdfast.jobs.model import LOCKS, SLOT
-from proof import steering, working
-from proof.world import Worker, World
 
 MOST_ROUNDS = 40
 LEFT = """
@@ -45,9 +46,7 @@ async def _round(world: World, closer: Worker) -> None:
     await working.claim_everything(world, closer)
     plain = [claim for claim in closer.held if not claim.ties & (LOCKS | SLOT)]
     if plain:
-        await working.complete(world, closer, plain)
+        await ending.complete(world, closer, plain)
     for claim in list(closer.held):
-        await working.complete_one(world, closer, claim)
+        await ending.complete_one(world, closer, claim)
     await steering.clean_all(world)
-
-

@@ -12,15 +12,12 @@ from functools import cached_property
 from typing import Any
 
 import psycopg
+from proof.witness import OK, Event, Witness
 from psycopg.rows import class_row
-
-from proof.witness import LOST, OK, Event, Witness
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
 WRITES = frozenset({"progress", "checkpoint", "plan", "confirm", "adopt"})
 TAKEN = frozenset({"rescue", "recover", "cancel"})  # what others do to an attempt
-HELD = frozenset({"submit", "complete", "fail", "retry", "snooze", "release", "rescue", "quarantine", "recover"})
-EARLY = datetime.min
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +217,3 @@ class Story:
     def surely_alive_after(self, attempt: str, event: Event) -> bool:
         """Whether the attempt still held its job, beyond doubt, when the event was acknowledged."""
         return all(ender.begun > event.acked for ender in self.enders.get(attempt, ()))
-
-
-__all__ = ["EARLY", "ENDED", "HELD", "LOST", "WRITES", "EffectRow", "JobRow", "MoveRow", "Records", "Story", "WantRow"]

@@ -1,7 +1,7 @@
 """The command line of the schedules: many of them on several processes, or one of them in full.
 
-    python -m proof.schedules --schedules 10000 --processes 2
-    python -m proof.schedules --seed 123
+python -m proof.schedules --schedules 10000 --processes 2
+python -m proof.schedules --seed 123
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psycopg
+from proof.checker import never_exercised
+from proof.records import Story
+from proof.schedules import Result, play_now
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.database import migrate
 from holdfast.database.embedded import THROWAWAY, EmbeddedPostgres
-from proof.checker import never_exercised
-from proof.records import Story
-from proof.schedules import Result, play_now
 
 HOW_TO_REPLAY = "python -m proof.schedules --seed"
 MOST_SHOWN = 20
@@ -73,9 +73,11 @@ def server() -> Iterator[str]:
     if given:
         yield given
         return
-    with TemporaryDirectory(prefix="holdfast-proof-") as folder:
-        with EmbeddedPostgres(Path(folder), settings=THROWAWAY, on_message=lambda _: None) as postgres:
-            yield postgres.url
+    with (
+        TemporaryDirectory(prefix="holdfast-proof-") as folder,
+        EmbeddedPostgres(Path(folder), settings=THROWAWAY, on_message=lambda _: None) as postgres,
+    ):
+        yield postgres.url
 
 
 @contextmanager

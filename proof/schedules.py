@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-
-from holdfast.errors import HoldfastError
-from proof import making, steering, watching, working
+from proof import ending, making, steering, watching, working
 from proof.checker import Violation, check
 from proof.making import THEMES
 from proof.quiesce import quiesce
 from proof.records import Story, read_records
 from proof.stepper import Part, SteppedConnection, Stepper, Stuck
 from proof.world import Stage, Work, Worker, World
+
+from holdfast.errors import HoldfastError
 
 ByWorker = Callable[[World, Worker], Work | None]
 ByOther = Callable[[World], Work | None]
@@ -38,10 +38,10 @@ WORKERS_ACTS: tuple[tuple[int, ByWorker], ...] = (
     (3, working.claim_polls),
     (3, working.beat),
     (10, working.write_on),
-    (6, working.write_as_ghost),
-    (3, working.end_plain),
-    (2, working.end_and_chain),
-    (13, working.end),
+    (6, ending.write_as_ghost),
+    (3, ending.end_plain),
+    (2, ending.end_and_chain),
+    (13, ending.end),
 )
 MAKING = (
     (8, making.make_one),
@@ -201,12 +201,14 @@ def _note_error(world: World, act: str, error: BaseException) -> None:
 
 async def _several_acts(world: World) -> None:
     """Two or three acts at once, by different actors, most often around one job."""
-    await _choose_focus(world)
+    first = await _choose_focus(world)
     world.alone = False
     turns: list[Turn] = []
     wanted = world.rng.choice((2, 2, 3))
     for _ in range(8):
-        turn = _draw(world, world.rng.choices(("worker", "enqueuer", "client", "operator", "sweeper"), (12, 3, 2, 4, 4))[0])
+        who = first or world.rng.choices(("worker", "enqueuer", "client", "operator", "sweeper"), (12, 3, 2, 4, 4))[0]
+        first = None
+        turn = _draw(world, who)
         if turn is None:
             continue
         if any(turn.conn is other.conn for other in turns):
@@ -220,8 +222,8 @@ async def _several_acts(world: World) -> None:
     world.alone, world.focus = True, None
 
 
-async def _choose_focus(world: World) -> None:
-    """The job to meet at: held by somebody, if that is possible, whose lease may just be over."""
+async def _choose_focus(world: World) -> str | None:
+    """Choose the job to meet at: held by somebody, if that is possible, whose lease may just be over. Who comes first."""
     holders = [worker for worker in world.workers if worker.held]
     world.focus = None
     if holders and world.chance(0.7):
@@ -229,8 +231,10 @@ async def _choose_focus(world: World) -> None:
         world.focus = world.rng.choice(worker.held).id
         if world.chance(0.4):
             await steering.expire(world, worker.id)
+            return "sweeper" if world.chance(0.6) else None
     elif world.jobs:
         world.focus = world.rng.choice(world.jobs[-5:])
+    return None
 
 
 async def _at_once(world: World, turns: list[Turn]) -> None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from proof.witness import OK, REFUSED
+from proof.world import KINDS, LEASE, READ_LEASE, Rehearsed, Work, Worker, World
+
 from holdfast.errors import IllegalMove, NotStale, Refused
 from holdfast.jobs import control
 from holdfast.jobs.cancel import abort, cancel
@@ -18,8 +21,6 @@ from holdfast.jobs.recover import recover
 from holdfast.jobs.renew import renew, resign
 from holdfast.jobs.rerun import rerun
 from holdfast.jobs.rescue import rescue, rescue_worker
-from proof.witness import OK, REFUSED
-from proof.world import KINDS, LEASE, READ_LEASE, Rehearsed, Work, Worker, World
 
 ACTOR = "operator"
 
@@ -347,5 +348,3 @@ def overrun(world: World) -> Work | None:
             world.witness.note("overrun", begun, job=job_id, attempt=attempt)
 
     return go()
-
-

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.jobs.model import Claim
 from proof.world import World
+
+from holdfast.jobs.model import Claim
 
 LOOK = """
     SELECT jsonb_build_object(

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from proof.stepper import SteppedConnection
+from proof.witness import Witness
+
 from holdfast.jobs import enqueue
 from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import Claim, JobId, WorkerId
 from holdfast.jobs.renew import WorkerInfo, register
-from proof.stepper import SteppedConnection
-from proof.witness import Witness
 
 KINDS = ("proof.a", "proof.b", "proof.c")
 QUEUES = ("default", "other")
@@ -64,7 +65,7 @@ class Worker:
 
     number: int
     conn: SteppedConnection
-    id: WorkerId = WorkerId("")
+    id: WorkerId
     held: list[Claim] = field(default_factory=list)
     past: list[Claim] = field(default_factory=list)  # ended or lost: whatever is written under them must be refused
     strays: list[Claim] = field(default_factory=list)  # claimed in its name, and the answer never came
@@ -140,7 +141,7 @@ class World:
         world = cls(stage, seed, rng, Witness(), theme, row[0], [], crowd=rng.choice((2, 4, 6, 10)))
         stage.played += 1
         for number, conn in enumerate(stage.workers):
-            world.workers.append(Worker(number, conn))
+            world.workers.append(Worker(number, conn, WorkerId("")))
             await world.incarnate(world.workers[-1])
         return world
 

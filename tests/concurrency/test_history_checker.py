@@ -13,11 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from holdfast.jobs.model import Lock, NewJob
 from proof.checker import INVARIANTS, SOMETIMES, check, never_exercised
 from proof.records import EffectRow, JobRow, MoveRow, Records, Story, WantRow
 from proof.witness import LOST, OK, REFUSED, Event, Witness
+
+from holdfast.jobs.model import Lock, NewJob
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)  # noqa: UP017
 LEASE = timedelta(hours=1)

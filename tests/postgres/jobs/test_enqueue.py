@@ -363,6 +363,17 @@ async def test_a_drained_kind_takes_no_new_jobs(conn: Any, drained: str, count: 
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
 
 
+@pytest.mark.parametrize("fields", [{"slot_key": "s"}, {"run_after": HOUR}, {"locks": (Lock("t", when_busy="reject"),)}])
+async def test_a_drained_kind_takes_no_new_jobs_of_any_sort(conn: Any, fields: dict[str, Any]) -> None:
+    await drain(conn, "k", actor="ada")
+    before = await everything(conn)
+
+    with pytest.raises(Draining):
+        await enqueue(conn, NewJob("k", **fields))
+
+    assert await everything(conn) == before
+
+
 async def test_draining_leaves_other_kinds_alone_and_ends_with_resume(conn: Any) -> None:
     await drain(conn, "k", actor="ada")
 

@@ -122,11 +122,12 @@ async def test_locks_that_nobody_wants_any_more_go_and_those_in_use_stay(conn: A
     await hold(conn, locks=(Lock("held"),))
     await add(conn, locks=(Lock("wanted", when_busy="reject"),))
     await _age(conn)
+    await _ended(conn, locks=(Lock("young"),))
 
     await prune(conn, older_than=HOUR)
 
-    assert await rows(conn, "SELECT key FROM holdfast.lock_keys ORDER BY key") == [("held",), ("wanted",)]
-    assert await value(conn, "SELECT count(*) FROM holdfast.lock_wants") == 2
+    assert await rows(conn, "SELECT key FROM holdfast.lock_keys ORDER BY key") == [("held",), ("wanted",), ("young",)]
+    assert await value(conn, "SELECT count(*) FROM holdfast.lock_wants") == 3
 
 
 async def test_workers_that_went_long_ago_go_unless_a_job_still_names_them(conn: Any) -> None:
