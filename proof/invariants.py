@@ -57,8 +57,12 @@ def _told_and_written(story: Story, event: Event) -> Violations:
     told = f"{event.detail['move']} of job {event.job} under attempt {event.attempt}"
     if event.outcome == OK:
         wanted = (event.detail["move"], event.detail["state"])
-        if wanted[1] == "pending" and asked_to_stop(story, event) and any(row.state == "cancelled" for row in rows):
-            wanted = ("cancel", "cancelled")  # whoever was asked to stop does not come back to the queue
+        if (
+            wanted[1] in ("pending", "submitted")
+            and asked_to_stop(story, event)
+            and any(row.state == "cancelled" for row in rows)
+        ):
+            wanted = ("cancel", "cancelled")  # whoever was asked to stop comes back neither to the queue nor to its engine
         if [(row.move, row.state) for row in rows] != [wanted]:
             yield f"{told} was accepted, but the history has {[(row.move, row.state) for row in rows]}"
     elif event.outcome == LOST and not rows:

@@ -5,24 +5,39 @@ Bounded: a job that has not ended after so many rounds has been lost, and the ch
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from proof import ending, steering, working
 from proof.world import Worker, World
 
 from holdfast.jobs import control
-from holdfast.jobs.model import LOCKS, SLOT
 
 MOST_ROUNDS = 40
 LEFT = """
-    SELECT (SELECT count(*) FROM holdfast.jobs WHERE id > %(base)s AND state NOT IN ('completed', 'failed', 'cancelled')),
-           (SELECT count(*) FROM holdfast.effects WHERE state = 'unwanted')
+    SELECT count(*) AS live, count(*) FILTER (WHERE state = 'running') AS held,
+           count(*) FILTER (WHERE state = 'submitted') AS submitted, count(*) FILTER (WHERE state = 'blocked') AS blocked,
+           count(*) FILTER (WHERE state = 'pending' AND run_after IS NOT NULL) AS delayed,
+           (SELECT count(*) FROM holdfast.effects WHERE state = 'unwanted') AS unwanted
+    FROM holdfast.jobs WHERE id > %(base)s AND state NOT IN ('completed', 'failed', 'cancelled')
 """
+
+
+class Left(NamedTuple):
+    """What there is still to do."""
+
+    live: int
+    held: int
+    submitted: int
+    blocked: int
+    delayed: int
+    unwanted: int
 
 
 async def quiesce(world: World) -> int:
     """Drain everything; the number of rounds that it took."""
     world.alone = True
     world.focus = None
-    for kind in {event.detail["kind"] for event in world.witness.of("pause", "drain")}:
+    for kind in sorted({event.detail["kind"] for event in world.witness.of("pause", "drain")}):
         begun = world.witness.tick()
         await control.resume(world.stage.operator, kind)
         world.witness.note("resume", begun, kind=kind)
@@ -31,22 +46,28 @@ async def quiesce(world: World) -> int:
     await world.incarnate(closer)
     for round_number in range(MOST_ROUNDS):
         row = await (await world.stage.watcher.execute(LEFT, {"base": world.base})).fetchone()
-        assert row is not None
-        if row == (0, 0):
+        left = Left(*row or (0, 0, 0, 0, 0, 0))
+        if not left.live and not left.unwanted:
             return round_number
-        await _round(world, closer)
+        await _round(world, closer, left)
     return MOST_ROUNDS
 
 
-async def _round(world: World, closer: Worker) -> None:
-    for act in (steering.pass_time, steering.promote, steering.sweep, steering.wake):
-        work = act(world)
-        assert work is not None
-        await work
-    await working.claim_everything(world, closer)
-    plain = [claim for claim in closer.held if not claim.ties & (LOCKS | SLOT)]
+async def _round(world: World, closer: Worker, left: Left) -> None:
+    """What is needed, and nothing else: there are thousands of schedules to come."""
+    if left.submitted or left.delayed or left.unwanted:
+        await steering.pass_time(world)
+    if left.delayed:
+        await steering.promote(world)
+    if left.held:
+        await steering.sweep(world)
+    if left.blocked:
+        await steering.wake(world)
+    await working.claim_everything(world, closer, polls=bool(left.submitted or left.held))
+    plain = {claim.id: claim for claim in closer.held if not claim.ties}
     if plain:
-        await ending.complete(world, closer, plain)
+        await ending.complete(world, closer, list(plain.values()))
     for claim in list(closer.held):
         await ending.complete_one(world, closer, claim)
-    await steering.clean_all(world)
+    if left.unwanted:
+        await steering.clean_all(world)

@@ -106,7 +106,7 @@ async def play(stage: Stage, seed: int) -> Result:
                 await watching.look_around(world)
         else:
             await _one_act(world)
-            if world.chance(0.15):
+            if world.chance(0.08):
                 await watching.look_around(world)
     return await _conclude(world)
 

@@ -152,7 +152,7 @@ async def expire_all(world: World) -> None:
         world.witness.note("expire", begun, worker=worker_id, at=at)
 
 
-def sweep(world: World) -> Work | None:
+def sweep(world: World) -> Work:
     """Rescue whatever is held by the silent. Alone, it must find all of it, also in a transaction that is older than
     the end of the lease."""
     late = world.rng.choice(world.workers) if world.alone and world.chance(0.15) else None
@@ -265,7 +265,7 @@ def promote(world: World) -> Work:
 XID = "SELECT pg_current_xact_id()::text"
 
 
-def wake(world: World) -> Work | None:
+def wake(world: World) -> Work:
     """The sweep behind locks and slots. Its transaction is noted: every other wake-up belongs to somebody's end."""
 
     async def go() -> None:
@@ -324,7 +324,7 @@ OVERRUN = """
 """
 
 
-def pass_time(world: World) -> Work | None:
+def pass_time(world: World) -> Work:
     """Everything that waits for its time is due; most often somebody notices at once."""
     noticed = world.chance(0.7)
 

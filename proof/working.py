@@ -208,10 +208,12 @@ def write_on(world: World, worker: Worker) -> Work | None:
     return None if one is None else write_something(world, worker, one)
 
 
-async def claim_everything(world: World, worker: Worker) -> None:
+async def claim_everything(world: World, worker: Worker, *, polls: bool) -> None:
     """Whatever can be claimed, to run and to poll."""
     begun = world.witness.tick()
     claims = await claim(worker.conn, worker.id, kinds=KINDS, queues=QUEUES, limit=100)
     note_claims(world, worker, begun, claims, "batch")
-    begun = world.witness.tick()
-    note_claims(world, worker, begun, await claim_to_poll(worker.conn, worker.id, kinds=KINDS, queues=QUEUES), "poll")
+    if polls:
+        begun = world.witness.tick()
+        claims = await claim_to_poll(worker.conn, worker.id, kinds=KINDS, queues=QUEUES)
+        note_claims(world, worker, begun, claims, "poll")

@@ -51,7 +51,7 @@ class HoldfastClient:
         await step.enqueue(number=number)
 
     async def enqueue_many(self, numbers: Sequence[int]) -> None:
-        await self._client.enqueue_many([noop.new(number=number) for number in numbers])
+        await noop.enqueue_many({"number": number} for number in numbers)
 
     async def enqueue_blocked(self, count: int) -> None:
         """One job holds the lock for a worker that never ends; all others are claimed once, and blocked by it."""

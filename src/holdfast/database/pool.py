@@ -90,6 +90,10 @@ class Link:
                 await self._drop()
                 raise
 
+    @property
+    def is_busy(self) -> bool:
+        return self._one_at_a_time.locked()
+
     async def close(self) -> None:
         async with self._one_at_a_time:
             await self._drop()

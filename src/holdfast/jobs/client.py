@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool
 from holdfast.database.pool import pool
 from holdfast.errors import UsageError
 from holdfast.jobs import cancel, control, explain, history, pipelines, read
-from holdfast.jobs.enqueue import NOTIFY, enqueue, enqueue_many
+from holdfast.jobs.enqueue import NOTIFY, enqueue, enqueue_many, enqueue_payloads
 from holdfast.jobs.model import Enqueued, JobId, NewJob
 from holdfast.jobs.prune import prune
 from holdfast.jobs.recover import recover
@@ -82,6 +82,11 @@ class Client:
         """Make many jobs in one transaction, by COPY where that can be."""
         async with self.pool.connection() as conn:
             return await enqueue_many(conn, jobs)
+
+    async def enqueue_payloads(self, like: NewJob, payloads: Sequence[str]) -> Sequence[Enqueued]:
+        """Make many jobs that differ in nothing but their payload; `kind.enqueue_many` is the way to call it."""
+        async with self.pool.connection() as conn:
+            return await enqueue_payloads(conn, like, payloads)
 
     async def get(self, job_id: JobId) -> read.JobView:
         """One job as it is now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +47,7 @@ class Ends:
         self, url: str, pool: AsyncConnectionPool[Any], policy_of: Callable[[str], RetryPolicy], on_end: Callable[[End], None]
     ) -> None:
         self.completed = 0
-        self._link, self._pool = Link(url), pool
+        self._link, self._chain_link, self._pool = Link(url), Link(url), pool
         self._policy_of, self._on_end = policy_of, on_end
         self._gathering, self._writing = _Batch(), _Batch()
         self._something = asyncio.Event()
@@ -94,15 +95,20 @@ class Ends:
     async def write_and_take_along(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
         """Complete a job and claim its only child in the same commit; None if it must go the long way."""
         try:
-            async with self._pool.connection() as conn:
+            async with self._for_a_chain() as conn:
                 following = await complete_and_chain(conn, claim, result, child)
         except (PayloadInvalid, *LOST_DATABASE):
             return None
         self.completed += following is not None
         return following
 
+    def _for_a_chain(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
+        """A connection that is kept for it, without the cost of a pool; when several chains run at once, the pool as well."""
+        return self._pool.connection() if self._chain_link.is_busy else self._chain_link.use()
+
     async def close(self) -> None:
         await self._link.close()
+        await self._chain_link.close()
 
     async def _write(self, batch: _Batch) -> None:
         unsure = False

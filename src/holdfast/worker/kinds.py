@@ -12,7 +12,7 @@ A kind is known to workers once its module was imported; `registered()` is the l
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Required, TypeVar, get_type_hints, overload
@@ -24,9 +24,10 @@ from typing_extensions import TypedDict
 from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
 from holdfast.jobs.client import current_client
 from holdfast.jobs.effects import Cleaner
-from holdfast.jobs.enqueue import enqueue, enqueue_sync
+from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_payloads, enqueue_sync
 from holdfast.jobs.model import Enqueued, Lock, NewJob
 from holdfast.jobs.outcome import DEFAULT_POLICY, RetryPolicy
+from holdfast.jobs.payload import to_json
 from holdfast.worker.context import Context, SyncContext
 
 P = ParamSpec("P")
@@ -111,6 +112,20 @@ class Job(Generic[P, R]):
         if tx is None:
             raise UsageError(f"{self.kind}.enqueue_sync needs tx=<connection or session>")
         return enqueue_sync(tx, self._new(args, dict(kwargs), options))
+
+    async def enqueue_many(self, arguments: Iterable[Mapping[str, Any]], *, tx: Any = None) -> Sequence[Enqueued]:
+        """Enqueue one job for each of these sets of arguments, all in one transaction: the bulk call for one kind."""
+        given = [dict(one) for one in arguments]
+        if not given:
+            return []
+        like = self._new((), given[0], {})
+        if self.policy.locks or self.policy.slot or self.policy.unique or not like.is_plain:
+            jobs = [self._new((), one, {}) for one in given]
+            return await (enqueue_many(tx, jobs) if tx is not None else current_client().enqueue_many(jobs))
+        payloads = [to_json(self._payload(one if self._fits(one) else self._bind((), one))) for one in given]
+        if tx is not None:
+            return await enqueue_payloads(tx, like, payloads)
+        return await current_client().enqueue_payloads(like, payloads)
 
     def using(self, **options: Any) -> Job[P, R]:
         """The same kind with other options for what is made from it: `render.using(priority=5).new(invoice_id=7)`."""

@@ -617,3 +617,32 @@ def test_the_public_names_are_these_and_no_others():
     assert set(holdfast.__all__) == {name for name in holdfast.__all__ if hasattr(holdfast, name)}
     assert len(holdfast.__all__) <= 28
     assert registered() is not registered()
+
+
+async def test_a_bulk_of_one_kind_is_checked_first_and_then_written_in_one_go(database, conn):
+    async def note(number: int, text: str = "") -> None: ...
+
+    kind = a_kind(note)
+    nasty = 'quote " backslash \\ tab \t line \n end'
+
+    made = await kind.enqueue_many(({"number": n, "text": nasty} for n in range(120)), tx=conn)
+    with pytest.raises(holdfast.HoldfastError, match="number: Input should be a valid integer"):
+        await kind.enqueue_many([{"number": 1}, {"number": "two"}], tx=conn)
+
+    rows = await (await conn.execute("SELECT id, payload FROM holdfast.jobs ORDER BY id")).fetchall()
+    assert [row[0] for row in rows] == [one.id for one in made]
+    assert rows[7][1] == {"number": 7, "text": nasty}
+    assert await kind.enqueue_many([], tx=conn) == []
+    async with holdfast.connect(database):
+        assert len(await kind.enqueue_many([{"number": 1}, {"number": 2}])) == 2
+
+
+async def test_a_bulk_of_a_kind_with_a_slot_goes_the_careful_way(conn):
+    async def compute(year: int) -> None: ...
+
+    kind = a_kind(compute, slot=lambda year: f"year {year}")
+
+    made = await kind.enqueue_many([{"year": 2025}, {"year": 2026}, {"year": 2025}], tx=conn)
+
+    assert [one.created for one in made] == [True, True, False]
+    assert made[0].id == made[2].id
