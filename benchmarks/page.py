@@ -1,0 +1,52 @@
+"""Write the measured figures from results.json into docs/explanation/performance.md: `python -m benchmarks.page`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results.json"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+WHAT = {
+    "drain_vs_pgqueuer": "drain of 20,000 no-op jobs, one worker process, to pgqueuer tuned",
+    "drain_vs_raw": "the same, to hand-written batch SQL",
+    "drain_two_vs_one": "two worker processes to one",
+    "enqueue_bulk_vs_raw": "bulk enqueue of 20,000, to a hand-written bulk insert",
+    "enqueue_one_vs_best_peer": "enqueue one at a time, to the fastest peer",
+    "chain_vs_raw": "a step of a chain, to hand-written enqueue, notify, claim and finish",
+    "pickup_p50_vs_best_peer": "pick-up on an idle worker, p50, to the best (hand-written SQL)",
+    "drain_1m_vs_20k": "drain with 1,000,000 pending, to 20,000",
+    "drain_blocked_vs_20k": "drain beside 100,000 blocked behind one lock, to none",
+    "idle_statements_per_second": "statements a second of an idle worker beyond its heartbeat",
+}
+
+
+def table(results: dict[str, Any]) -> str:
+    machine = results["machine"]
+    lines = [
+        f"Machine: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:.0f} GB; Python {machine['python']}, "
+        f"PostgreSQL {machine['postgres']} (embedded), fsync and synchronous_commit on.",
+        "",
+        "| figure | what | measured | goal | |",
+        "|---|---|---|---|---|",
+    ]
+    for name, figure in results["figures"].items():
+        value, goal, lower = figure["value"], figure["goal"], figure.get("better") == "lower"
+        met = value is not None and (value <= goal if lower else value >= goal)
+        said = "–" if value is None else f"{value:.2f}"
+        sign, verdict = ("≤" if lower else "≥"), ("met" if met else "missed")
+        lines.append(f"| `{name}` | {WHAT[name]} | {said} | {sign} {goal:g} | {verdict} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    page = PAGE.read_text()
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n{table(json.loads(RESULTS.read_text()))}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()
