@@ -62,7 +62,7 @@ def _told_and_written(story: Story, event: Event) -> Violations:
             and asked_to_stop(story, event)
             and any(row.state == "cancelled" for row in rows)
         ):
-            wanted = ("cancel", "cancelled")  # whoever was asked to stop comes back neither to the queue nor to its engine
+            wanted = ("cancel", "cancelled")  # asked to stop: neither back to the queue nor to its engine
         if [(row.move, row.state) for row in rows] != [wanted]:
             yield f"{told} was accepted, but the history has {[(row.move, row.state) for row in rows]}"
     elif event.outcome == LOST and not rows:

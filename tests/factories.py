@@ -6,7 +6,7 @@ Time is moved by moving rows, and a race is stepped: `waits` tells when the othe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -180,6 +180,12 @@ async def waits(observer: Conn, waiting: Conn) -> None:
             return
         await asyncio.sleep(0.002)
     raise AssertionError("it does not wait for anybody")
+
+
+async def together(*work: Awaitable[Any]) -> list[Any]:
+    """All at once; what has not come to an end after a minute never will."""
+    async with asyncio.timeout(60):
+        return list(await asyncio.gather(*work))
 
 
 async def never_wait(conn: Conn) -> None:

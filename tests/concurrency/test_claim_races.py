@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from factories import add, rows, start_worker, value
+from factories import add, rows, start_worker, together, value
 from holdfast.errors import ClaimLost
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.enqueue import enqueue_many
@@ -42,7 +42,7 @@ async def test_batches_of_eight_pods_share_out_everything_without_a_double(conne
             assert len(batch) <= 7
             claimed.extend(found.id for found in batch)
 
-    await asyncio.gather(*(work(pod) for pod in pods))
+    await together(*(work(pod) for pod in pods))
 
     assert len(claimed) == len(set(claimed)) == 400
     assert set(claimed) == made
@@ -78,7 +78,7 @@ async def test_a_job_ends_once_whoever_is_slow_dead_or_too_eager(connect: Any) -
                 except ClaimLost:
                     refused.append(found.id)
 
-    await asyncio.gather(*(work(pod, number) for number, pod in enumerate(pods)))
+    await together(*(work(pod, number) for number, pod in enumerate(pods)))
 
     assert len(accepted) == len(set(accepted)) == 40, "each job has exactly one accepted end"
     ended = "SELECT job_id, count(*) FROM holdfast.history WHERE move = 'complete' GROUP BY job_id"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from factories import rows, start_worker, value
+from factories import rows, start_worker, together, value
 from holdfast.errors import LockBusy
 from holdfast.jobs.claim import claim
 from holdfast.jobs.enqueue import enqueue, enqueue_many
@@ -70,7 +70,7 @@ async def test_there_are_never_more_holders_than_any_of_them_allows_and_all_jobs
                     return
                 await asyncio.sleep(0.01)
 
-    await asyncio.gather(*(work(pod) for pod in pods))
+    await together(*(work(pod) for pod in pods))
 
     assert witness.broken == []
     assert witness.most > 1 or mix == "exclusive", "there was no contention to speak of"
@@ -102,7 +102,7 @@ async def test_jobs_that_need_several_locks_neither_deadlock_nor_starve(connect:
                 await wake_forgotten(pod)
                 await asyncio.sleep(0.01)
 
-    await asyncio.gather(*(work(pod) for pod in pods))
+    await together(*(work(pod) for pod in pods))
 
     assert broken == []
     assert await rows(pods[0], "SELECT DISTINCT state FROM holdfast.jobs") == [("completed",)]

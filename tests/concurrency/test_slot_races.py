@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from factories import rows, start_worker, value
+from factories import rows, start_worker, together, value
 from holdfast.jobs.claim import claim
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.finish import finish
@@ -54,7 +54,7 @@ async def test_no_trigger_is_lost_and_no_slot_runs_twice_at_once(connect: Any) -
                     return
                 await asyncio.sleep(0.005)
 
-    await asyncio.gather(*(trigger(source) for source in sources), *(work(pod) for pod in pods))
+    await together(*(trigger(source) for source in sources), *(work(pod) for pod in pods))
 
     assert twice == []
     assert list(seen.items()) == await rows(pods[0], "SELECT slot, version FROM data ORDER BY slot")

@@ -20,11 +20,22 @@ SET_CLAIMED = """state = 'running', attempt_id = gen_random_uuid(), attempt_no =
         fence_token = nextval('holdfast.fence_token'), worker_id = %(worker_id)s, claimed_at = clock_timestamp(),
         deadline_at = clock_timestamp() + max_runtime"""
 
+# What follows once the rows are picked and locked. The update asks for the id alone: any further condition is one that an
+# old plan could start from. Jobs that need a lock or a slot are only named (their attempt is null); CLAIM_TIED takes them.
+CLAIM_PICKED = f"""claimed AS (
+        UPDATE holdfast.jobs j SET {SET_CLAIMED}, run_after = NULL
+        FROM picked WHERE j.id = picked.id AND picked.ties & 3 = 0
+        RETURNING {CLAIM_COLUMNS}
+    )
+    SELECT * FROM claimed
+    UNION ALL
+    SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+           NULL, NULL
+    FROM picked WHERE ties & 3 <> 0"""
+
 # MATERIALIZED and not `id IN (SELECT … LIMIT …)`: a nested loop would run that sub-select again and claim too many.
 # One ordered index scan per queue and kind: a paused kind, or one that this worker does not know, is never walked over.
 # No clock is asked: a job whose time has not come is not on the index (see promote.py).
-# The update asks for the id alone: the rows are locked, and any further condition is one that an old plan could start from.
-# Jobs that need a lock or a slot are only named here (their attempt is null); CLAIM_TIED takes them one by one.
 CLAIM = f"""
     WITH picked AS MATERIALIZED (
         SELECT head.id, head.ties
@@ -37,16 +48,7 @@ CLAIM = f"""
         ) AS head
         WHERE NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (k.kind, '*') AND c.paused_at IS NOT NULL)
         ORDER BY head.priority, head.id LIMIT %(limit)s
-    ), claimed AS (
-        UPDATE holdfast.jobs j SET {SET_CLAIMED}
-        FROM picked WHERE j.id = picked.id AND picked.ties & 3 = 0
-        RETURNING {CLAIM_COLUMNS}
-    )
-    SELECT * FROM claimed
-    UNION ALL
-    SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-           NULL, NULL
-    FROM picked WHERE ties & 3 <> 0
+    ), {CLAIM_PICKED}
 """
 
 CLAIM_BY_ID = f"""
@@ -55,16 +57,7 @@ CLAIM_BY_ID = f"""
         WHERE id = %(id)s AND state = 'pending' AND (run_after IS NULL OR run_after <= clock_timestamp())
           AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (jobs.kind, '*') AND c.paused_at IS NOT NULL)
         FOR UPDATE SKIP LOCKED
-    ), claimed AS (
-        UPDATE holdfast.jobs j SET {SET_CLAIMED}, run_after = NULL
-        FROM picked WHERE j.id = picked.id AND picked.ties & 3 = 0
-        RETURNING {CLAIM_COLUMNS}
-    )
-    SELECT * FROM claimed
-    UNION ALL
-    SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-           NULL, NULL
-    FROM picked WHERE ties & 3 <> 0
+    ), {CLAIM_PICKED}
 """
 
 HOLD_TIED = """

@@ -194,18 +194,7 @@ def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[list[Enqueued]]:
 def _enqueue_plain(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
     refuse_bad_text(job.kind, "kind")
     refuse_bad_text(job.queue, "queue")
-    parameters = {
-        "kind": job.kind,
-        "queue": job.queue,
-        "priority": job.priority,
-        "payload": payload,
-        "kind_version": job.kind_version,
-        "max_attempts": job.max_attempts,
-        "max_crashes": job.max_crashes,
-        "max_runtime": job.max_runtime,
-        "pipeline_id": job.pipeline_id,
-        "hint": hint,
-    }
+    parameters = _plain_parameters(job, payload) | {"hint": hint}
     rows = yield Statement(ENQUEUE_PLAIN, parameters)
     if not rows:
         yield from _refuse_if_draining([job.kind])
@@ -243,8 +232,7 @@ def _enqueue_one(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
     return Enqueued(job_id, created=True)
 
 
-def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dict[str, Any]:
-    blocked = parents_left > 0
+def _plain_parameters(job: NewJob, payload: str) -> dict[str, Any]:
     return {
         "kind": job.kind,
         "queue": job.queue,
@@ -254,6 +242,13 @@ def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dic
         "max_attempts": job.max_attempts,
         "max_crashes": job.max_crashes,
         "max_runtime": job.max_runtime,
+        "pipeline_id": job.pipeline_id,
+    }
+
+
+def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dict[str, Any]:
+    blocked = parents_left > 0
+    return _plain_parameters(job, payload) | {
         "due_at": job.run_after if isinstance(job.run_after, datetime) else None,
         "delay": job.run_after if isinstance(job.run_after, timedelta) else None,
         "state": State.BLOCKED if blocked else State.PENDING,
@@ -263,7 +258,6 @@ def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dic
         "unique_key": job.unique_key,
         "unique_while": job.unique_while if job.unique_key else None,
         "slot_key": job.slot_key,
-        "pipeline_id": job.pipeline_id,
         "parent_id": job.parent_id,
         "step": job.step if job.parent_id is not None else None,
         "parents_left": parents_left,
