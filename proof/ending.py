@@ -32,8 +32,9 @@ def end_plain(world: World, worker: Worker) -> Work | None:
     first = world.some_held(worker)
     if first is None:
         return None
-    others = [one for one in worker.held if one.id != first.id]  # its answer names jobs, so one job is in it once
-    return _end_plain(world, worker, [first, *others[: world.rng.randint(0, 2)]], insist=world.chance(0.8))
+    others = {one.id: one for one in worker.held if one.id != first.id}  # its answer names jobs, so one job is in it once
+    some = [first, *list(others.values())[: world.rng.randint(0, 2)]]
+    return _end_plain(world, worker, some, insist=world.chance(0.8))
 
 
 def _end_plain(world: World, worker: Worker, claims: list[Claim], *, insist: bool) -> Work:
@@ -181,11 +182,13 @@ def _note_end(
 
 
 def write_as_ghost(world: World, worker: Worker) -> Work | None:
-    """Every kind of write under an attempt that has ended: none may be let in."""
+    """Every kind of write under an attempt that has ended: none may be let in, least of all when the job runs again."""
     if not worker.past:
         return None
-    one = world.rng.choice(worker.past)
-    match world.rng.randint(0, 3):
+    running = {one.id for other in world.workers for one in other.held}
+    replaced = [one for one in worker.past if one.id in running]
+    one = world.rng.choice(replaced if replaced and world.chance(0.8) else worker.past)
+    match world.rng.randint(0, 6):
         case 0:
             return _end_plain(world, worker, [one], insist=False)
         case 1:

@@ -25,14 +25,14 @@ from typing import Any
 from proof.mistakes import MUTANTS
 from proof.mutation_plugin import VARIABLE
 from proof.mutations import Mutant
-from proof.run import database, server
+from proof.run import HOW_TO_REPLAY, database, server
 from proof.schedules import Result, play_now
 
 ROOT = Path(__file__).parent.parent
 KERNEL_TESTS = ROOT / "tests" / "postgres" / "jobs"
 SCHEDULES = 400  # before the schedules give up on a mutant
-PATIENCE = 300  # seconds for a run of tests
-FIRST_SEED = 1_000_000  # other seeds than those that `make prove` plays on the real kernel
+PATIENCE = 900  # seconds for a run of tests or schedules: the machine may be busy
+FIRST_SEED = 0  # the seeds that `make prove` has just played on the real kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,10 @@ def by_name(name: str) -> Mutant:
 def try_out(mutant: Mutant, server_url: str, schedules: int = SCHEDULES) -> Verdict:
     """Let the suite meet the mutant."""
     began = time.monotonic()
-    seen = _meet_schedules(mutant, server_url, schedules)
+    seeds = list(range(FIRST_SEED, FIRST_SEED + schedules))
+    seen = _meet_schedules(mutant, server_url, seeds)
     if seen is not None:
+        _refuse_if_red_anyway(server_url, seeds[seen[0] - 1])
         return Verdict(mutant, True, f"schedules, after {seen[0]}", seen[1], time.monotonic() - began)
     for by, paths in (("tests", _tests_for(mutant)), ("all kernel tests", [KERNEL_TESTS])):
         failed = _meet_tests(mutant, server_url, paths)
@@ -72,11 +74,18 @@ def try_out(mutant: Mutant, server_url: str, schedules: int = SCHEDULES) -> Verd
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _meet_schedules(mutant: Mutant, server_url: str, schedules: int) -> tuple[int, str] | None:
+def _refuse_if_red_anyway(server_url: str, seed: int) -> None:
+    """A schedule that is red on the real kernel too says nothing about a mutant."""
+    seen = _meet_schedules(None, server_url, [seed])
+    if seen is not None:
+        raise SystemExit(f"without any mutant: {seen[1]}; replay: {HOW_TO_REPLAY} {seed}")
+
+
+def _meet_schedules(mutant: Mutant | None, server_url: str, seeds: list[int]) -> tuple[int, str] | None:
     """How many schedules it took, and what they saw; None if they saw nothing."""
     context = multiprocessing.get_context("fork")
     answer: multiprocessing.Queue[Any] = context.Queue()
-    child = context.Process(target=_play_mutated, args=(mutant, server_url, schedules, answer))
+    child = context.Process(target=_play_mutated, args=(mutant, server_url, seeds, answer))
     child.start()
     seen = answer.get(timeout=PATIENCE)
     child.join()
@@ -85,7 +94,7 @@ def _meet_schedules(mutant: Mutant, server_url: str, schedules: int) -> tuple[in
     return seen
 
 
-def _play_mutated(mutant: Mutant, server_url: str, schedules: int, answer: multiprocessing.Queue[Any]) -> None:
+def _play_mutated(mutant: Mutant | None, server_url: str, seeds: list[int], answer: multiprocessing.Queue[Any]) -> None:
     seen: list[tuple[int, str]] = []
     played = 0
 
@@ -97,9 +106,10 @@ def _play_mutated(mutant: Mutant, server_url: str, schedules: int, answer: multi
         return bool(seen)
 
     try:
-        mutant.apply()
+        if mutant is not None:
+            mutant.apply()
         with database(server_url) as url:
-            play_now(url, list(range(FIRST_SEED, FIRST_SEED + schedules)), on_result)
+            play_now(url, seeds, on_result)
     except Exception as error:  # the parent raises it: a mutant that cannot be tried is no mutant
         answer.put(error)
     else:

@@ -38,7 +38,7 @@ WORKERS_ACTS: tuple[tuple[int, ByWorker], ...] = (
     (3, working.claim_polls),
     (3, working.beat),
     (10, working.write_on),
-    (6, ending.write_as_ghost),
+    (9, ending.write_as_ghost),
     (3, ending.end_plain),
     (2, ending.end_and_chain),
     (13, ending.end),

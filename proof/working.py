@@ -136,7 +136,7 @@ async def _write(world: World, worker: Worker, what: str, one: Claim, writing: C
 def write_something(world: World, worker: Worker, one: Claim) -> Work:
     """One of the writes that leave the attempt running."""
     known = any(effect.job_id == one.id for effects in world.effects.values() for effect in effects)
-    kinds, weights = ["progress", "checkpoint", "plan", "adopt", "resolve"], [3, 3, 5, 10 if known else 0, 2]
+    kinds, weights = ["progress", "checkpoint", "plan", "adopt", "resolve"], [3, 3, 5, 10 if known else 0, 3]
     if world.effects.get(one.attempt_id):
         kinds, weights = [*kinds, "confirm"], [*weights, 6]
     what = world.rng.choices(kinds, weights)[0]

@@ -148,6 +148,9 @@ def decide(
             return End(Move.COMPLETE, State.COMPLETED, result=result, publish=publish, then=then, join=join)
         case Submitted(handle, poll_after):
             return _submitted(claim, handle, poll_after)
+        case Snooze(delay, reason) if claim.is_poll:  # the engine still has the work: ask it later, and never submit it again
+            kept = {"handle": claim.handle, "poll_count": claim.poll_count}
+            return End(Move.RELEASE, State.SUBMITTED, delay=delay, error=reason, **kept)
         case Snooze(delay, reason):
             return End(Move.SNOOZE, State.PENDING, delay=delay, error=reason, cause="snooze")
         case Retry(reason, delay):

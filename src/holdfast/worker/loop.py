@@ -263,7 +263,7 @@ class Worker:
             return None
         except UnknownKind as unknown:
             log.error("job_unknown_kind", job_id=claim.id, error=str(unknown))
-            return released(str(unknown))
+            return _given_back(claim, str(unknown))
         except asyncio.CancelledError:
             if running.stop_reason is None or running.lane is None:
                 raise

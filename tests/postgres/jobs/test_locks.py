@@ -255,7 +255,7 @@ async def test_a_job_that_waits_for_two_locks_is_served_when_the_last_comes_free
 
 
 async def test_a_busy_lock_rejects_whoever_said_so_when_it_is_enqueued(conn: Any) -> None:
-    """K-26, T-01: the caller hears it now (409) and nothing was written."""
+    """K-26: the caller hears it now (409) and nothing was written."""
     holder = await add(conn, locks=(REJECT,))
     before = await everything(conn)
 

@@ -173,7 +173,7 @@ async def test_two_pollers_never_ask_for_the_same_job(connect: Any) -> None:
 
 
 async def test_a_claim_to_run_never_takes_what_an_engine_has(conn: Any) -> None:
-    """X-06."""
+    """A submitted job is never reset to be run again."""
     from holdfast.jobs.claim import claim
 
     await _submitted(conn)
@@ -316,7 +316,6 @@ async def test_the_history_shows_the_submit_and_every_look(conn: Any) -> None:
 
 
 async def test_a_completed_job_still_knows_when_its_work_was_submitted(conn: Any) -> None:
-    """W-20."""
     claim = await _submitted(conn)
     submitted_at = await column(conn, claim.id, "submitted_at")
 

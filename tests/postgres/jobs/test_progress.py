@@ -57,7 +57,7 @@ async def test_a_message_that_cannot_be_stored_is_refused(conn: Any) -> None:
 
 @pytest.mark.parametrize("say", [report, checkpoint])
 async def test_an_attempt_that_was_asked_to_stop_hears_of_it(conn: Any, say: Any) -> None:
-    """K-62, K-64."""
+    """K-62."""
     claim = await hold(conn)
     await say(conn, claim)
     await cancel(conn, claim.id, actor="ada", reason="wrong year")
@@ -70,7 +70,6 @@ async def test_an_attempt_that_was_asked_to_stop_hears_of_it(conn: Any, say: Any
 
 @pytest.mark.parametrize("say", [report, checkpoint])
 async def test_an_attempt_that_was_replaced_hears_of_it(conn: Any, say: Any) -> None:
-    """K-18."""
     claim = await hold(conn)
     await replace(conn, claim)
 

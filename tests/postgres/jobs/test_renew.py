@@ -44,7 +44,7 @@ async def _lease(conn: Any, worker: str) -> Any:
 
 
 async def test_a_beat_renews_the_lease_by_the_clock_of_the_database(conn: Any) -> None:
-    """K-20, K-21, K-22."""
+    """K-21, K-22."""
     worker = await start_worker(conn, lease=EXPIRED)
     before = await clock(conn)
 
@@ -171,7 +171,7 @@ async def _waits_for_a_slot(conn: Any) -> None:
     ],
 )
 async def test_a_beat_says_what_there_is_to_do(conn: Any, arrange: Any, flag: str) -> None:
-    """K-58: an idle worker needs no other statement."""
+    """An idle worker needs no other statement."""
     await arrange(conn)
 
     beat = await _beat(conn)
@@ -238,7 +238,7 @@ async def test_registering_again_revives_a_worker(conn: Any) -> None:
 
 
 async def test_two_starts_of_one_pod_are_two_workers(conn: Any) -> None:
-    """K-10: the name is for people, the incarnation is the identity."""
+    """E-34: the name is for people, the incarnation is the identity."""
     first, second = await start_worker(conn, "pod-1"), await start_worker(conn, "pod-1")
     claim = await hold(conn, worker=first)
     await silence(conn, claim)

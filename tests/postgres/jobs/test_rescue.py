@@ -44,7 +44,7 @@ from holdfast.jobs.rescue import OVERDUE_GRACE, rescue, rescue_worker
 
 
 async def test_the_jobs_of_a_silent_worker_can_run_again_at_once(conn: Any) -> None:
-    """K-24, K-48, K-59, E-33: claimed jobs too, and without an operator."""
+    """K-24, K-48, E-33: claimed jobs too, and without an operator."""
     worker = await start_worker(conn)
     claims = [await hold(conn, worker=worker) for _ in range(3)]
     await silence(conn, claims[0])

@@ -84,7 +84,7 @@ async def test_a_retry_is_promoted_when_its_time_has_come(conn: Any) -> None:
 
 @pytest.mark.parametrize(("error", "cause"), [(TimeoutError("slow"), "timeout"), (ValueError("timeout"), "error")])
 async def test_the_cause_of_an_error_is_its_type(conn: Any, error: Exception, cause: str) -> None:
-    """K-41, E-06 n."""
+    """E-06 n."""
     claimed = await hold(conn)
 
     await end(conn, claimed, error)

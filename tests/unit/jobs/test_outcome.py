@@ -217,3 +217,12 @@ def test_children_and_their_join_travel_with_the_end() -> None:
     found = decide(claim(), Done(then=[child], join=join))
 
     assert (found.then, found.join) == ([child], join)
+
+
+def test_a_poll_that_snoozes_leaves_the_work_with_its_engine() -> None:
+    """Otherwise the same work would be submitted twice."""
+    polled = claim(handle={"query": 1}, poll_count=4)
+
+    end = decide(polled, Snooze(timedelta(minutes=1)))
+
+    assert (end.state, end.handle, end.poll_count, end.delay) == ("submitted", {"query": 1}, 4, timedelta(minutes=1))
