@@ -186,7 +186,7 @@ def _check(config: Config, command: Sequence[str]) -> Result:
     generated, distinct = _counts(output)
     violated = _violated(output, config)
     if error is None and violated is None and "No error has been found" not in output:
-        error = _first_error(output)
+        error = _first_error(output) or f"TLC ended with {done.returncode} before it was done; a negative number is a signal"
     return Result(
         config,
         generated,
@@ -228,9 +228,9 @@ def _violated(output: str, config: Config) -> str | None:
 
 
 def _first_error(output: str) -> str:
-    lines = output.splitlines()
-    first = next((number for number, line in enumerate(lines) if "rror" in line), max(0, len(lines) - 4))
-    return " ".join(lines[first : first + 4]) or "TLC said nothing"
+    """What TLC complains about, for instance in the model's text; empty if it does not."""
+    said = re.search(r"^(?:Error|\*\*\* Errors).*(?:\n.*){0,3}", output, re.MULTILINE)
+    return " ".join(said[0].split()) if said else ""
 
 
 def table(results: Iterable[Result]) -> Table:
