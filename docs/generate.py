@@ -29,6 +29,7 @@ import holdfast.jobs
 import holdfast.testing
 from holdfast import errors
 from holdfast.cli import app
+from holdfast.crashpoints import POINTS
 from holdfast.database import migrate
 from holdfast.database.migrations import versions
 from holdfast.jobs.model import Lock
@@ -299,9 +300,10 @@ def python() -> str:
         *testing,
         "## Crash points",
         "Places where a test can make a process die: `crash_at(name)` in process, or "
-        "[`HOLDFAST_CRASH_AT`](settings.md) for a worker process, which then kills itself with SIGKILL. "
+        "[`HOLDFAST_CRASH_AT`](settings.md) for a worker process, which then kills itself with SIGKILL: "
+        "`<name>`, or `<name>:3` for the third time it comes there. "
         "`holdfast.crashpoint(name)` in a handler adds one of your own.",
-        table(["Point", "In"], crash_points()),
+        table(["Point", "What has happened there"], crash_points()),
         "## The verbs",
         "One module for each thing that can happen to a job, in `holdfast.jobs`. Each function takes an open "
         "`psycopg.AsyncConnection`. The [client](#client) has the everyday ones; these are for your own transaction, and for "
@@ -387,11 +389,7 @@ def default_text(value: object) -> str:
 
 
 def crash_points() -> list[list[str]]:
-    found: dict[str, list[str]] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        for name in re.findall(r"^\s+crashpoint\(\"([\w.]+)\"\)", path.read_text(), re.MULTILINE):
-            found.setdefault(name, []).append(code(f"src/holdfast/{path.relative_to(SOURCE)}"))
-    return [[code(name), ", ".join(dict.fromkeys(places))] for name, places in sorted(found.items())]
+    return [[code(name), meaning] for name, meaning in POINTS.items()]
 
 
 def verbs() -> Iterator[str]:

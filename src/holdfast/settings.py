@@ -32,7 +32,8 @@ class Settings(BaseSettings):
         description="The display name of a worker; in Kubernetes the pod's name. Default: the host's name.",
     )
     crash_at: str | None = Field(
-        default=None, description="For tests of crash safety: the crash point at which this process kills itself with SIGKILL."
+        default=None,
+        description="For tests of crash safety: the crash point (`name` or `name:n`) at which this process kills itself by SIGKILL.",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.jobs import locks, slots
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, JobId, WorkerId
 
@@ -93,6 +94,7 @@ async def claim_by_id(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, j
     return claims[0] if claims else None
 
 
+@dies_inside("claim.in_tx")
 async def _claim(
     conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any], worker_id: WorkerId
 ) -> list[Claim]:
@@ -122,4 +124,5 @@ async def _claim_tied(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, i
         await cursor.execute(CLAIM_TIED, {"ids": admitted.jobs, "worker_id": worker_id})
         claims = [Claim._make(row) for row in await cursor.fetchall()]
         await locks.take(cursor, admitted, {claim.id: claim.attempt_id for claim in claims})
-        return claims
+    crashpoint("lock.after")
+    return claims

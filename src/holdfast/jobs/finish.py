@@ -14,6 +14,7 @@ import psycopg
 from psycopg.rows import tuple_row
 from psycopg.types.json import Jsonb
 
+from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
 from holdfast.errors import ClaimLost
 from holdfast.jobs import effects, locks, pipelines, slots
@@ -41,6 +42,7 @@ COMPLETE_PLAIN = """
 """
 
 
+@dies_inside("complete.in_tx_after_update")
 async def complete_plain(
     conn: psycopg.AsyncConnection[Any], claims: Sequence[Claim], results: Sequence[str | None]
 ) -> set[JobId]:
@@ -108,11 +110,18 @@ async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> 
         row = await cursor.fetchone()
         if row is None:
             raise ClaimLost(claim.id, claim.attempt_id, f"{end.move}")
+        crashpoint("complete.in_tx_after_update")
         await untie(cursor, Ended(*row), claim.attempt_id)
+        crashpoint("complete.in_tx_after_unlock")
         if end.then:
             await pipelines.enqueue_children(conn, claim, end.then, end.join)
+            crashpoint("complete.in_tx_after_child")
         if end.publish is not None:
+            crashpoint("publish.in_tx_before")
             await end.publish(conn)
+            crashpoint("publish.in_tx_after")
+    if claim.ties & LOCKS:
+        crashpoint("unlock.after")
 
 
 def _parameters(claim: Claim, end: End) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.crashpoints import dies_inside
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import NotFound, UsageError
 from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_step, run_steps
@@ -85,6 +86,7 @@ COMPLETE_AND_CHAIN = f"""
 """
 
 
+@dies_inside("complete.in_tx_after_child")
 async def complete_and_chain(
     conn: psycopg.AsyncConnection[Any], claim: Claim, result: str | None, child: NewJob
 ) -> Claim | None:

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
 from holdfast.errors import NotMigrated
 from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
@@ -129,6 +130,13 @@ async def renew(
         "kinds": list(kinds),
         "queues": list(queues),
     }
+    beat = await _beat(conn, parameters)
+    crashpoint("hb.after")
+    return beat
+
+
+@dies_inside("hb.in_tx")
+async def _beat(conn: psycopg.AsyncConnection[Any], parameters: dict[str, Any]) -> Beat:
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(BEAT, parameters)
         row = await cursor.fetchone()

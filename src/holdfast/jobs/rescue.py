@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.crashpoints import crashpoint
 from holdfast.jobs.finish import Ended, untie
 from holdfast.jobs.model import JobId, WorkerId
 
@@ -110,4 +111,8 @@ async def _rescue(conn: psycopg.AsyncConnection[Any], statement: str, parameters
         rows = await cursor.fetchall()
         for job_id, ties, slot_key, state, attempt_id, _ in rows:
             await untie(cursor, Ended(job_id, ties, slot_key, state), attempt_id)
+        if rows:
+            crashpoint("reap.in_tx")
+    if rows:
+        crashpoint("reap.after")
     return [row[0] for row in rows]

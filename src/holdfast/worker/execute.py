@@ -28,6 +28,8 @@ async def execute(kind: Job[..., Any], claim: Claim, make_context: MakeContext) 
     except Exception as error:  # foreign code: whatever it raises is an outcome
         ended_with = error
     crashpoint("run.after")
+    if claim.is_poll:
+        crashpoint("poll.after_reply_before_persist")
     if context is not None and context.children:
         ended_with = _with_children(ended_with, context)
     return decide(claim, ended_with, kind.policy.retry)
