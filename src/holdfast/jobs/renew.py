@@ -7,10 +7,10 @@ promoted, polled, rescued or cleaned: an idle worker needs no other statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -19,12 +19,16 @@ from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
 from holdfast.errors import NotMigrated
 from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
+from holdfast.jobs.payload import to_json
 
 REGISTER = """
-    INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, lease_until)
-    VALUES (%(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, clock_timestamp() + %(lease)s)
+    INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, pod, runner, kinds, concurrency, lease_until)
+    VALUES (%(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, %(pod)s, %(runner)s, %(kinds)s, %(concurrency)s,
+        clock_timestamp() + %(lease)s)
     ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, stopped_at = NULL
 """
+
+Runner = Literal["worker", "executor", "in process", "remote"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,10 @@ class WorkerInfo:
     pid: int
     version: str
     git_sha: str | None = None
+    pod: str | None = None
+    runner: Runner = "worker"
+    kinds: Mapping[str, int] = field(default_factory=dict)  # with the newest version of each that it can run
+    concurrency: int = 1
 
 
 async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, lease: timedelta) -> None:
@@ -48,6 +56,10 @@ async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, le
         "pid": worker.pid,
         "version": worker.version,
         "git_sha": worker.git_sha,
+        "pod": worker.pod,
+        "runner": worker.runner,
+        "kinds": to_json(dict(worker.kinds), what="list of kinds"),
+        "concurrency": worker.concurrency,
         "lease": lease,
     }
     try:

@@ -43,6 +43,7 @@ from holdfast.jobs.rescue import rescue_worker
 from holdfast.worker import crashpoints
 from holdfast.worker.context import Context, Lease
 from holdfast.worker.crashpoints import crashpoint
+from holdfast.worker.direct import OnConnections
 from holdfast.worker.execute import execute
 from holdfast.worker.kinds import Job, cleaners, registered
 
@@ -186,7 +187,7 @@ class Harness:
         async def borrow() -> AsyncIterator[psycopg.AsyncConnection[Any]]:
             yield self.conn
 
-        return Context(claim, borrow, Lease(LEASE.total_seconds()))
+        return Context(claim, OnConnections(borrow), Lease(LEASE.total_seconds()))
 
 
 @asynccontextmanager

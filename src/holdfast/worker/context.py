@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import psycopg
 
 from holdfast.errors import CancelRequested, ClaimLost
-from holdfast.jobs import effects, progress
 from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import Claim, Json, NewJob
 from holdfast.worker.crashpoints import crashpoint
+from holdfast.worker.transport import ForHandlers
 
 T = TypeVar("T")
-Borrow = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]
 
 
 class Lease:
@@ -25,6 +24,10 @@ class Lease:
 
     def __init__(self, seconds: float) -> None:
         self.until = time.monotonic() + seconds
+
+    def extend(self, until: float) -> None:
+        """It is good until then at least: whoever renews it says so, and there may be more than one."""
+        self.until = max(self.until, until)
 
     @property
     def is_over(self) -> bool:
@@ -34,11 +37,11 @@ class Lease:
 class Context:
     """The handler's side of one attempt."""
 
-    def __init__(self, claim: Claim, borrow: Borrow, lease: Lease) -> None:
+    def __init__(self, claim: Claim, transport: ForHandlers, lease: Lease) -> None:
         self.job = claim
         self.children: list[NewJob] = []
         self.join: NewJob | None = None
-        self._borrow = borrow
+        self._transport = transport
         self._lease = lease
         self._lost = False
         self._asked_to_stop: str | None = None
@@ -56,14 +59,12 @@ class Context:
     async def progress(self, done: float | None = None, message: str | None = None) -> None:
         """Tell people how far it is (0 to 1). Raises like a checkpoint."""
         self._raise_if_known()
-        async with self._borrow() as conn:
-            await progress.report(conn, self.job, progress=done, message=message)
+        await self._transport.progress(self.job, done, message)
 
     async def checkpoint(self) -> None:
         """Before a side effect: raises `ClaimLost` when the attempt was replaced, `CancelRequested` when asked to stop."""
         self._raise_if_known()
-        async with self._borrow() as conn:
-            await progress.checkpoint(conn, self.job)
+        await self._transport.checkpoint(self.job)
 
     @asynccontextmanager
     async def effect(
@@ -81,32 +82,28 @@ class Context:
             query.made(await engine.submit(sql, tag=query.tag))
         """
         self._raise_if_known()
-        async with self._borrow() as conn:
-            planned = await effects.plan(conn, self.job, kind, tag=tag, detail=detail, temporary=temporary, adoptable=adoptable)
+        planned = await self._transport.plan(self.job, kind, tag=tag, detail=detail, temporary=temporary, adoptable=adoptable)
         crashpoint("submit.after_intent")
         made = PlannedEffect(planned)
         yield made
         crashpoint("submit.after_reply_before_persist")
         if made.handle is not None:
-            async with self._borrow() as conn:
-                await effects.confirm(conn, self.job, planned, made.handle)
+            await self._transport.confirm(self.job, planned, made.handle)
 
     def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
         """A connection of the worker, in autocommit, for the length of a block: `async with ctx.connection() as conn`.
 
-        What must commit together with the end of the job belongs into `Done(publish=…)` instead.
+        What must commit together with the end of the job belongs into `Done(publish=…)` instead. A remote worker has none.
         """
-        return self._borrow()
+        return self._transport.connection()
 
     async def left_behind(self) -> list[Effect]:
         """What earlier attempts of this job may have made: look each up outside by its tag before making it again."""
-        async with self._borrow() as conn:
-            return await effects.left_behind(conn, self.job)
+        return await self._transport.left_behind(self.job)
 
     async def adopt(self, effect: Effect, handle: Json = None) -> Effect:
         """Take over what an earlier attempt made."""
-        async with self._borrow() as conn:
-            return await effects.adopt(conn, self.job, effect, handle)
+        return await self._transport.adopt(self.job, effect, handle)
 
     def chain(self, *jobs: NewJob, join: NewJob | None = None) -> None:
         """Jobs that follow when this one completes, in the same transaction; `join` waits for all of them."""

@@ -10,25 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
-
-from holdfast.database.pool import Link
 from holdfast.errors import ClaimLost, PayloadInvalid
-from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.model import Claim, NewJob
 from holdfast.jobs.outcome import End, RetryPolicy, decide
 from holdfast.jobs.payload import to_json
-from holdfast.jobs.pipelines import complete_and_chain
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
 from holdfast.worker.crashpoints import crashpoint
+from holdfast.worker.transport import UNREACHABLE, Transport
 
-LOST_DATABASE = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, OSError)
 EVENT_OF = {Move.COMPLETE: "job_completed", Move.FAIL: "job_failed", Move.RETRY: "job_retried", Move.CANCEL: "job_cancelled"}
 
 
@@ -43,12 +36,9 @@ class _Batch:
 class Ends:
     """Where a worker's attempts end."""
 
-    def __init__(
-        self, url: str, pool: AsyncConnectionPool[Any], policy_of: Callable[[str], RetryPolicy], on_end: Callable[[End], None]
-    ) -> None:
+    def __init__(self, transport: Transport, policy_of: Callable[[str], RetryPolicy], on_end: Callable[[End], None]) -> None:
         self.completed = 0
-        self._link, self._chain_link, self._pool = Link(url), Link(url), pool
-        self._policy_of, self._on_end = policy_of, on_end
+        self._transport, self._policy_of, self._on_end = transport, policy_of, on_end
         self._gathering, self._writing = _Batch(), _Batch()
         self._something = asyncio.Event()
 
@@ -73,51 +63,43 @@ class Ends:
                 await self._write(self._writing)
                 self._writing = _Batch()
 
-    async def write(self, claim: Claim, end: End) -> None:
-        """Write any other end, in its own transaction with all that follows from it."""
-        try:
-            async with self._pool.connection() as conn:
-                await finish(conn, claim, end)
-        except ClaimLost as lost:
-            refused(lost)
-            return
-        except LOST_DATABASE as error:
-            log.warning("worker_database_lost", error=str(error))
-            await self._write_after_loss(claim, end)
-        except Exception as error:  # a publish, a child or a result that cannot be: nothing was committed, so it has failed
-            if end.move not in (Move.COMPLETE, Move.SUBMIT):
-                raise
-            await self.write(claim, decide(claim, error, self._policy_of(claim.kind)))
-            return
+    async def write(self, claim: Claim, end: End, *, unsure: bool = False) -> None:
+        """Write any other end, in its own transaction with all that follows from it; `unsure`: it may be there already."""
+        async for _ in attempts():
+            try:
+                if not unsure or not await self._transport.was_written(claim):
+                    await self._transport.finish(claim, end)
+                break
+            except ClaimLost as lost:
+                refused(lost)
+                return
+            except UNREACHABLE as error:
+                log.warning("worker_database_lost", error=str(error))
+                unsure = True
+            except Exception as error:  # a publish, a child or a result that cannot be: nothing was committed, so it has failed
+                if end.move not in (Move.COMPLETE, Move.SUBMIT):
+                    raise
+                await self.write(claim, decide(claim, error, self._policy_of(claim.kind)), unsure=unsure)
+                return
         crashpoint("complete.after_commit_before_ack")
         self._tell(claim, end)
 
     async def write_and_take_along(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
         """Complete a job and claim its only child in the same commit; None if it must go the long way."""
         try:
-            async with self._for_a_chain() as conn:
-                following = await complete_and_chain(conn, claim, result, child)
-        except (PayloadInvalid, *LOST_DATABASE):
+            following = await self._transport.complete_and_chain(claim, result, child)
+        except (PayloadInvalid, *UNREACHABLE):
             return None
         self.completed += following is not None
         return following
-
-    def _for_a_chain(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
-        """A connection that is kept for it, without the cost of a pool; when several chains run at once, the pool as well."""
-        return self._pool.connection() if self._chain_link.is_busy else self._chain_link.use()
-
-    async def close(self) -> None:
-        await self._link.close()
-        await self._chain_link.close()
 
     async def _write(self, batch: _Batch) -> None:
         unsure = False
         async for _ in attempts():
             try:
-                async with self._link.use() as conn:
-                    written = await complete_plain(conn, batch.claims, batch.results)
+                written = await self._transport.complete(batch.claims, batch.results)
                 break
-            except LOST_DATABASE as error:
+            except UNREACHABLE as error:
                 log.warning("worker_database_lost", error=str(error))
                 unsure = True
         self.completed += len(written)
@@ -128,24 +110,7 @@ class Ends:
     async def _write_left_over(self, claim: Claim, result: str | None, *, unsure: bool) -> None:
         """A completion that the batch did not take: something hangs on the job, an earlier try was committed, or it is lost."""
         end = End(Move.COMPLETE, State.COMPLETED, result=None if result is None else json.loads(result))
-        if unsure:
-            await self._write_after_loss(claim, end)
-        else:
-            await self.write(claim, end)
-
-    async def _write_after_loss(self, claim: Claim, end: End) -> None:
-        async for _ in attempts():
-            try:
-                async with self._pool.connection() as conn:
-                    if not await resolve_unknown(conn, claim):
-                        await finish(conn, claim, end)
-                self.completed += end.move is Move.COMPLETE
-                return
-            except ClaimLost as lost:
-                refused(lost)
-                return
-            except LOST_DATABASE as error:
-                log.warning("worker_database_lost", error=str(error))
+        await self.write(claim, end, unsure=unsure)
 
     def _tell(self, claim: Claim, end: End) -> None:
         self.completed += end.move is Move.COMPLETE

@@ -1,4 +1,4 @@
-"""Keep the lease: a thread with its own event loop and its own connection. Started by: the worker's loop.
+"""Keep the lease: a thread with its own event loop and its own line to the kernel. Started by: the worker's loop.
 
 A handler that blocks the worker's event loop for minutes must not cost it its jobs, so the beat shares nothing with
 it but this object. What the beat learns is handed over to the worker's loop, in its thread.
@@ -15,11 +15,12 @@ from datetime import timedelta
 
 import psycopg
 
-from holdfast.database.pool import Link
+from holdfast.errors import HoldfastError
 from holdfast.jobs.model import Claim
-from holdfast.jobs.renew import Beat, WorkerInfo, register, renew
+from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.telemetry.log import log
 from holdfast.worker.context import Lease
+from holdfast.worker.transport import Pulse, Takes
 
 SAFE_SHARE = 0.8  # of the lease: side effects stop before it can end at the database
 
@@ -29,19 +30,19 @@ class Heartbeat:
 
     def __init__(
         self,
-        url: str,
+        pulse: Callable[[], Pulse],
         worker: WorkerInfo,
         held: Callable[[], list[Claim]],
+        takes: Callable[[], Takes],
         on_beat: Callable[[Beat], None],
         *,
         every: timedelta,
-        lease: timedelta,
-        kinds: list[str],
-        queues: list[str],
+        length: timedelta,
+        lease: Lease | None = None,
     ) -> None:
-        self.lease = Lease(lease.total_seconds() * SAFE_SHARE)
-        self._url, self._worker, self._held, self._on_beat = url, worker, held, on_beat
-        self._every, self._length, self._kinds, self._queues = every, lease, kinds, queues
+        self.lease = lease or Lease(length.total_seconds() * SAFE_SHARE)
+        self._pulse, self._worker, self._held, self._takes, self._on_beat = pulse, worker, held, takes, on_beat
+        self._every, self._length = every, length
         self._loop: asyncio.AbstractEventLoop | None = None
         self._now: asyncio.Event | None = None
         self._stopping = False
@@ -62,9 +63,9 @@ class Heartbeat:
 
     async def _run(self) -> None:
         self._loop, self._now = asyncio.get_running_loop(), asyncio.Event()
-        link = Link(self._url)
+        pulse = self._pulse()
         while not self._stopping:
-            await self._beat(link)
+            await self._beat(pulse)
             wait = self._every.total_seconds() * random.uniform(0.9, 1.0)  # noqa: S311 - spreads the beats of a fleet
             try:
                 await asyncio.wait_for(self._now.wait(), wait)
@@ -72,20 +73,18 @@ class Heartbeat:
                 continue
             finally:
                 self._now.clear()
-        await link.close()
+        await pulse.close()
 
-    async def _beat(self, link: Link) -> None:
+    async def _beat(self, pulse: Pulse) -> None:
         asked_at = time.monotonic()  # before the question: an answer that took long must not stretch the lease
         try:
-            async with asyncio.timeout(self._every.total_seconds() + 2), link.use() as conn:
-                beat = await renew(
-                    conn, self._worker.id, self._held(), lease=self._length, kinds=self._kinds, queues=self._queues
-                )
+            async with asyncio.timeout(self._every.total_seconds() + 2):
+                beat = await pulse.beat(self._worker, self._held(), self._takes(), lease=self._length)
                 if not beat.known:
                     log.warning("worker_unknown", worker_id=self._worker.id)
-                    await register(conn, self._worker, lease=self._length)
-        except (psycopg.Error, TimeoutError, OSError) as error:
+                    await pulse.register(self._worker, lease=self._length)
+        except (psycopg.Error, HoldfastError, TimeoutError, OSError) as error:
             log.warning("heartbeat_failed", error=str(error), worker_id=self._worker.id)
             return
-        self.lease.until = asked_at + self._length.total_seconds() * SAFE_SHARE
+        self.lease.extend(asked_at + self._length.total_seconds() * SAFE_SHARE)
         self._on_beat(beat)

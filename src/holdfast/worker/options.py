@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from holdfast.jobs.renew import Runner
+
 LARGEST_BATCH = 500
 
 
@@ -19,4 +21,7 @@ class WorkerOptions:
     lease: timedelta = timedelta(seconds=30)
     grace: timedelta = timedelta(seconds=30)
     name: str | None = None
+    pod: str | None = None  # where it runs, for people
+    git_sha: str | None = None  # what code it runs, for people
+    runner: Runner = "worker"
     largest_batch: int = LARGEST_BATCH

@@ -11,17 +11,15 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from holdfast.jobs import effects, promote
+from holdfast.errors import HoldfastError
 from holdfast.jobs.model import Claim, JobId
-from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.renew import Beat, WorkerInfo
-from holdfast.jobs.rescue import rescue, rescue_worker
 from holdfast.telemetry.log import log
 from holdfast.worker.kinds import cleaners
+from holdfast.worker.transport import UNREACHABLE, Takes, Transport
 
-Work = Callable[[psycopg.AsyncConnection[Any]], Awaitable[None]]
+Work = Callable[[], Awaitable[None]]
 
 
 class Sweeps:
@@ -29,16 +27,15 @@ class Sweeps:
 
     def __init__(
         self,
-        pool: AsyncConnectionPool[Any],
+        transport: Transport,
         worker: WorkerInfo,
         *,
-        kinds: Sequence[str],
-        queues: Sequence[str],
+        takes: Callable[[], Takes],
         beat: timedelta,
         hand_out: Callable[[list[Claim]], None],
         nudge: Callable[[], None],
     ) -> None:
-        self._pool, self._worker, self._kinds, self._queues, self._beat = pool, worker, kinds, queues, beat
+        self._transport, self._worker, self._takes, self._beat = transport, worker, takes, beat
         self._hand_out, self._nudge = hand_out, nudge
         self._tasks: set[asyncio.Task[None]] = set()  # a task that nobody refers to may vanish in the middle
         self._closed = False
@@ -46,11 +43,11 @@ class Sweeps:
     def act_on(self, beat: Beat) -> None:
         """Start what the beat asks for."""
         if beat.strays:
-            self.aside(self._sweep(lambda conn: self._release_strays(conn, beat.strays)))
+            self.aside(self._sweep(lambda: self._release_strays(beat.strays)))
         if beat.can_rescue:
             self.aside(self._sweep(self._rescue))
         if beat.can_wake:
-            self.aside(self._sweep(promote.wake_forgotten))
+            self.aside(self._sweep(self._transport.wake_forgotten))
         if beat.can_clean and cleaners():
             self.aside(self._sweep(self._clean))
         self._when(beat.next_due, self._promote)
@@ -84,34 +81,30 @@ class Sweeps:
     async def _sweep(self, work: Work) -> None:
         """One that fails is tried again with the next beat, and must not take the worker along."""
         try:
-            async with self._pool.connection() as conn:
-                await work(conn)
-        except (psycopg.Error, PoolTimeout) as error:
+            await work()
+        except (psycopg.Error, HoldfastError, *UNREACHABLE) as error:
             log.warning("sweep_failed", error=str(error), worker_id=self._worker.id)
 
-    async def _promote(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        if await promote.promote_due(conn):
+    async def _promote(self) -> None:
+        if await self._transport.promote():
             self._nudge()
 
-    async def _poll(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        self._hand_out(await claim_to_poll(conn, self._worker.id, kinds=self._kinds, queues=self._queues))
+    async def _poll(self) -> None:
+        self._hand_out(await self._transport.claim_to_poll(self._worker.id, self._takes()))
 
-    async def _rescue(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        rescued = await rescue(conn, actor=self._worker.name)
+    async def _rescue(self) -> None:
+        rescued = await self._transport.rescue(self._worker)
         if rescued:
             log.warning("jobs_rescued", jobs=rescued, worker_id=self._worker.id)
             self._nudge()
 
-    async def _release_strays(self, conn: psycopg.AsyncConnection[Any], strays: list[JobId]) -> None:
+    async def _release_strays(self, strays: Sequence[JobId]) -> None:
         """The answer to a claim was lost with its connection: nobody runs these jobs, and our living lease protects them."""
-        error = "the answer to its claim was lost"
-        rescued = await rescue_worker(
-            conn, self._worker.id, cause="claim_unanswered", error=error, actor=self._worker.name, jobs=strays
-        )
-        log.warning("jobs_rescued", jobs=rescued, worker_id=self._worker.id)
+        released = await self._transport.release_strays(self._worker, strays)
+        log.warning("jobs_rescued", jobs=released, worker_id=self._worker.id)
         self._nudge()
 
-    async def _clean(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        gone = await effects.clean(conn, cleaners())
+    async def _clean(self) -> None:
+        gone = await self._transport.clean(cleaners())
         if gone:
             log.info("effects_cleaned", count=gone, worker_id=self._worker.id)

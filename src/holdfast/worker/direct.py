@@ -1,0 +1,187 @@
+"""The worker's way to the kernel when it has a database: the kernel's verbs on connections of their own. Made by: `Worker`.
+
+Claims, batches of completions and chains have one connection each, which is kept: they follow each other without a pause,
+and a pool in between would cost more than some of their statements. Everything else comes from a pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+from holdfast.database.listen import listen
+from holdfast.database.pool import Link, pool
+from holdfast.jobs import effects, progress, promote
+from holdfast.jobs.claim import claim, claim_by_id
+from holdfast.jobs.effects import Cleaner, Effect
+from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
+from holdfast.jobs.model import Claim, JobId, Json, NewJob, WorkerId
+from holdfast.jobs.outcome import End
+from holdfast.jobs.pipelines import complete_and_chain
+from holdfast.jobs.poll import claim_to_poll
+from holdfast.jobs.renew import Beat, WorkerInfo, register, renew, resign
+from holdfast.jobs.rescue import rescue, rescue_worker
+from holdfast.worker.transport import Takes
+
+Borrow = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]
+
+
+class OnConnections:
+    """What handlers ask for, on borrowed connections."""
+
+    def __init__(self, borrow: Borrow) -> None:
+        self._borrow = borrow
+
+    def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
+        return self._borrow()
+
+    async def progress(self, claim: Claim, done: float | None, message: str | None) -> None:
+        async with self._borrow() as conn:
+            await progress.report(conn, claim, progress=done, message=message)
+
+    async def checkpoint(self, claim: Claim) -> None:
+        async with self._borrow() as conn:
+            await progress.checkpoint(conn, claim)
+
+    async def plan(
+        self,
+        claim: Claim,
+        kind: str,
+        *,
+        tag: str | None,
+        detail: Mapping[str, Any] | None,
+        temporary: bool,
+        adoptable: bool,
+    ) -> Effect:
+        async with self._borrow() as conn:
+            return await effects.plan(conn, claim, kind, tag=tag, detail=detail, temporary=temporary, adoptable=adoptable)
+
+    async def confirm(self, claim: Claim, effect: Effect, handle: Json) -> Effect:
+        async with self._borrow() as conn:
+            return await effects.confirm(conn, claim, effect, handle)
+
+    async def left_behind(self, claim: Claim) -> list[Effect]:
+        async with self._borrow() as conn:
+            return await effects.left_behind(conn, claim)
+
+    async def adopt(self, claim: Claim, effect: Effect, handle: Json) -> Effect:
+        async with self._borrow() as conn:
+            return await effects.adopt(conn, claim, effect, handle)
+
+
+class Direct(OnConnections):
+    """A worker that talks to Postgres itself."""
+
+    def __init__(self, url: str, *, most: int = 8) -> None:
+        self._url = url
+        self._claims, self._batches, self._chains = Link(url), Link(url), Link(url)
+        self._pool: AsyncConnectionPool[Any] = pool(url, most=max(2, most))
+        super().__init__(self._pool.connection)
+
+    # ------------------------------------------------------------------------------------------------- coming and going
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def close(self) -> None:
+        for link in (self._claims, self._batches, self._chains):
+            await link.close()
+        await self._pool.close()
+
+    async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
+        async with self._claims.use() as conn:
+            await register(conn, worker, lease=lease)
+
+    async def resign(self, worker_id: WorkerId) -> None:
+        async with self._pool.connection() as conn:
+            await resign(conn, worker_id)
+
+    def pulse(self) -> DirectPulse:
+        return DirectPulse(self._url)
+
+    async def listen(self, wake: Callable[[str], None]) -> None:
+        await listen(self._url, wake)
+
+    # ------------------------------------------------------------------------------------------------- claiming
+
+    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
+        async with self._claims.use() as conn:
+            return await claim(conn, worker_id, kinds=list(takes.versions), queues=takes.queues, limit=limit)
+
+    async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None:
+        async with self._claims.use() as conn:
+            return await claim_by_id(conn, worker_id, job_id)
+
+    async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]:
+        async with self._pool.connection() as conn:
+            return await claim_to_poll(conn, worker_id, kinds=list(takes.versions), queues=takes.queues)
+
+    # ------------------------------------------------------------------------------------------------- ending
+
+    async def complete(self, claims: Sequence[Claim], results: Sequence[str | None]) -> set[JobId]:
+        async with self._batches.use() as conn:
+            return await complete_plain(conn, claims, results)
+
+    async def complete_and_chain(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
+        async with self._for_a_chain() as conn:
+            return await complete_and_chain(conn, claim, result, child)
+
+    def _for_a_chain(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
+        """A connection that is kept for it, without the cost of a pool; when several chains run at once, the pool as well."""
+        return self._pool.connection() if self._chains.is_busy else self._chains.use()
+
+    async def finish(self, claim: Claim, end: End) -> None:
+        async with self._pool.connection() as conn:
+            await finish(conn, claim, end)
+
+    async def was_written(self, claim: Claim) -> bool:
+        async with self._pool.connection() as conn:
+            return await resolve_unknown(conn, claim)
+
+    # ------------------------------------------------------------------------------------------------- sweeping
+
+    async def promote(self) -> int:
+        async with self._pool.connection() as conn:
+            return len(await promote.promote_due(conn))
+
+    async def wake_forgotten(self) -> None:
+        async with self._pool.connection() as conn:
+            await promote.wake_forgotten(conn)
+
+    async def rescue(self, worker: WorkerInfo) -> list[JobId]:
+        async with self._pool.connection() as conn:
+            return await rescue(conn, actor=worker.name)
+
+    async def release_strays(self, worker: WorkerInfo, strays: Sequence[JobId]) -> list[JobId]:
+        error = "the answer to its claim was lost"
+        async with self._pool.connection() as conn:
+            return await rescue_worker(
+                conn, worker.id, cause="claim_unanswered", error=error, actor=worker.name, jobs=list(strays)
+            )
+
+    async def clean(self, cleaners: Mapping[str, Cleaner]) -> int:
+        async with self._pool.connection() as conn:
+            return await effects.clean(conn, cleaners)
+
+
+class DirectPulse:
+    """The heartbeat's own connection."""
+
+    def __init__(self, url: str) -> None:
+        self._link = Link(url)
+
+    async def beat(self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta) -> Beat:
+        async with self._link.use() as conn:
+            return await renew(conn, worker.id, held, lease=lease, kinds=list(takes.versions), queues=takes.queues)
+
+    async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
+        async with self._link.use() as conn:
+            await register(conn, worker, lease=lease)
+
+    async def close(self) -> None:
+        await self._link.close()

@@ -1,0 +1,191 @@
+"""Where handlers run: so many jobs at once, each in its lane from the claim to the end of its attempt. Started by: the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import ClaimLost, PayloadInvalid, UnknownKind
+from holdfast.jobs.model import AttemptId, Claim
+from holdfast.jobs.outcome import End, decide, released, released_poll
+from holdfast.jobs.states import Move, State
+from holdfast.telemetry.log import log
+from holdfast.worker.context import Context, Lease
+from holdfast.worker.ends import Ends, as_text, refused
+from holdfast.worker.execute import execute
+from holdfast.worker.kinds import Job
+from holdfast.worker.pace import Pace
+from holdfast.worker.transport import ForHandlers, Takes
+
+
+@dataclass(slots=True)
+class _Running:
+    """One job that a lane is at."""
+
+    claim: Claim
+    lane: asyncio.Task[Any] | None
+    context: Context | None = None
+    stop_reason: str | None = None
+
+
+class Lanes:
+    """The jobs that are claimed and not yet ended: some run, some wait for a lane."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, Job[..., Any]],
+        transport: ForHandlers,
+        ends: Ends,
+        lease: Lease,
+        *,
+        count: int,
+        takes: Callable[[], Takes],
+        hungry: Callable[[], None],
+    ) -> None:
+        self.count, self.pace = count, Pace(count)
+        self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
+        self._takes, self._hungry = takes, hungry
+        self._ready: deque[Claim] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
+        self._closing = False
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._ready)
+
+    def held(self) -> list[Claim]:
+        """What runs and what waits for a lane. Called from the heartbeat's thread, so it copies."""
+        return [*(one.claim for one in list(self._running.values())), *list(self._ready)]
+
+    def all(self) -> list[Coroutine[Any, Any, None]]:
+        """The lanes themselves, to be run as tasks."""
+        return [self._lane() for _ in range(self.count)]
+
+    def room(self) -> int:
+        """How many jobs to ask for: one per free lane, and a few more when jobs are short (see `pace.py`)."""
+        return self.count - self.running - self.waiting + self.pace.ahead
+
+    def hand_out(self, claims: list[Claim]) -> None:
+        self._ready.extend(claims)
+        wanted = len(claims)
+        while wanted and self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                wanted -= 1
+
+    def take_back(self) -> list[Claim]:
+        """What waits for a lane, and now does not any more."""
+        waiting, self._ready = self._ready, deque()
+        return list(waiting)
+
+    def close(self) -> None:
+        """No lane begins another chain or another job once it is done with what it has."""
+        self._closing = True
+
+    def lose(self, attempt_id: AttemptId) -> None:
+        """Somebody else has this job now: its handler learns it at its next checkpoint."""
+        running = self._running.get(attempt_id)
+        if running is not None and running.context is not None:
+            running.context.lose()
+
+    def stop(self, attempt_id: AttemptId, reason: str) -> None:
+        """Somebody wants this job to stop: an asynchronous handler is interrupted, any other is told."""
+        running = self._running.get(attempt_id)
+        if running is None or running.stop_reason is not None:
+            return
+        running.stop_reason = reason
+        if running.context is not None:
+            running.context.ask_to_stop(reason)
+        if running.lane is not None and self._kinds[running.claim.kind].is_async:
+            running.lane.cancel()
+
+    # ------------------------------------------------------------------------------------------------- one lane
+
+    async def _lane(self) -> None:
+        me = asyncio.current_task()
+        while True:
+            while self._ready:
+                following: Claim | None = self._ready.popleft()
+                while following is not None:  # the next step of a chain stays in this lane
+                    following = await self._work(following, me)
+                if self._closing:
+                    return
+            self._hungry()
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(waiting)
+            await waiting
+
+    async def _work(self, claim: Claim, lane: asyncio.Task[Any] | None) -> Claim | None:
+        """One attempt; the claim of its next step if it could be taken along."""
+        self._running[claim.attempt_id] = running = _Running(claim, lane)
+        started = time.perf_counter()
+        try:
+            end = await self._attempt(running)
+            return None if end is None else await self._end(claim, end)
+        finally:
+            del self._running[claim.attempt_id]
+            self.pace.took(time.perf_counter() - started)
+
+    async def _attempt(self, running: _Running) -> End | None:
+        """Run the handler; None when somebody else has the job by now."""
+        claim = running.claim
+        try:
+            kind = self._kinds.get(claim.kind)
+            if kind is None:
+                raise UnknownKind(claim.kind, list(self._kinds))
+            return await execute(kind, claim, self._make_context)
+        except ClaimLost as lost:
+            refused(lost)
+            return None
+        except UnknownKind as unknown:
+            log.error("job_unknown_kind", job_id=claim.id, error=str(unknown))
+            return given_back(claim, str(unknown))
+        except asyncio.CancelledError:
+            if running.stop_reason is None or running.lane is None:
+                raise
+            running.lane.uncancel()  # the handler was stopped, not its lane
+            return End(Move.CANCEL, State.CANCELLED, error=running.stop_reason, cause="cancelled")
+
+    def _make_context(self, claim: Claim) -> Context:
+        context = Context(claim, self._transport, self._lease)
+        self._running[claim.attempt_id].context = context
+        return context
+
+    async def _end(self, claim: Claim, end: End) -> Claim | None:
+        try:
+            result = as_text(end.result)
+        except PayloadInvalid as invalid:
+            end = decide(claim, invalid, self._kinds[claim.kind].policy.retry)
+            result = None
+        if end.is_only_a_completion and claim.ties == 0:
+            self._ends.gather(claim, result)
+            return None
+        if self._can_take_along(claim, end):
+            following = await self._ends.write_and_take_along(claim, result, end.then[0])
+            if following is not None:
+                return following
+        await self._ends.write(claim, end)
+        return None
+
+    def _can_take_along(self, claim: Claim, end: End) -> bool:
+        """A plain job with one plain child that this worker may run: one commit ends the one and claims the other."""
+        if end.move is not Move.COMPLETE or end.publish or end.join or len(end.then) != 1 or claim.ties or self._closing:
+            return False
+        child, takes = end.then[0], self._takes()
+        known = takes.knows(child.kind, child.kind_version) and child.queue in takes.queues
+        return known and child.is_plain and child.run_after is None
+
+
+def given_back(claim: Claim, reason: str) -> End:
+    """Back to where it came from, without prejudice."""
+    return released_poll(claim, reason) if claim.is_poll else released(reason)

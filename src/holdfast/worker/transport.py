@@ -1,0 +1,103 @@
+"""Everything a worker asks of the kernel, as one list. Read by: the worker; kept by: `direct.py` and `remote.py`.
+
+The worker does not know whether Postgres is at the other end of a socket or behind an HTTP API. Whatever is asked under
+a claim is fenced by its attempt id: `ClaimLost` means that somebody else owns the job by now, and nothing was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from holdfast.jobs.effects import Cleaner, Effect
+from holdfast.jobs.model import Claim, JobId, Json, NewJob, WorkerId
+from holdfast.jobs.outcome import End
+from holdfast.jobs.renew import Beat, WorkerInfo
+
+# The other end cannot be reached, or its answer was lost: try again, and look up what became of a write before that.
+UNREACHABLE = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What a worker can run: its queues, and its kinds with the newest version of each that it knows."""
+
+    versions: Mapping[str, int]
+    queues: Sequence[str]
+
+    def knows(self, kind: str, version: int) -> bool:
+        """Whether a job of this kind and version can be run here."""
+        return version <= self.versions.get(kind, 0)
+
+
+class ForHandlers(Protocol):
+    """What a handler asks for through its context."""
+
+    async def progress(self, claim: Claim, done: float | None, message: str | None) -> None: ...
+    async def checkpoint(self, claim: Claim) -> None: ...
+    async def plan(
+        self,
+        claim: Claim,
+        kind: str,
+        *,
+        tag: str | None,
+        detail: Mapping[str, Any] | None,
+        temporary: bool,
+        adoptable: bool,
+    ) -> Effect: ...
+    async def confirm(self, claim: Claim, effect: Effect, handle: Json) -> Effect: ...
+    async def left_behind(self, claim: Claim) -> list[Effect]: ...
+    async def adopt(self, claim: Claim, effect: Effect, handle: Json) -> Effect: ...
+    def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
+        """A connection to the database; `UsageError` where there is none."""
+        ...
+
+
+class Pulse(Protocol):
+    """The heartbeat's own line, for a thread with its own event loop: nothing that the worker does can hold it up."""
+
+    async def beat(self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta) -> Beat: ...
+    async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Transport(ForHandlers, Protocol):
+    """What the worker itself asks for."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+    async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None: ...
+    async def resign(self, worker_id: WorkerId) -> None: ...
+    def pulse(self) -> Pulse: ...
+    async def listen(self, wake: Callable[[str], None]) -> None:
+        """Call `wake` when there may be something to do. Runs until cancelled."""
+        ...
+
+    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]: ...
+    async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None: ...
+    async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]: ...
+
+    async def complete(self, claims: Sequence[Claim], results: Sequence[str | None]) -> set[JobId]:
+        """Complete a batch of plain jobs, with their results as JSON text; the ids that were."""
+        ...
+
+    async def complete_and_chain(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
+        """Complete a plain job and hold its one plain child at once; None: nothing was written."""
+        ...
+
+    async def finish(self, claim: Claim, end: End) -> None: ...
+    async def was_written(self, claim: Claim) -> bool:
+        """After an answer was lost: whether the end of this attempt is there; `ClaimLost` if somebody else ended it."""
+        ...
+
+    async def promote(self) -> int: ...
+    async def wake_forgotten(self) -> None: ...
+    async def rescue(self, worker: WorkerInfo) -> list[JobId]: ...
+    async def release_strays(self, worker: WorkerInfo, strays: Sequence[JobId]) -> list[JobId]: ...
+    async def clean(self, cleaners: Mapping[str, Cleaner]) -> int: ...
