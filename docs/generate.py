@@ -228,6 +228,9 @@ MEANINGS: dict[type, dict[str, str]] = {
         "lease": "how long it keeps its jobs when it falls silent",
         "grace": "how long running jobs get at shutdown",
         "name": "what people call it; the host's name if none is given",
+        "pod": "where it runs, for people",
+        "git_sha": "which code it runs, for people",
+        "runner": "what kind of process it is in",
         "largest_batch": "how many jobs it claims at most at once",
     },
     Lock: {
