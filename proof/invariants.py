@@ -177,7 +177,7 @@ def leases_are_respected(story: Story) -> Violations:
     """I10: nobody is robbed before its lease is over, a renewal counts from when it was made, and a sweep finds all."""
     for moves in story.moves.values():
         for move in moves:
-            cause = (move.detail or {}).get("cause") if move.is_crash else None
+            cause = (move.detail or {}).get("cause") if move.is_taken_for_a_cause else None
             if cause == "lease_lost" or move.move == "recover":
                 yield from _robbed(story, move)
             overran = (event.attempt for event in story.witness.of("overrun"))

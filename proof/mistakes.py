@@ -39,7 +39,8 @@ CLAIMED_WITHOUT_MATERIALIZED = f"""
     )
     SELECT * FROM claimed
     UNION ALL
-    SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+           NULL
     FROM (SELECT id, ties FROM holdfast.jobs p WHERE p.state = 'pending' AND p.run_after IS NULL AND p.ties & 3 <> 0
                AND p.queue = ANY (%(queues)s) AND p.kind = ANY (%(kinds)s)
                AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (p.kind, '*') AND c.paused_at IS NOT NULL)
@@ -221,10 +222,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("rescue-without-lease", "a rescue takes jobs from living workers",
            (Text("rescue.RESCUE", "w.lease_until < clock_timestamp()", "true"),), ("test_rescue",)),
     Mutant("rescue-without-holding-the-worker", "a worker can renew between the look at its lease and the taking",
-           (Text("rescue.RESCUE", "ORDER BY w.id LIMIT 100 FOR UPDATE SKIP LOCKED", "ORDER BY w.id LIMIT 100"),),
+           (Text("rescue.RESCUE", "ORDER BY w.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED", "ORDER BY w.id LIMIT %(limit)s"),),
            ("test_rescue",)),
     Mutant("crash-not-counted", "a crash costs nothing",
-           (Text("rescue.RESCUE", "crashes = j.crashes + 1,", "crashes = j.crashes,"),), ("test_rescue",)),
+           (Text("rescue.RESCUE", "WHEN 'own' THEN j.crashes + 1", "WHEN 'own' THEN j.crashes"),), ("test_rescue",)),
+    Mutant("crash-blames-everybody", "a job is quarantined for the crash of another in the same process",
+           (Text("rescue.RESCUE", "WHEN company > 1 THEN 'shared'", "WHEN false THEN 'shared'"),), ("test_rescue",)),
     Mutant("crash-forgets-the-engine", "a rescued poll goes back to the queue and the work is submitted again",
            (Text("rescue.RESCUE", "WHEN j.handle IS NOT NULL THEN 'submitted'", "WHEN false THEN 'submitted'"),),
            ("test_rescue", "test_poll")),

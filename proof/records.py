@@ -60,6 +60,11 @@ class MoveRow:
 
     @property
     def is_crash(self) -> bool:
+        """Whether it cost a crash: one that happened beside others never costs the last, one before the begin costs none."""
+        return self.is_taken_for_a_cause and (self.detail or {}).get("counted", True)
+
+    @property
+    def is_taken_for_a_cause(self) -> bool:
         return self.attempt_id is not None and self.detail is not None and "cause" in self.detail
 
     @property

@@ -17,7 +17,9 @@ from holdfast.jobs.model import JobId
 
 FACTS = """
     SELECT j.id, j.kind, j.queue, j.state, j.waiting_for, j.attempt_no, j.errors, j.max_attempts, j.crashes, j.max_crashes,
-        j.cause, j.error, j.parents_left, j.message, j.poll_count,
+        j.cause, j.error, j.parents_left, j.message, j.poll_count, j.alone,
+        CASE WHEN j.alone THEN (SELECT (h.detail->>'beside')::int FROM holdfast.history h
+            WHERE h.job_id = j.id AND h.detail ? 'beside' ORDER BY h.id DESC LIMIT 1) END AS beside,
         j.run_after - clock_timestamp() AS due_in,
         clock_timestamp() - j.claimed_at AS running_for,
         j.next_poll_at - clock_timestamp() AS poll_in,
@@ -86,6 +88,8 @@ class Facts:
     pause_actor: str | None
     ahead: int
     workers_alive: int
+    alone: bool = False
+    beside: int | None = None  # how many ran in the process that died with it
 
 
 async def explain(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> str:
@@ -131,7 +135,7 @@ def sentence(facts: Facts, holder: tuple[Any, ...] | None = None, parent: tuple[
         case "cancelled":
             return f"Cancelled {_span(facts.ended_ago)} ago{_because(facts.error)}."
         case _:
-            return f"Completed {_span(facts.ended_ago)} ago in attempt {facts.attempt_no}."
+            return f"Completed {_span(facts.ended_ago)} ago in attempt {facts.attempt_no}{_alone(facts, 'which ran ')}."
 
 
 def _blocked(facts: Facts, holder: tuple[Any, ...] | None, parent: tuple[Any, ...] | None) -> str:
@@ -165,7 +169,8 @@ def _pending(facts: Facts) -> str:
     if facts.ahead:
         more = "more than 1,000" if facts.ahead > 1000 else f"{facts.ahead:,}"
         return f"It is ready; {more} {facts.kind} jobs in queue {facts.queue!r} are ahead of it."
-    return f"It is ready and next in queue {facts.queue!r}; is a worker there that runs {facts.kind}?"
+    alone = _alone(facts, "and will run ")
+    return f"It is ready and next in queue {facts.queue!r}{alone}; is a worker there that runs {facts.kind}?"
 
 
 def _running(facts: Facts) -> str:
@@ -173,7 +178,16 @@ def _running(facts: Facts) -> str:
         return f"Attempt {facts.attempt_no} ran on {facts.worker}, which went silent; it is rescued with the next sweep."
     told = f": {facts.message}" if facts.message else ""
     asked = "; it was asked to stop" if facts.cancelling else ""
-    return f"It runs: attempt {facts.attempt_no} on {facts.worker}, for {_span(facts.running_for)}{asked}{told}."
+    since = f"{facts.worker}{_alone(facts, '')}, for {_span(facts.running_for)}"
+    return f"It runs: attempt {facts.attempt_no} on {since}{asked}{told}."
+
+
+def _alone(facts: Facts, how: str) -> str:
+    """Why it has a process of its own, if it has."""
+    if not facts.alone:
+        return ""
+    others = f" with {_count(facts.beside, 'other')}" if facts.beside else ""
+    return f", {how}alone in a process because an earlier one died{others}"
 
 
 def _over(left: timedelta | None) -> bool:

@@ -2,7 +2,8 @@
 
 A compare-and-set by whoever comes first, never a queued job of its own. The fence falls with it, so a holder that was
 only slow finds that its claim is lost. Crashes have their own budget, with causes: a job that takes its process down
-again and again is quarantined and takes nobody along.
+again and again is quarantined and takes nobody along: the last crash of a budget is only ever spent by a job that was alone
+in its process (docs/decisions/0008).
 """
 
 from __future__ import annotations
@@ -15,26 +16,46 @@ from psycopg.rows import tuple_row
 
 from holdfast.crashpoints import crashpoint
 from holdfast.jobs.finish import Ended, untie
-from holdfast.jobs.model import JobId, WorkerId
+from holdfast.jobs.model import AttemptId, JobId, WorkerId
+
+# Whose fault was it? `begun` are the attempts that had begun in the process that died, `company` how many those were. Alone
+# in it: its own. Among several: nobody can tell, so it spends what it may of its budget but never the last of it, and runs
+# in a process of its own from now on. Not begun: it was not there when it happened, and that costs it nothing.
+JUDGED = """CASE WHEN NOT begun THEN 'none' WHEN company > 1 THEN 'shared' ELSE 'own' END AS fault"""
 
 # What a crash means for a job. Somebody asked it to stop: it has. Its crash budget is used up: quarantine. An engine
-# has its work: ask there again. Otherwise it runs again, at once the first time, later each further time.
-SET_CRASHED = """
+# has its work: ask there again. Otherwise it runs again, at once the first time, later each further time; one that has a
+# process of its own and yet never dies alone waits longest, because it may take a whole pod with it each time.
+IS_POISON = "s.fault = 'own' AND j.crashes + 1 >= j.max_crashes"
+SET_CRASHED = f"""
     state = CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
-                 WHEN j.crashes + 1 >= j.max_crashes THEN 'failed'
+                 WHEN {IS_POISON} THEN 'failed'
                  WHEN j.handle IS NOT NULL THEN 'submitted'
                  ELSE 'pending' END,
-    attempt_id = NULL, worker_id = NULL, deadline_at = NULL, crashes = j.crashes + 1,
+    attempt_id = NULL, worker_id = NULL, deadline_at = NULL,
+    crashes = CASE s.fault WHEN 'own' THEN j.crashes + 1
+                           WHEN 'shared' THEN greatest(j.crashes, least(j.crashes + 1, j.max_crashes - 1))
+                           ELSE j.crashes END,
+    alone = j.alone OR s.fault = 'shared',
     cause = %(cause)s, error = %(error)s,
-    finished_at = CASE WHEN j.cancel_requested_at IS NOT NULL OR j.crashes + 1 >= j.max_crashes THEN clock_timestamp() END,
+    finished_at = CASE WHEN j.cancel_requested_at IS NOT NULL OR {IS_POISON} THEN clock_timestamp() END,
     next_poll_at = CASE WHEN j.handle IS NOT NULL THEN clock_timestamp() END,
-    run_after = CASE WHEN j.handle IS NULL AND j.cancel_requested_at IS NULL AND j.crashes + 1 < j.max_crashes AND j.crashes > 0
-                     THEN clock_timestamp() + interval '1 second' * least(2 ^ j.crashes, 60) END
+    run_after = CASE WHEN j.handle IS NOT NULL OR j.cancel_requested_at IS NOT NULL OR {IS_POISON} OR s.fault = 'none' THEN NULL
+                     WHEN s.fault = 'shared' AND j.alone
+                     THEN clock_timestamp() + interval '1 second' * least(2 ^ least(j.attempt_no, 10), 600)
+                     WHEN j.crashes > 0 THEN clock_timestamp() + interval '1 second' * least(2 ^ least(j.crashes, 10), 60) END
 """
 NOTE_CRASHED = """
     INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at, actor, reason, detail)
     SELECT id, CASE state WHEN 'failed' THEN 'quarantine' WHEN 'cancelled' THEN 'cancel' ELSE 'rescue' END, state,
-           attempt_no, attempt_id, worker_id, claimed_at, %(actor)s, %(error)s, jsonb_build_object('cause', %(cause)s::text)
+           attempt_no, attempt_id, worker_id, claimed_at, %(actor)s,
+           CASE fault WHEN 'own' THEN %(error)s::text
+                      WHEN 'none' THEN %(error)s::text || '; it had not begun'
+                      ELSE %(error)s::text || '; ' || company - 1 || CASE company WHEN 2 THEN ' other' ELSE ' others' END
+                           || ' ran in the same process, so it runs alone from now on' END,
+           jsonb_build_object('cause', %(cause)s::text)
+           || CASE WHEN crashes > crashes_before THEN '{}' ELSE '{"counted": false}' END::jsonb
+           || CASE fault WHEN 'shared' THEN jsonb_build_object('beside', company - 1) ELSE '{}' END
     FROM rescued
 """
 
@@ -43,48 +64,55 @@ def _take(silent: str) -> str:
     """The whole statement for a way to find the silent ones. RETURNING shows a row as it is afterwards, so the attempt
     that ends comes from `silent`; the update asks for it once more, on the row as it is by then."""
     return f"""
-    WITH {silent}, rescued AS (
+    WITH {silent}, judged AS MATERIALIZED (
+        SELECT *, {JUDGED} FROM (
+            SELECT *, count(*) FILTER (WHERE begun) OVER (PARTITION BY process) AS company FROM silent
+        ) AS together
+    ), rescued AS (
         UPDATE holdfast.jobs j SET {SET_CRASHED}
-        FROM silent s WHERE j.id = s.id AND j.attempt_id = s.attempt_id
-        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.claimed_at, j.queue, s.attempt_id, s.worker_id
+        FROM judged s WHERE j.id = s.id AND j.attempt_id = s.attempt_id
+        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.claimed_at, j.queue, s.attempt_id, s.worker_id,
+                  s.fault, s.company, j.crashes, s.crashes AS crashes_before
     ), noted AS ({NOTE_CRASHED})
     SELECT id, ties, slot_key, state, attempt_id::text, pg_notify('holdfast', queue) FROM rescued
     """
 
 
 # The worker's row is held while its jobs are taken: it cannot renew in between, and its lease is looked at once more
-# on the row as it is then.
+# on the row as it is then. All jobs of a worker are taken together, because they are judged together.
 RESCUE = _take("""
     dead AS MATERIALIZED (
         SELECT w.id FROM holdfast.workers w
         WHERE w.lease_until < clock_timestamp()
           AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
-        ORDER BY w.id LIMIT 100 FOR UPDATE SKIP LOCKED
+        ORDER BY w.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), silent AS MATERIALIZED (
-        SELECT j.id, j.attempt_id, j.worker_id FROM dead
+        SELECT j.id, j.attempt_id, j.worker_id, j.crashes, j.worker_id AS process, true AS begun FROM dead
         CROSS JOIN LATERAL (SELECT * FROM holdfast.jobs j WHERE j.worker_id = dead.id) AS j
-        ORDER BY j.id LIMIT %(limit)s
     )""")
-# A worker that is alive but let an attempt run far beyond its longest time has lost control of it.
+# A worker that is alive but let an attempt run far beyond its longest time has lost control of it. Each of them alone.
 RESCUE_OVERDUE = _take("""
     silent AS MATERIALIZED (
-        SELECT id, attempt_id, worker_id FROM holdfast.jobs
+        SELECT id, attempt_id, worker_id, crashes, id AS process, true AS begun FROM holdfast.jobs
         WHERE worker_id IS NOT NULL AND deadline_at < (SELECT clock_timestamp()) - %(grace)s
         ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )""")
 # By somebody who knows that the process is gone, as its parent does: no lease has to run out first.
 RESCUE_WORKER = _take("""
     silent AS MATERIALIZED (
-        SELECT id, attempt_id, worker_id FROM holdfast.jobs
+        SELECT id, attempt_id, worker_id, crashes, worker_id AS process,
+               %(begun)s::bigint[] IS NULL OR id = ANY (%(begun)s) AS begun
+        FROM holdfast.jobs
         WHERE worker_id = %(worker_id)s AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
+          AND (%(attempts)s::uuid[] IS NULL OR attempt_id = ANY (%(attempts)s))
         ORDER BY id FOR UPDATE
     )""")
 
 OVERDUE_GRACE = timedelta(seconds=30)
 
 
-async def rescue(conn: psycopg.AsyncConnection[Any], *, limit: int = 100, actor: str = "rescue") -> list[JobId]:
-    """Take up to `limit` jobs from workers whose lease is over, and those that run far beyond their longest time."""
+async def rescue(conn: psycopg.AsyncConnection[Any], *, limit: int = 20, actor: str = "rescue") -> list[JobId]:
+    """Take the jobs of up to `limit` workers whose lease is over, and as many that run far beyond their longest time."""
     lease = {"cause": "lease_lost", "error": "its worker went silent", "actor": actor, "limit": limit}
     overdue = {"cause": "max_runtime", "error": "it ran beyond its longest time", "actor": actor, "limit": limit}
     rescued = await _rescue(conn, RESCUE, lease)
@@ -99,9 +127,20 @@ async def rescue_worker(
     error: str,
     actor: str = "keeper",
     jobs: list[JobId] | None = None,
+    attempts: list[AttemptId] | None = None,
+    begun: list[JobId] | None = None,
 ) -> list[JobId]:
-    """Take the jobs of a worker that is known to be gone, or just `jobs` of them, with the cause of its death."""
-    parameters = {"worker_id": worker_id, "cause": cause, "error": error, "actor": actor, "ids": jobs}
+    """Take the jobs of a worker that is known to be gone, with the cause of its death; or, where only one process of it
+    died, just `jobs` of them, or just these `attempts`. `begun` says which of them had really begun, if that is known."""
+    parameters = {
+        "worker_id": worker_id,
+        "cause": cause,
+        "error": error,
+        "actor": actor,
+        "ids": jobs,
+        "attempts": attempts,
+        "begun": begun,
+    }
     return await _rescue(conn, RESCUE_WORKER, parameters)
 
 

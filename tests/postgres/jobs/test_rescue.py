@@ -14,6 +14,7 @@ from factories import (
     LEASE,
     add,
     clock,
+    column,
     end,
     everything,
     hold,
@@ -36,6 +37,8 @@ from factories import (
 )
 from holdfast.jobs import effects
 from holdfast.jobs.cancel import cancel
+from holdfast.jobs.claim import claim as claim_jobs
+from holdfast.jobs.explain import explain
 from holdfast.jobs.finish import complete_plain, finish
 from holdfast.jobs.model import Claim, Lock
 from holdfast.jobs.outcome import COMPLETED, Done, Retry
@@ -96,12 +99,14 @@ async def test_a_second_rescue_finds_nothing(conn: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_a_rescue_takes_no_more_than_it_was_told_to(conn: Any) -> None:
-    worker = await start_worker(conn)
-    claims = [await hold(conn, worker=worker) for _ in range(5)]
-    await silence(conn, claims[0])
+async def test_a_rescue_takes_no_more_workers_than_it_was_told_to_and_each_of_them_whole(conn: Any) -> None:
+    """What died together is judged together."""
+    for _ in range(3):
+        worker = await start_worker(conn)
+        claims = [await hold(conn, worker=worker) for _ in range(5)]
+        await silence(conn, claims[0])
 
-    assert [len(await rescue(conn, limit=2)) for _ in range(4)] == [2, 2, 1, 0]
+    assert [len(await rescue(conn, limit=2)) for _ in range(3)] == [10, 5, 0]
 
 
 async def test_a_rescue_stands_in_the_history_with_the_attempt_that_ended(conn: Any) -> None:
@@ -255,6 +260,116 @@ async def test_a_crash_of_a_job_that_was_asked_to_stop_ends_it(conn: Any) -> Non
     found = await job(conn, claim.id)
     assert (found.state, found.is_quarantined) == ("cancelled", False)
     assert await moves_of(conn, claim.id) == ["act", "cancel"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whose fault was it?
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def _die_together(conn: Any, *ids: int) -> list[Claim]:
+    """One process runs these jobs and dies."""
+    worker = await start_worker(conn)
+    for job_id in ids:
+        await make_due(conn, job_id)
+    claims = [await take(conn, job_id, worker) for job_id in ids]
+    await silence(conn, claims[0])
+    assert sorted(await rescue(conn)) == sorted(ids)
+    return claims
+
+
+@pytest.mark.parametrize("max_crashes", [1, 2, 3])
+async def test_f_17_a_job_that_died_among_others_is_never_quarantined_for_it(conn: Any, max_crashes: int) -> None:
+    """F-17: nobody knows whose fault it was."""
+    together = [await add(conn, max_crashes=max_crashes) for _ in range(3)]
+    for _ in range(5):
+        await _die_together(conn, *together)
+
+    found = [await job(conn, job_id) for job_id in together]
+
+    assert {(one.state, one.crashes) for one in found} == {("pending", max_crashes - 1)}
+    assert {await column(conn, one.id, "alone") for one in found} == {True}
+
+
+async def test_f_17_the_last_crash_is_spent_by_a_job_that_was_alone(conn: Any) -> None:
+    poison, innocent = await add(conn, max_crashes=1), await add(conn, max_crashes=1)
+    await _die_together(conn, poison, innocent)
+
+    await _die_together(conn, poison)
+
+    assert (await job(conn, poison)).is_quarantined
+    assert await state_of(conn, innocent) == "pending"
+
+
+async def test_a_claim_says_that_the_job_must_run_alone(conn: Any) -> None:
+    first, second = await add(conn), await add(conn, locks=(Lock("t"),))
+    (claim, _) = await _die_together(conn, first, second)
+    assert claim.alone is False
+
+    worker = await start_worker(conn)
+    claims = await claim_jobs(conn, worker, kinds=["k"])
+
+    assert {one.id: one.alone for one in claims} == {first: True, second: True}
+
+
+async def test_the_history_and_the_explanation_tell_why_it_runs_alone(conn: Any) -> None:
+    first, *_ = together = [await add(conn) for _ in range(4)]
+    await _die_together(conn, *together)
+
+    ((reason, detail),) = await rows(conn, "SELECT reason, detail FROM holdfast.history WHERE job_id = %s", first)
+    assert reason == "its worker went silent; 3 others ran in the same process, so it runs alone from now on"
+    assert detail == {"cause": "lease_lost", "beside": 3}
+    await take(conn, first)
+    assert "worker, alone in a process because an earlier one died with 3 others, for" in await explain(conn, first)
+
+
+async def test_a_crash_that_is_not_counted_says_so_in_the_history(conn: Any) -> None:
+    first, second = await add(conn, max_crashes=1), await add(conn, max_crashes=1)
+    await _die_together(conn, first, second)
+
+    assert await rows(conn, "SELECT detail FROM holdfast.history ORDER BY job_id LIMIT 1") == [
+        ({"cause": "lease_lost", "beside": 1, "counted": False},)
+    ]
+
+
+async def test_a_job_that_had_not_begun_when_its_process_died_is_not_judged_at_all(conn: Any) -> None:
+    """Claimed ahead: the parent of the process knows what was really at work."""
+    worker = await start_worker(conn)
+    guilty, ahead = await hold(conn, worker=worker, max_crashes=1), await hold(conn, worker=worker, max_crashes=1)
+
+    await rescue_worker(conn, worker, cause="signal", error="killed by signal 11", begun=[guilty.id])
+
+    assert (await job(conn, guilty.id)).is_quarantined, "it was the only one at work"
+    found = await job(conn, ahead.id)
+    assert (found.state, found.crashes, found.run_after) == ("pending", 0, None)
+    assert await column(conn, ahead.id, "alone") is False
+    ((reason, detail),) = await rows(conn, "SELECT reason, detail FROM holdfast.history WHERE job_id = %s", ahead.id)
+    assert (reason, detail) == ("killed by signal 11; it had not begun", {"cause": "signal", "counted": False})
+
+
+async def test_one_that_has_a_process_of_its_own_and_never_dies_alone_waits_longer_each_time(conn: Any) -> None:
+    """A child that takes its whole pod along cannot be blamed beside others; it must not do so every second."""
+    first, second = await add(conn), await add(conn)
+    delays = []
+    for _ in range(11):
+        before = await clock(conn)
+        await _die_together(conn, first, second)
+        due = (await job(conn, first)).run_after
+        delays.append(0 if due is None else round((due - before).total_seconds()))
+
+    assert delays == [0, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]
+
+
+async def test_a_rescue_by_attempt_leaves_the_next_attempt_alone(conn: Any) -> None:
+    """Its process died after it had written its end: by now the same worker has the job again."""
+    worker = await start_worker(conn)
+    first = await hold(conn, worker=worker)
+    await end(conn, first, Retry("busy", timedelta(0)))
+    second = await take(conn, first.id, worker)
+
+    assert await rescue_worker(conn, worker, cause="signal", error="killed", attempts=[first.attempt_id]) == []
+
+    assert (await job(conn, first.id)).attempt_id == second.attempt_id
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -279,7 +279,7 @@ SWEEPS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "the jobs of a dead worker": (
         rescue.RESCUE_WORKER,
-        {"cause": "c", "error": "e", "actor": "a", "worker_id": WORKER, "ids": None},
+        {"cause": "c", "error": "e", "actor": "a", "worker_id": WORKER, "ids": None, "attempts": None, "begun": None},
         "jobs_held",
     ),
 }

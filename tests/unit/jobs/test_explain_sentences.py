@@ -95,6 +95,25 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ..
         "It could run, but everything is paused; resume it to go on.",
     ),
     "runs": (RUNNING, None, None, "It runs: attempt 2 on pod-3, for 5 min."),
+    "runs alone": (
+        RUNNING | {"alone": True, "beside": 3},
+        None,
+        None,
+        "It runs: attempt 2 on pod-3, alone in a process because an earlier one died with 3 others, for 5 min.",
+    ),
+    "ran alone": (
+        {"state": "completed", "attempt_no": 2, "ended_ago": 3 * SECOND, "alone": True, "beside": 1},
+        None,
+        None,
+        "Completed 3 s ago in attempt 2, which ran alone in a process because an earlier one died with 1 other.",
+    ),
+    "will run alone": (
+        {"alone": True},
+        None,
+        None,
+        "It is ready and next in queue 'default', and will run alone in a process because an earlier one died; "
+        "is a worker there that runs invoice.render?",
+    ),
     "runs and says how it goes": (
         RUNNING | {"message": "page 3 of 9"},
         None,
