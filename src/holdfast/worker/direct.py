@@ -161,7 +161,7 @@ class Direct(OnConnections):
         error = "the answer to its claim was lost"
         async with self._pool.connection() as conn:
             return await rescue_worker(
-                conn, worker.id, cause="claim_unanswered", error=error, actor=worker.name, jobs=list(strays)
+                conn, worker.id, cause="claim_unanswered", error=error, actor=worker.name, jobs=list(strays), begun=[]
             )
 
     async def clean(self, cleaners: Mapping[str, Cleaner]) -> int:

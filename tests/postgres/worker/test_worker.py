@@ -586,7 +586,8 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_though_its_worker_liv
 
         await until(is_back)
 
-    assert (await get_job(conn, made.id)).cause == "claim_unanswered"
+    found = await get_job(conn, made.id)
+    assert (found.cause, found.crashes) == ("claim_unanswered", 0), "nothing had begun"
 
 
 async def test_a_worker_without_a_schema_or_without_kinds_says_what_to_do(database, conn):
