@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     )
     crash_at: str | None = Field(
         default=None,
-        description="For tests of crash safety: the crash point (`name` or `name:n`) at which this process kills itself by SIGKILL.",
+        description="For tests of crash safety: the point (`name` or `name:n`) at which this process gets a SIGKILL.",
     )
 
 

@@ -1,0 +1,233 @@
+"""Worker processes in ten milliseconds each: a server that has imported everything and forks on request.
+
+    with ForkServer() as forks:
+        worker = forks.start(url, folder, crash_at="claim.in_tx:2")
+        worker.kill(); worker.wait()
+
+The server has no threads and no connections, so a fork of it is clean. Its children die with it, and it dies with us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PR_SET_PDEATHSIG = 1
+HANDLERS = "proof.handlers"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a worker is to be run."""
+
+    url: str
+    folder: str  # of the witness
+    mode: str = "worker"  # or "in process", "keeper"
+    crash_at: str | None = None
+    beat: float = 0.1
+    lease: float = 1.0
+    grace: float = 1.0
+    concurrency: int = 4
+    name: str = "worker"
+    kinds: Sequence[str] = ()  # none: all
+    modules: Sequence[str] = (HANDLERS,)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In the server, and in the worker that it forks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Fork on request until the standard input ends."""
+    for module in (HANDLERS, "proof.modes"):
+        importlib.import_module(module)
+    _die_with_parent(signal.SIGKILL)
+    print(json.dumps({"ready": os.getpid()}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "wait" in order:
+            _, status = os.waitpid(order["wait"], 0)
+            answer = {"code": os.waitstatus_to_exitcode(status)}
+        else:
+            answer = {"pid": _fork(Order(**order))}
+        print(json.dumps(answer), flush=True)
+
+
+def _fork(order: Order) -> int:
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        _die_with_parent(signal.SIGKILL)
+        os.setpgid(0, 0)
+        log = os.open(Path(order.folder) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(descriptor, target)
+        os.environ.update(order.environment)
+        code = sys.modules["proof.modes"].run(order)
+    except BaseException as error:  # whatever it is, it must not fall back into the server's loop
+        os.write(2, f"worker failed: {error!r}\n".encode())
+    finally:
+        os._exit(code)
+
+
+def _die_with_parent(number: int) -> None:
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Its user
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Forked:
+    """A worker process that somebody else is the parent of."""
+
+    def __init__(self, server: ForkServer, pid: int, order: Order) -> None:
+        self.pid, self.order = pid, order
+        self._server = server
+        self._handle = os.pidfd_open(pid)
+        self.code: int | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        if self.code is not None:
+            return False
+        ended, _, _ = select.select([self._handle], [], [], 0)
+        return not ended
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.Signals(number))
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Freeze the process and all that it started."""
+        self._group(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._group(signal.SIGCONT)
+
+    def kill_group(self) -> None:
+        """The process and all that it started, as when a pod is gone."""
+        self._group(signal.SIGKILL)
+
+    def _group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def wait(self, seconds: float = 60) -> int:
+        """Its exit code; minus the signal that killed it."""
+        if self.code is None:
+            ended, _, _ = select.select([self._handle], [], [], seconds)
+            if not ended:
+                raise TimeoutError(f"process {self.pid} did not end in {seconds} s")
+            self.code = self._server.tell(wait=self.pid)["code"]
+            os.close(self._handle)
+        return self.code
+
+    def bury(self) -> None:
+        """Whatever state it is in: gone afterwards."""
+        if self.code is None:
+            self.kill_group()
+            self.kill()
+            self.wait()
+
+
+class ForkServer:
+    """The server process, and the workers it has forked for us."""
+
+    def __init__(self) -> None:
+        root = str(Path(__file__).parent.parent)
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "proof.forks"],
+            env={**environment, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._is_ready = False  # it imports while we do something else
+        self._started: list[Forked] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.bury_all()
+        self._process.kill()
+        self._process.communicate()
+
+    def start(self, url: str, folder: Path, **options: Any) -> Forked:
+        """A worker, running in a moment."""
+        order = Order(url, str(folder), **options)
+        started = Forked(self, self.tell(**asdict(order))["pid"], order)
+        self._started.append(started)
+        return started
+
+    def bury_all(self) -> None:
+        """End every worker that is left."""
+        for worker in self._started:
+            worker.bury()
+        self._started.clear()
+
+    def tell(self, **order: Any) -> dict[str, Any]:
+        if not self._is_ready:
+            self._is_ready = bool(self._read())
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the fork server died; see its error above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def until(reached: Any, seconds: float = 60, every: float = 0.005) -> Any:
+    """Wait for a condition, and return what it came to."""
+    deadline = time.monotonic() + seconds
+    while not (found := reached()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it never happened in {seconds} s")
+        time.sleep(every)
+    return found
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+if __name__ == "__main__":
+    serve()

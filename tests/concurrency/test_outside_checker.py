@@ -1,0 +1,95 @@
+"""The checker of the process schedules can tell: one planted lie for each of its invariants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from proof.outside import Account, Acknowledged, Line, check
+from proof.records import JobRow, MoveRow, Records, Story
+from proof.witness import Witness
+
+from holdfast.jobs.model import NewJob
+
+BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return BEGIN + timedelta(seconds=seconds)
+
+
+def line(what: str, seconds: float, attempt: str = "a", **more: object) -> Line:
+    told = Line(what, 1, "proof.steps", attempt, 1, 1, "w", 7, seconds, at(seconds).timestamp())
+    return replace(told, **more)  # type: ignore[arg-type]
+
+
+def an_account(**changes: object) -> Account:
+    """A job that was run and completed by its first attempt, with nothing wrong about it."""
+    job = JobRow(1, token=1, attempt_no=1, max_attempts=20, max_crashes=50)
+    move = MoveRow(1, 1, "complete", "completed", at(2), "9", 1, "a", "w", at(0))
+    new = NewJob("proof.steps", {"n": 1}, max_attempts=20, max_crashes=50, idempotency_key="k")
+    witness = Witness()
+    witness.note("enqueue", witness.tick(), job=1, token=1, spec=new, created=True)
+    account = Account(
+        Story(Records(jobs=[job], moves=[move]), witness),
+        [line("start", 0.1), line("effect", 1.0, checked=0.999), line("finish", 1.5)],
+        [Acknowledged(1, new)],
+        [("w", at(1), at(2), None)],
+        {1: "a"},
+    )
+    return replace(account, **changes)  # type: ignore[type-var]
+
+
+def rescued(seconds: float) -> MoveRow:
+    return MoveRow(0, 1, "rescue", "pending", at(seconds), "8", 1, "x", "w", at(0), detail={"cause": "lease_lost"})
+
+
+def with_moves(*moves: MoveRow) -> Story:
+    sound = an_account().story
+    return Story(replace(sound.records, moves=list(moves)), sound.witness)
+
+
+def broken(account: Account) -> set[str]:
+    return {violation.invariant for violation in check(account)}
+
+
+def test_nothing_is_wrong_with_a_sound_account():
+    assert check(an_account()) == []
+
+
+LIES = {
+    "I4": an_account(acknowledged=[]),
+    "I2": an_account(lines=[*an_account().lines, line("start", 0.2)]),
+    "finish": an_account(lines=[line("start", 0.1)]),
+    "publish": an_account(lines=[line(told.what, told.at, kind="proof.publish") for told in an_account().lines]),
+    "I11": an_account(lines=[*an_account().lines, line("effect", 2.5, checked=2.499)]),
+    "I8 outside": an_account(
+        lines=[
+            *an_account().lines,
+            line("effect", 1.1, checked=1.099, key="k", fence=2),
+            line("effect", 1.2, checked=1.199, key="k", fence=1),
+        ]
+    ),
+    "I10": an_account(story=with_moves(rescued(1.5), replace(an_account().story.records.moves[0], attempt_no=2))),
+    "I17 outside": an_account(lines=[*an_account().lines, line("submit", 0.2, tag="t"), line("submit", 0.3, tag="u")]),
+    "I21": an_account(complaints=["a job was left over"]),
+}
+
+
+@pytest.mark.parametrize("invariant", LIES)
+def test_a_lie_is_noticed(invariant: str):
+    assert invariant in broken(LIES[invariant])
+
+
+def test_another_result_than_that_of_the_attempt_is_noticed():
+    assert broken(an_account(results={1: "b"})) == {"finish"}
+
+
+def test_an_attempt_that_the_history_does_not_know_is_noticed():
+    assert "I2" in broken(an_account(lines=[*an_account().lines, line("start", 0.3, attempt="b")]))
+
+
+def test_what_was_frozen_between_the_look_and_the_act_is_nobodys_fault():
+    """F-12: it cannot be excluded, and it carries its fence."""
+    assert check(an_account(lines=[*an_account().lines, line("effect", 3.0, checked=1.0)])) == []

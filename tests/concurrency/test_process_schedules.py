@@ -1,0 +1,20 @@
+"""Real worker processes under real faults, checked against both logs: some of the thousand that `make prove` plays.
+
+A failure prints the command that plays it again.
+"""
+
+from __future__ import annotations
+
+import pytest
+from proof.many import HOW_TO_REPLAY, play_many
+
+SEEDS = list(range(8))
+pytestmark = pytest.mark.processes
+
+
+def test_schedules_of_real_processes_keep_every_invariant() -> None:
+    summary = play_many(SEEDS, stages=2)
+
+    assert summary.played == len(SEEDS)
+    assert not summary.violations, "\n".join(f"{what}\n  replay: {HOW_TO_REPLAY} {seed}" for seed, what in summary.violations)
+    assert summary.exercised["move: rescue"], "nobody was ever rescued: the faults did not happen"
