@@ -6,8 +6,10 @@ million rows costs a walk over all of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import psycopg
@@ -96,11 +98,33 @@ FILTERS = {
     "worker_id": "worker_id = %(worker_id)s",
     "slot_key": "slot_key = %(slot_key)s",
     "parent_id": "parent_id = %(parent_id)s",
+    "condition": "true",  # see CONDITIONS
 }
 # Written out, because a partial index is only considered when its condition is literally there. Who runs has a worker:
 # that is the index of the running ones.
 STATE_FILTERS = {state: f"state = '{state}'" for state in State} | {
     State.RUNNING: "state = 'running' AND worker_id IS NOT NULL"
+}
+
+
+class Condition(StrEnum):
+    """What people look for and what is not a state."""
+
+    STALE = "stale"  # runs, and its holder went silent
+    RETRYING = "retrying"  # waits after an error
+    WAITING_LOCK = "waiting_lock"
+    WAITING_PARENTS = "waiting_parents"
+    CANCELLING = "cancelling"  # was asked to stop and has not yet
+    QUARANTINED = "quarantined"  # took too many processes down with it
+
+
+CONDITIONS = {
+    Condition.STALE: "worker_id IN (SELECT w.id FROM holdfast.workers w WHERE w.lease_until < clock_timestamp())",
+    Condition.RETRYING: "state = 'pending' AND errors > 0",
+    Condition.WAITING_LOCK: "state = 'blocked' AND waiting_for = 'lock'",
+    Condition.WAITING_PARENTS: "state = 'blocked' AND waiting_for = 'parents'",
+    Condition.CANCELLING: "worker_id IS NOT NULL AND cancel_requested_at IS NOT NULL",
+    Condition.QUARANTINED: "state = 'failed' AND crashes >= max_crashes",
 }
 
 
@@ -113,24 +137,45 @@ class Page(NamedTuple):
 
 async def list_jobs(conn: psycopg.AsyncConnection[Any], *, limit: int = 50, **filters: Any) -> Page:
     """A page of jobs, newest first: pass the `before` of the last page for the next. Filters: see FILTERS."""
-    unknown = set(filters) - set(FILTERS)
-    if unknown:
-        raise UsageError(f"no filter {', '.join(sorted(unknown))}; there are: {', '.join(FILTERS)}")
     if not 1 <= limit <= LONGEST_PAGE:
         raise UsageError(f"a page has 1 to {LONGEST_PAGE} jobs, not {limit}")
-    if filters.get("state") not in (None, *State):
-        raise UsageError(f"no state {filters['state']!r}; there are: {', '.join(State)}")
-    statement = LIST_JOBS.format(filters=_where(filters))
+    statement = LIST_JOBS.format(filters=where(filters))
     async with conn.cursor(row_factory=class_row(JobView)) as cursor:
         await cursor.execute(statement, {**filters, "limit": limit + 1})
         found = await cursor.fetchall()
     return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
-def _where(filters: dict[str, Any]) -> str:
+def where(filters: Mapping[str, Any]) -> str:
+    """The condition of a statement that finds what these filters name; those that are None are not asked for."""
+    unknown = set(filters) - set(FILTERS)
+    if unknown:
+        raise UsageError(f"no filter {', '.join(sorted(unknown))}; there are: {', '.join(FILTERS)}")
+    if filters.get("state") not in (None, *State):
+        raise UsageError(f"no state {filters['state']!r}; there are: {', '.join(State)}")
+    if filters.get("condition") not in (None, *Condition):
+        raise UsageError(f"no condition {filters['condition']!r}; there are: {', '.join(Condition)}")
     given = {name: value for name, value in filters.items() if value is not None}
-    clauses = [STATE_FILTERS[State(given["state"])] if name == "state" else FILTERS[name] for name in given]
+    clauses = [_clause(name, value) for name, value in given.items()]
     return " AND ".join(clauses) or "true"
+
+
+def _clause(name: str, value: Any) -> str:
+    if name == "state":
+        return STATE_FILTERS[State(value)]
+    return CONDITIONS[Condition(value)] if name == "condition" else FILTERS[name]
+
+
+COUNT_JOBS = "SELECT count(*) FROM (SELECT FROM holdfast.jobs WHERE {filters} LIMIT %(cap)s + 1) AS few"
+
+
+async def count_jobs(conn: psycopg.AsyncConnection[Any], *, cap: int = CAP, **filters: Any) -> Count:
+    """How many jobs these filters find, exact up to `cap`."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(COUNT_JOBS.format(filters=where(filters)), {**filters, "cap": cap})
+        row = await cursor.fetchone()
+    assert row is not None
+    return Count(min(row[0], cap), row[0] > cap)
 
 
 # Each arm walks over at most CAP + 1 entries of the index that its state has.

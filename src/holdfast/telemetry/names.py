@@ -21,5 +21,8 @@ EVENTS: Final[dict[str, str]] = {
     "jobs_rescued": "Jobs were taken from holders that went silent.",
     "effects_cleaned": "Things outside that nobody needs any more were confirmed gone.",
     "writeback_stale_attempt": "A replaced attempt tried to write and was refused.",
+    "http_request": "A request was answered; its status, how long it took, and who asked.",
+    "http_unavailable": "A request could not be served because something that we need is away or too slow.",
+    "http_fault": "A request met a fault of ours; the answer names the same request id.",
     "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is tried again with the next beat.",
 }

@@ -1,0 +1,103 @@
+"""One act, one transaction: replay or reserve, look whose it is, do it, write it into the audit, keep the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
+
+import psycopg
+from fastapi import Depends, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from holdfast.api import audit, idempotency
+from holdfast.api.envelope import Answer, jsonable
+from holdfast.api.plane import Principal, caller_of, plane_of
+from holdfast.api.policy import POLICY
+from holdfast.api.problems import Problem
+
+Do = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Answer]]
+
+
+def _storable(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("a NUL character cannot be stored")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_storable)]  # what Postgres can take
+Reason = Annotated[Text, Field(min_length=1, max_length=500, description="Why; it stands in the audit.")]
+
+
+class Model(BaseModel):
+    """A body: what it does not name is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Because(Model):
+    """The body of an act that needs nothing but its reason."""
+
+    reason: Reason
+
+
+class NotOwn(Problem):
+    """Somebody may do this, but only to what they made themselves."""
+
+    def __init__(self, caller: Principal, action: str) -> None:
+        super().__init__(
+            "forbidden", f"the role {caller.role} may do this to its own jobs only", required_roles=sorted(POLICY[action].roles)
+        )
+
+
+class Act:
+    """The request at hand, as an act of its caller."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.caller: Principal = caller_of(request)
+        self.action: str = request.state.action
+        self.plane = plane_of(request)
+
+    @property
+    def actor(self) -> str:
+        return self.caller.actor
+
+    async def run(self, thing: str, do: Do, *, reason: str | None = None, detail: Mapping[str, Any] | None = None) -> Response:
+        """Do it, all or nothing. `thing` is what the audit calls it; an act that makes it says so in the answer's Location."""
+        assert reason or not POLICY[self.action].needs_reason, f"{self.action} is audited with its reason"
+        try:
+            return await self._in_one_transaction(thing, do, reason, dict(detail or {}))
+        except NotOwn:  # nothing was done; that it was tried is written down by itself
+            async with self.plane.pool.connection() as conn:
+                await audit.write(conn, self.caller, self.action, thing, request=self.request, outcome="denied")
+            raise
+
+    async def _in_one_transaction(self, thing: str, do: Do, reason: str | None, detail: dict[str, Any]) -> Response:
+        key = idempotency.key_of(self.request)
+        async with self.plane.pool.connection() as conn, conn.transaction():
+            if key is not None:
+                stored = await idempotency.reserve(conn, self.request, self.actor, key)
+                if stored is not None:
+                    return JSONResponse(stored.body, stored.status, {**stored.headers, "Idempotency-Replayed": "true"})
+            if self.caller.only_own(self.action) and not await audit.made_by(conn, thing, self.caller):
+                raise NotOwn(self.caller, self.action)
+            answer = await do(conn)
+            data = jsonable(answer.data)
+            named = self._made(answer) or thing
+            await audit.write(conn, self.caller, self.action, named, request=self.request, reason=reason, detail=detail)
+            if key is not None:
+                await idempotency.store(conn, self.actor, key, answer, data)
+        return JSONResponse(
+            {"data": {**data, **answer.shown_once} if answer.shown_once else data}, answer.status, answer.headers
+        )
+
+    @staticmethod
+    def _made(answer: Answer) -> str | None:
+        """What an act made, by its address: /api/jobs/7 is job/7."""
+        location = answer.headers.get("Location", "")
+        noun, _, name = location.removeprefix("/api/").partition("/")
+        return f"{noun.removesuffix('s')}/{name}" if name else None
+
+
+Acting = Annotated[Act, Depends(Act)]

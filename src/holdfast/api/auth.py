@@ -1,0 +1,205 @@
+"""Find out who asks: an API token, a token of an identity provider, or a gateway that has done it for us.
+
+A token is `hf_<id>_<secret>`: the id is looked up, the secret is only ever compared by its hash. Headers that name a user
+count only from a gateway that shows the secret we share with it; from anybody else they are nothing but text.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import string
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import psycopg
+from fastapi import Request
+from psycopg.rows import class_row, tuple_row
+
+from holdfast.api.plane import Plane, Principal
+from holdfast.api.policy import Role
+from holdfast.api.problems import Problem
+from holdfast.errors import NotFound, UsageError
+
+TOKEN = re.compile(r"^hf_([a-z0-9]{8})_([A-Za-z0-9_-]{43})$")
+LONGEST_LIFE = timedelta(days=90)
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="holdfast"'}
+GATEWAY_SECRET, GATEWAY_USER, GATEWAY_GROUPS = "x-holdfast-gateway", "x-forwarded-user", "x-forwarded-groups"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Unknown(Problem):
+    """Nobody we know. Names the principal when the credentials were good once, so that it can be audited."""
+
+    def __init__(self, detail: str, was: Principal | None = None) -> None:
+        super().__init__("unauthenticated", detail, headers=CHALLENGE)
+        self.was = was
+
+
+async def authenticate(request: Request, plane: Plane, conn: psycopg.AsyncConnection[Any]) -> Principal:
+    """Who asks, or `Unknown`."""
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and (match := TOKEN.match(credentials.strip())):
+        return await _by_token(conn, *match.groups())
+    if scheme.lower() == "bearer" and plane.oidc is not None and credentials.count(".") == 2:
+        return await plane.oidc.principal(credentials.strip())
+    if scheme:
+        raise Unknown("these credentials are not ones that we know")
+    if plane.options.gateway_secret is not None and GATEWAY_SECRET in request.headers:
+        return _by_gateway(request, plane)
+    raise Unknown("no credentials were sent")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tokens
+# ---------------------------------------------------------------------------------------------------------------------
+
+# The time of the last use is kept to the minute: else every request would be a write on the token's row.
+USE_TOKEN = """
+    WITH found AS (
+        SELECT id, name, role, scopes, secret_hash, revoked_at IS NOT NULL AS revoked, expires_at <= clock_timestamp() AS expired
+        FROM holdfast.tokens WHERE id = %(id)s
+    ), used AS (
+        UPDATE holdfast.tokens t SET last_used_at = clock_timestamp() FROM found f
+        WHERE t.id = f.id AND f.secret_hash = %(hash)s AND NOT f.revoked AND NOT f.expired
+          AND (t.last_used_at IS NULL OR t.last_used_at < clock_timestamp() - interval '1 minute')
+    )
+    SELECT name, role, scopes, secret_hash, revoked, expired FROM found
+"""
+
+
+async def _by_token(conn: psycopg.AsyncConnection[Any], token_id: str, secret: str) -> Principal:
+    hashed = sha256(secret.encode()).digest()
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(USE_TOKEN, {"id": token_id, "hash": hashed})
+        row = await cursor.fetchone()
+    if row is None or not hmac.compare_digest(bytes(row[3]), hashed):
+        raise Unknown("this token is not one that we know")
+    name, role, scopes, _, revoked, expired = row
+    principal = Principal(
+        f"token:{name}", "token", Role(role), None if scopes is None else frozenset(scopes), token_id=token_id
+    )
+    if revoked or expired:  # only who has the secret learns this
+        raise Unknown("this token was revoked" if revoked else "this token has expired", was=principal)
+    return principal
+
+
+class TokenView(NamedTuple):
+    """A token as admins see it: everything but its secret."""
+
+    id: str
+    name: str
+    role: Role
+    scopes: list[str] | None
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+VIEW = "id, name, role, scopes, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by"
+CREATE_TOKEN = f"""
+    INSERT INTO holdfast.tokens (id, name, role, scopes, secret_hash, created_by, expires_at)
+    VALUES (%(id)s, %(name)s, %(role)s, %(scopes)s, %(hash)s, %(by)s, clock_timestamp() + %(lives)s)
+    RETURNING {VIEW}
+"""
+
+
+async def create_token(
+    conn: psycopg.AsyncConnection[Any],
+    name: str,
+    role: Role,
+    *,
+    by: str,
+    lives: timedelta = LONGEST_LIFE,
+    scopes: list[str] | None = None,
+) -> tuple[TokenView, str]:
+    """A new token: what is known of it, and the only sight of its secret."""
+    if not timedelta(0) < lives <= LONGEST_LIFE:
+        raise UsageError(f"a token lives for up to {LONGEST_LIFE.days} days, not {lives}")
+    token_id = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(8))
+    secret = secrets.token_urlsafe(32)
+    parameters = {
+        "id": token_id,
+        "name": name,
+        "role": role,
+        "scopes": scopes,
+        "hash": sha256(secret.encode()).digest(),
+        "by": by,
+        "lives": lives,
+    }
+    async with conn.cursor(row_factory=class_row(TokenView)) as cursor:
+        await cursor.execute(CREATE_TOKEN, parameters)
+        view = await cursor.fetchone()
+    assert view is not None
+    return view, f"hf_{token_id}_{secret}"
+
+
+REVOKE_TOKEN = f"""
+    UPDATE holdfast.tokens SET revoked_at = coalesce(revoked_at, clock_timestamp()), revoked_by = coalesce(revoked_by, %(by)s)
+    WHERE id = %(id)s RETURNING {VIEW}
+"""
+LIST_TOKENS = f"SELECT {VIEW} FROM holdfast.tokens WHERE id > %(after)s ORDER BY id LIMIT %(limit)s"
+LIVE_TOKENS = "SELECT EXISTS (SELECT FROM holdfast.tokens WHERE revoked_at IS NULL AND expires_at > clock_timestamp())"
+
+
+async def revoke_token(conn: psycopg.AsyncConnection[Any], token_id: str, *, by: str) -> TokenView:
+    """From now on this token opens nothing."""
+    async with conn.cursor(row_factory=class_row(TokenView)) as cursor:
+        await cursor.execute(REVOKE_TOKEN, {"id": token_id, "by": by})
+        view = await cursor.fetchone()
+    if view is None:
+        raise NotFound(f"there is no token {token_id}")
+    return view
+
+
+async def list_tokens(conn: psycopg.AsyncConnection[Any], *, after: str = "", limit: int = 50) -> list[TokenView]:
+    """Tokens by id; their secrets are nowhere to be had."""
+    async with conn.cursor(row_factory=class_row(TokenView)) as cursor:
+        await cursor.execute(LIST_TOKENS, {"after": after, "limit": limit})
+        return await cursor.fetchall()
+
+
+async def has_live_tokens(conn: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether anybody could come in by a token."""
+    row = await (await conn.execute(LIVE_TOKENS)).fetchone()
+    return row is not None and bool(row[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A gateway
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _by_gateway(request: Request, plane: Plane) -> Principal:
+    given, wanted = request.headers[GATEWAY_SECRET].encode(), (plane.options.gateway_secret or "").encode()
+    if not wanted or not hmac.compare_digest(given, wanted):
+        raise Unknown("the gateway did not show our secret")
+    user = request.headers.get(GATEWAY_USER, "").strip()
+    if not user or len(user) > 200:
+        raise Unknown("the gateway named no user")
+    _refuse_foreign_origin(request, plane)
+    groups = {group.strip() for group in request.headers.get(GATEWAY_GROUPS, "").split(",")}
+    return Principal(f"gateway:{user}", "gateway", highest(groups, plane.options.gateway_roles))
+
+
+def highest(groups: set[str], roles: dict[str, Role]) -> Role | None:
+    """The role that reaches farthest among those that the groups give. Pure."""
+    order = list(Role)[:4]
+    found = [role for group, role in roles.items() if group in groups]
+    return max(found, key=lambda role: order.index(role) if role in order else -1, default=None)
+
+
+def _refuse_foreign_origin(request: Request, plane: Plane) -> None:
+    """Behind a gateway the browser's cookie is enough to be let in, so another site could send requests for its user."""
+    if request.method in SAFE_METHODS:
+        return
+    origin = request.headers.get("origin")
+    foreign = origin is not None and urlsplit(origin).netloc != request.url.netloc and origin not in plane.options.origins
+    if foreign or request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise Problem("cross-origin", "a page of another site cannot act here for its visitor")

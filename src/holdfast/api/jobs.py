@@ -1,0 +1,292 @@
+"""Jobs: enqueue, list, look at, cancel, run again, recover."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import psycopg
+from fastapi import Query, Request
+from pydantic import AwareDatetime, Field
+from starlette.responses import Response
+
+from holdfast.api.acts import Acting, Model, Reason, Text
+from holdfast.api.envelope import Answer, Data, Listed, etag_of, jsonable, require_match, respond, respond_tagged
+from holdfast.api.paging import JobNumber, Paged
+from holdfast.api.plane import Principal, caller_of, plane_of
+from holdfast.api.problems import Problem
+from holdfast.api.routes import Routes
+from holdfast.jobs import explain, history, read
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.model import JobId, Lock, NewJob
+from holdfast.jobs.read import JobView
+from holdfast.jobs.recover import recover
+from holdfast.jobs.rerun import rerun
+from holdfast.jobs.states import State
+
+routes = Routes("jobs")
+
+RESERVED = "holdfast."
+Key = Annotated[Text, Field(min_length=1, max_length=500)]
+Name = Annotated[Text, Field(min_length=1, max_length=200)]
+Small = Annotated[int, Field(ge=1, le=1000)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Looking
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def shown(job: JobView, caller: Principal) -> dict[str, Any]:
+    """A job as this caller may see it: who only looks does not see what others put in and got out."""
+    found: dict[str, Any] = jsonable(job)
+    if not caller.may("jobs.read_payload"):
+        found |= {"payload": None, "result": None, "handle": None}
+    return found
+
+
+@routes.add("GET", "/api/jobs", action="jobs.read", answers=Listed[JobView], refuses=["invalid-cursor", "too-slow"])
+async def list_jobs(
+    request: Request,
+    page: Paged,
+    state: State | None = None,
+    kind: Name | None = None,
+    queue: Name | None = None,
+    condition: read.Condition | None = None,
+    pipeline_id: UUID | None = None,
+    worker_id: UUID | None = None,
+    slot_key: Key | None = None,
+    parent_id: JobNumber | None = None,
+    count: Annotated[bool, Query(description="Also count them, up to a cap.")] = False,
+) -> Response:
+    """List jobs, newest first."""
+    filters = {
+        "state": state,
+        "kind": kind,
+        "queue": queue,
+        "condition": condition,
+        "pipeline_id": pipeline_id,
+        "worker_id": worker_id,
+        "slot_key": slot_key,
+        "parent_id": parent_id,
+    }
+    async with plane_of(request).pool.connection() as conn:
+        found = await read.list_jobs(conn, limit=page.limit, before=page.after, **filters)
+        total = await read.count_jobs(conn, **filters) if count else None
+    caller = caller_of(request)
+    counted = None if total is None else {"value": total.count, "capped": total.capped}
+    return page.answer([shown(job, caller) for job in found.jobs], found.before, counted)
+
+
+@routes.add(
+    "GET", "/api/jobs/{job_id}", action="jobs.read", answers=Data[JobView], refuses=["not-found"], also=["/jobs/{job_id}"]
+)
+async def show_job(request: Request, job_id: JobNumber) -> Response:
+    """Show one job."""
+    async with plane_of(request).pool.connection() as conn:
+        job = await read.get_job(conn, JobId(job_id))
+    return respond_tagged(request, shown(job, caller_of(request)))
+
+
+class Explanation(Model):
+    """Why a job is where it is."""
+
+    job_id: int
+    sentence: str
+
+
+@routes.add("GET", "/api/jobs/{job_id}/explain", action="jobs.read", answers=Data[Explanation], refuses=["not-found"])
+async def explain_job(request: Request, job_id: JobNumber) -> Response:
+    """Say why a job is where it is, who holds what, and until when."""
+    async with plane_of(request).pool.connection() as conn:
+        sentence = await explain.explain(conn, JobId(job_id))
+    return respond({"job_id": job_id, "sentence": sentence})
+
+
+@routes.add("GET", "/api/jobs/{job_id}/attempts", action="jobs.read", answers=Data[list[history.Entry]], refuses=["not-found"])
+async def list_attempts(request: Request, job_id: JobNumber) -> Response:
+    """List the moves that ended an attempt, oldest first."""
+    entries = await _entries(request, job_id)
+    return respond([entry for entry in entries if entry["attempt_id"] is not None])
+
+
+@routes.add("GET", "/api/jobs/{job_id}/history", action="jobs.read", answers=Data[list[history.Entry]], refuses=["not-found"])
+async def list_history(request: Request, job_id: JobNumber) -> Response:
+    """List every move of a job, oldest first."""
+    return respond(await _entries(request, job_id))
+
+
+async def _entries(request: Request, job_id: int) -> list[dict[str, Any]]:
+    async with plane_of(request).pool.connection() as conn:
+        await read.get_job(conn, JobId(job_id))
+        return [entry._asdict() for entry in await history.history(conn, JobId(job_id))]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Acting
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class LockAsked(Model):
+    """A lock that the job needs."""
+
+    key: Key
+    most: Annotated[int, Field(ge=1, le=1_000_000)] | None = 1
+    when_busy: Literal["wait", "reject"] = "wait"
+
+
+class JobAsked(Model):
+    """A job to be."""
+
+    kind: Name
+    payload: dict[str, Any] = Field(default_factory=dict)
+    queue: Name = "default"
+    priority: Annotated[int, Field(ge=-32768, le=32767)] = 0
+    run_after: AwareDatetime | None = None
+    delay_seconds: Annotated[float, Field(ge=0, le=31_536_000)] | None = None
+    max_attempts: Small = 3
+    max_crashes: Small = 3
+    max_runtime_seconds: Annotated[float, Field(ge=0.001, le=31_536_000)] | None = None
+    unique_key: Key | None = None
+    unique_while: Literal["waiting", "live"] = "waiting"
+    slot_key: Key | None = None
+    locks: Annotated[list[LockAsked], Field(max_length=20)] = Field(default_factory=list)
+    after: Annotated[list[JobNumber], Field(max_length=1000)] = Field(default_factory=list)
+    if_parent_fails: Literal["cancel", "run"] = "cancel"
+
+    def as_new_job(self) -> NewJob:
+        delay = None if self.delay_seconds is None else timedelta(seconds=self.delay_seconds)
+        runtime = None if self.max_runtime_seconds is None else timedelta(seconds=self.max_runtime_seconds)
+        return NewJob(
+            self.kind,
+            self.payload,
+            queue=self.queue,
+            priority=self.priority,
+            run_after=self.run_after or delay,
+            max_attempts=self.max_attempts,
+            max_crashes=self.max_crashes,
+            max_runtime=runtime,
+            unique_key=self.unique_key,
+            unique_while=self.unique_while,
+            slot_key=self.slot_key,
+            locks=tuple(Lock(lock.key, lock.most, lock.when_busy) for lock in self.locks),
+            after=tuple(self.after),
+            if_parent_fails=self.if_parent_fails,
+        )
+
+
+class JobMade(Model):
+    """What became of an enqueue: `created` is false when an equal job was there already."""
+
+    id: int
+    created: bool
+    job: JobView
+
+
+REFUSALS = ["invalid-payload", "lock-busy", "draining", "reserved-kind", "not-found", "idempotency-mismatch"]
+
+
+@routes.add("POST", "/api/jobs", action="jobs.enqueue", status=202, answers=Data[JobMade], refuses=REFUSALS)
+async def enqueue_job(asked: JobAsked, act: Acting) -> Response:
+    """Enqueue a job."""
+    if asked.kind.startswith(RESERVED):
+        raise Problem("reserved-kind", f"{asked.kind} is a kind of the control plane itself")
+
+    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
+        made = await enqueue(conn, asked.as_new_job())
+        job = shown(await read.get_job(conn, made.id), act.caller)
+        headers = {"Location": f"/api/jobs/{made.id}", "Retry-After": "1"}
+        return Answer(202, {"id": made.id, "created": made.created, "job": job}, headers)
+
+    return await act.run("job", do, detail={"kind": asked.kind})
+
+
+class CancelAsked(Model):
+    """Cancel a job; `force` does not wait for its handler."""
+
+    reason: Reason | None = None
+    force: bool = False
+
+
+CHANGES = ["not-found", "wrong-state", "changed-meanwhile", "idempotency-mismatch"]
+
+
+@routes.add(
+    "POST",
+    "/api/jobs/{job_id}/cancel",
+    action="jobs.cancel",
+    status=202,
+    answers=Data[JobView],
+    refuses=CHANGES,
+    also=["/jobs/{job_id}/cancel"],
+)
+async def cancel_job(job_id: JobNumber, act: Acting, asked: CancelAsked | None = None) -> Response:
+    """Stop a job; a running one is asked to."""
+    asked = asked or CancelAsked()
+
+    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
+        await _require_match(conn, act, job_id)
+        await cancel(conn, JobId(job_id), actor=act.actor, reason=asked.reason, force=asked.force)
+        return await _as_it_is(conn, act, job_id)
+
+    return await act.run(f"job/{job_id}", do, reason=asked.reason, detail={"force": asked.force})
+
+
+class RetryAsked(Model):
+    """Run an ended job once more, with at least so many attempts left."""
+
+    reason: Reason | None = None
+    grant: Small = 1
+
+
+@routes.add(
+    "POST", "/api/jobs/{job_id}/retry", action="jobs.retry", status=202, answers=Data[JobView], refuses=[*CHANGES, "refused"]
+)
+async def retry_job(job_id: JobNumber, act: Acting, asked: RetryAsked | None = None) -> Response:
+    """Run a failed or cancelled job once more."""
+    asked = asked or RetryAsked()
+
+    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
+        await _require_match(conn, act, job_id)
+        await rerun(conn, JobId(job_id), actor=act.actor, reason=asked.reason, grant=asked.grant)
+        return await _as_it_is(conn, act, job_id)
+
+    return await act.run(f"job/{job_id}", do, reason=asked.reason, detail={"grant": asked.grant})
+
+
+class RecoverAsked(Model):
+    """Take a job from a holder that went silent."""
+
+    reason: Reason = "recovered by an operator"
+    grant: Small = 1
+
+
+@routes.add(
+    "POST",
+    "/api/jobs/{job_id}/recover",
+    action="jobs.recover",
+    answers=Data[JobView],
+    refuses=["not-found", "not-stale", "idempotency-mismatch"],
+    also=["/sync/jobs/{job_id}/recover", "/jobs/{job_id}/recover"],
+)
+async def recover_job(job_id: JobNumber, act: Acting, asked: RecoverAsked | None = None) -> Response:
+    """Put a job whose holder went silent back into the queue."""
+    asked = asked or RecoverAsked()
+
+    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
+        await recover(conn, JobId(job_id), actor=act.actor, reason=asked.reason, grant=asked.grant)
+        return Answer(200, shown(await read.get_job(conn, JobId(job_id)), act.caller))
+
+    return await act.run(f"job/{job_id}", do, reason=asked.reason, detail={"grant": asked.grant})
+
+
+async def _require_match(conn: psycopg.AsyncConnection[Any], act: Acting, job_id: int) -> None:
+    if "if-match" in act.request.headers:
+        require_match(act.request, etag_of(shown(await read.get_job(conn, JobId(job_id)), act.caller)))
+
+
+async def _as_it_is(conn: psycopg.AsyncConnection[Any], act: Acting, job_id: int) -> Answer:
+    job = shown(await read.get_job(conn, JobId(job_id)), act.caller)
+    return Answer(202, job, {"Location": f"/api/jobs/{job_id}", "Retry-After": "1"})

@@ -1,0 +1,107 @@
+"""How much one caller may ask: requests by the minute, bytes and depth of a body, and how long a page is.
+
+The count of requests is kept in Postgres, one row per principal, so that it holds over all processes together, whatever
+address, path or token the requests come with.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from fastapi import Request
+from psycopg.rows import tuple_row
+from starlette.types import Message
+
+from holdfast.api.plane import ApiOptions, Principal
+from holdfast.api.policy import Role
+from holdfast.api.problems import Problem
+
+DEEPEST = 100  # levels of a body; a payload may have 64
+MACHINES = 20  # times what a person may ask
+
+# A bucket as one time: when it will be full again. A request moves it ahead by its share; farther than a whole bucket it
+# may not be. By the database's clock, like everything that decides.
+SPEND = """
+    INSERT INTO holdfast.rate_limits AS r (key, full_at) VALUES (%(key)s, clock_timestamp() + %(each)s)
+    ON CONFLICT (key) DO UPDATE SET full_at = greatest(r.full_at, clock_timestamp()) + %(each)s
+    WHERE greatest(r.full_at, clock_timestamp()) + %(each)s <= clock_timestamp() + %(whole)s
+    RETURNING key
+"""
+WAIT = """
+    SELECT greatest(1, ceil(extract(epoch FROM full_at + %(each)s - %(whole)s - clock_timestamp())))::int
+    FROM holdfast.rate_limits WHERE key = %(key)s
+"""
+
+
+async def spend(conn: psycopg.AsyncConnection[Any], caller: Principal, options: ApiOptions) -> None:
+    """Count one request of this principal, or refuse it with the seconds to wait."""
+    more = MACHINES if caller.role is Role.WORKER else 1
+    each = timedelta(minutes=1) / (options.per_minute * more)
+    parameters = {"key": caller.actor, "each": each, "whole": each * options.burst * more}
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(SPEND, parameters)
+        if await cursor.fetchone() is not None:
+            return
+        await cursor.execute(WAIT, parameters)
+        row = await cursor.fetchone()
+    seconds = row[0] if row else 1
+    raise Problem(
+        "rate-limited",
+        f"{caller.actor} asks too often; wait {seconds} s",
+        headers={"Retry-After": str(seconds)},
+        retry_after=seconds,
+    )
+
+
+async def with_bounded_body(request: Request, largest: int) -> Request:
+    """The same request with its body read, if it is neither too large nor too deep to be parsed."""
+    if request.method in ("GET", "HEAD"):
+        return request
+    too_large = Problem("too-large", f"a body has at most {largest:,} bytes", largest=largest)
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit():
+        raise Problem("unreadable", "Content-Length is not a number")
+    if int(length) > largest:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > largest:
+            raise too_large
+    if depth_of(bytes(body)) > DEEPEST:
+        raise Problem("invalid-request", f"the body is nested more than {DEEPEST} levels deep; flatten it")
+    request.state.body = bytes(body)
+    return Request(request.scope, _replay(bytes(body)), request._send)
+
+
+def _replay(body: bytes) -> Any:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+def depth_of(body: bytes) -> int:
+    """How deeply JSON is nested, without parsing it: a parser would be what it is meant to break. Pure."""
+    if body.count(b"{") + body.count(b"[") <= DEEPEST:
+        return 0
+    depth = deepest = 0
+    in_string = escaped = False
+    for char in body:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif char == 0x5C:
+                escaped = True
+            elif char == 0x22:
+                in_string = False
+        elif char == 0x22:
+            in_string = True
+        elif char in b"{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in b"}]":
+            depth -= 1
+    return deepest

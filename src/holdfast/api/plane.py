@@ -1,0 +1,81 @@
+"""What every request may need: the pool, the options, who asks. Handed around on the app, never global."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request
+from psycopg_pool import AsyncConnectionPool
+
+from holdfast.api.policy import Role, allows, only_own
+
+if TYPE_CHECKING:
+    from holdfast.api.oidc import Oidc
+    from holdfast.api.periodic import Loops
+    from holdfast.api.sse import Hub
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOptions:
+    """How the control plane behaves; `apps/api.py` makes it from the settings."""
+
+    version: str = "0"
+    per_minute: int = 600  # requests of one person; machines that run jobs get twenty times as many
+    burst: int = 120
+    largest_body: int = 1_048_576
+    most_streams: int = 1000
+    poll: timedelta = timedelta(seconds=1)  # of the streams, when no hint comes
+    ping: timedelta = timedelta(seconds=15)
+    docs_open: bool = False
+    metrics_open: bool = False
+    gateway_secret: str | None = field(default=None, repr=False)
+    gateway_roles: dict[str, Role] = field(default_factory=dict)
+    origins: frozenset[str] = frozenset()  # beside our own
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: a person or a machine, how we know, and what it may do."""
+
+    actor: str  # such as token:ada or oidc:4711
+    method: str
+    role: Role | None
+    scopes: frozenset[str] | None = None
+    permissions: frozenset[str] = frozenset()
+    token_id: str | None = None
+
+    def may(self, action: str) -> bool:
+        """Whether the policy lets it, be it only to its own."""
+        return allows(action, self.role, scopes=self.scopes, permissions=self.permissions)
+
+    def only_own(self, action: str) -> bool:
+        return only_own(action, self.role, self.permissions)
+
+
+NOBODY = Principal("nobody", "none", None)
+
+
+@dataclass(slots=True)
+class Plane:
+    """The control plane of one process."""
+
+    pool: AsyncConnectionPool[Any]
+    options: ApiOptions
+    cursor_key: bytes = field(repr=False)
+    hub: Hub | None = None
+    oidc: Oidc | None = None
+    loops: Loops | None = None
+    wanted_revision: str | None = None
+
+
+def plane_of(request: Request) -> Plane:
+    plane: Plane = request.app.state.plane
+    return plane
+
+
+def caller_of(request: Request) -> Principal:
+    """Who asks, as the guard of the route has found out."""
+    caller: Principal = request.state.caller
+    return caller

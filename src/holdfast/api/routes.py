@@ -1,0 +1,169 @@
+"""Declare a route: its path, who may call it, what it answers, what it may refuse. Nothing is served that is not declared so.
+
+The guard stands before everything: before a body is read, the caller is known, counted and allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse
+
+from holdfast.api import audit, auth, limits
+from holdfast.api.plane import NOBODY, Principal, plane_of
+from holdfast.api.policy import POLICY
+from holdfast.api.problems import KINDS, Problem
+
+Handler = Callable[..., Coroutine[Any, Any, Response]]
+PROBLEM_JSON = "application/problem+json"
+PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
+EVERY_ROUTE = ("invalid-request", "internal", "database-unavailable", "unreadable")
+EVERY_GUARDED_ROUTE = ("unauthenticated", "forbidden", "rate-limited")
+EVERY_WRITE = ("too-large", "busy")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One declared route."""
+
+    method: str
+    path: str
+    action: str
+    handler: Handler
+    status: int
+    answers: Any
+    refuses: tuple[str, ...]
+    alias_of: str | None = None
+    media: str = "application/json"
+
+    @property
+    def statuses(self) -> set[int]:
+        """Every status that it may answer with."""
+        return {self.status, *(KINDS[slug].status for slug in self._refusals())}
+
+    def _refusals(self) -> tuple[str, ...]:
+        guarded = () if POLICY[self.action].anyone else EVERY_GUARDED_ROUTE
+        writes = () if self.method == "GET" else EVERY_WRITE
+        return (*EVERY_ROUTE, *guarded, *writes, *self.refuses)
+
+    def responses(self) -> dict[int | str, dict[str, Any]]:
+        """The answers as OpenAPI wants them."""
+        found: dict[int | str, dict[str, Any]] = {}
+        for slug in self._refusals():
+            kind = KINDS[slug]
+            entry = found.setdefault(kind.status, {"content": {PROBLEM_JSON: {"schema": PROBLEM_SCHEMA}}, "description": ""})
+            entry["description"] = ", ".join(filter(None, (entry["description"], f"`{slug}`")))
+        if self.answers is not None:
+            found[self.status] = {"model": self.answers, "description": "Done"}
+        elif self.media != "application/json":
+            found[self.status] = {"content": {self.media: {"schema": {"type": "string"}}}, "description": "Done"}
+        return found
+
+
+class Routes:
+    """The routes of one noun."""
+
+    def __init__(self, noun: str) -> None:
+        self.noun = noun
+        self.declared: list[Route] = []
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        *,
+        action: str,
+        status: int = 200,
+        answers: Any = None,
+        refuses: Sequence[str] = (),
+        also: Sequence[str] = (),
+        media: str = "application/json",
+    ) -> Callable[[Handler], Handler]:
+        """Declare a route; `also` are other paths for the same, served as they are written and never redirected."""
+        assert action in POLICY, f"{action} is not in the policy"
+
+        def declare(handler: Handler) -> Handler:
+            self.declared.append(Route(method, path, action, handler, status, answers, tuple(refuses), None, media))
+            for alias in also:
+                self.declared.append(Route(method, alias, action, handler, status, answers, tuple(refuses), path, media))
+            return handler
+
+        return declare
+
+
+class Guarded(APIRoute):
+    """A route behind its guard."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        action = (self.openapi_extra or {})["x-action"]
+
+        async def guarded(request: Request) -> Response:
+            request.state.action = action
+            request.state.caller = await guard(request, action)
+            return await handle(await limits.with_bounded_body(request, plane_of(request).options.largest_body))
+
+        return guarded
+
+
+async def guard(request: Request, action: str) -> Principal:
+    """Who asks, if they may; else a problem, and a line in the audit."""
+    plane = plane_of(request)
+    if POLICY[action].anyone or (action == "metrics.read" and plane.options.metrics_open):
+        return NOBODY
+    if action == "openapi.read" and plane.options.docs_open:
+        return NOBODY
+    async with plane.pool.connection() as conn:
+        try:
+            caller = await auth.authenticate(request, plane, conn)
+        except auth.Unknown as unknown:
+            if unknown.was is not None:
+                await audit.write(conn, unknown.was, action, request.url.path, request=request, outcome="denied")
+            raise
+        await limits.spend(conn, caller, plane.options)
+        if not caller.may(action):
+            await audit.write(conn, caller, action, request.url.path, request=request, outcome="denied")
+            raise forbidden(caller, action)
+    return caller
+
+
+def forbidden(caller: Principal, action: str) -> Problem:
+    rule = POLICY[action]
+    who = f"the role {caller.role}" if caller.role else "somebody without a role"
+    return Problem("forbidden", f"{who} may not {rule.says}", required_roles=sorted(rule.roles | rule.own), action=action)
+
+
+def mount(app: FastAPI, nouns: Iterable[Routes]) -> list[Route]:
+    """Serve the routes of these nouns; the whole table, for those who check it."""
+    table = [route for noun in nouns for route in noun.declared]
+    for noun in nouns:
+        for route in noun.declared:
+            _serve(app, noun.noun, route)
+    return table
+
+
+def _serve(app: FastAPI, tag: str, route: Route) -> None:
+    rule = POLICY[route.action]
+    extra: dict[str, Any] = {"x-action": route.action, "x-roles": sorted(rule.roles | rule.own)}
+    if route.alias_of is not None:
+        extra["x-alias-of"] = route.alias_of
+    if not rule.anyone:
+        extra["security"] = [{"token": []}]
+    word = route.path.strip("/").replace("/", "_").translate(str.maketrans({"{": "", "}": "", "-": "_", ":": "_", ".": "_"}))
+    app.router.add_api_route(
+        route.path,
+        route.handler,
+        methods=[route.method],
+        status_code=route.status,
+        responses=route.responses(),
+        response_model=None,
+        response_class=Response if route.answers is None else JSONResponse,
+        tags=[tag],
+        operation_id=f"{route.method.lower()}_{word}",
+        openapi_extra=extra,
+        route_class_override=Guarded,
+    )

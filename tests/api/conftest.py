@@ -1,0 +1,77 @@
+"""The app on a real Postgres, and a client for every role."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from fastapi import FastAPI
+
+from holdfast.api.app import make_app
+from holdfast.api.auth import create_token
+from holdfast.api.plane import ApiOptions
+from holdfast.api.policy import Role
+from holdfast.database.pool import pool
+
+Client = httpx.AsyncClient
+AsRole = Callable[..., Awaitable[Client]]
+GENEROUS = ApiOptions(version="test", per_minute=1_000_000, burst=1_000_000, poll=timedelta(milliseconds=50))
+
+
+@pytest.fixture
+def options() -> ApiOptions:
+    """How the app behaves; a module that needs it otherwise overrides this."""
+    return GENEROUS
+
+
+@pytest.fixture
+async def app(database: str, options: ApiOptions) -> AsyncIterator[FastAPI]:
+    made = make_app(pool(database), options)
+    async with made.router.lifespan_context(made):
+        yield made
+
+
+@pytest.fixture
+async def as_role(app: FastAPI, conn: psycopg.AsyncConnection[Any]) -> AsyncIterator[AsRole]:
+    """Makes clients: `await as_role("ops")` sends a fresh token of this role, `await as_role(None)` sends none."""
+    async with AsyncExitStack() as stack:
+
+        async def client(role: str | None, name: str | None = None, **token: Any) -> Client:
+            headers = {}
+            if role is not None:
+                _, secret = await create_token(conn, name or role, Role(role), by="test", **token)
+                headers["Authorization"] = f"Bearer {secret}"
+            transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+            return await stack.enter_async_context(Client(transport=transport, base_url="http://plane", headers=headers))
+
+        yield client
+
+
+@pytest.fixture
+async def ops(as_role: AsRole) -> Client:
+    return await as_role("ops")
+
+
+@pytest.fixture
+async def viewer(as_role: AsRole) -> Client:
+    return await as_role("viewer")
+
+
+@pytest.fixture
+async def analyst(as_role: AsRole) -> Client:
+    return await as_role("analyst")
+
+
+@pytest.fixture
+async def admin(as_role: AsRole) -> Client:
+    return await as_role("admin")
+
+
+@pytest.fixture
+async def anyone(as_role: AsRole) -> Client:
+    return await as_role(None)

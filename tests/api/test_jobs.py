@@ -1,0 +1,152 @@
+"""Jobs over HTTP: made, listed, looked at, stopped, run again, taken from the silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from factories import add, end, hold, moves_of, rows, silence, state_of, value
+from holdfast.jobs import control
+from holdfast.jobs.outcome import Fail
+
+Client = httpx.AsyncClient
+
+
+async def test_an_enqueue_is_accepted_and_says_where_the_job_is(analyst: Client, conn: Any) -> None:
+    answer = await analyst.post("/api/jobs", json={"kind": "invoice.render", "payload": {"invoice_id": 7}})
+
+    assert answer.status_code == 202, answer.text
+    made = answer.json()["data"]
+    assert answer.headers["Location"] == f"/api/jobs/{made['id']}"
+    assert answer.headers["Retry-After"] == "1"
+    assert made["created"] is True
+    assert made["job"]["payload"] == {"invoice_id": 7}
+    shown = await analyst.get(answer.headers["Location"])
+    assert shown.json()["data"] == made["job"]
+    assert await rows(conn, "SELECT actor, role, action, object, outcome FROM holdfast.audit") == [
+        ("token:analyst", "analyst", "jobs.enqueue", f"job/{made['id']}", "done")
+    ]
+
+
+async def test_who_only_looks_does_not_see_what_others_put_in(viewer: Client, conn: Any) -> None:
+    job_id = await add(conn, payload={"salary": 1})
+
+    shown = (await viewer.get(f"/api/jobs/{job_id}")).json()["data"]
+
+    assert (shown["kind"], shown["payload"], shown["result"]) == ("k", None, None)
+    listed = (await viewer.get("/api/jobs")).json()["data"]
+    assert [job["payload"] for job in listed] == [None]
+
+
+async def test_a_job_that_is_not_there_is_a_problem_that_says_what_to_do(viewer: Client) -> None:
+    answer = await viewer.get("/api/jobs/4711", headers={"X-Request-Id": "mine-1"})
+
+    assert answer.status_code == 404
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.headers["X-Request-Id"] == "mine-1"
+    assert answer.json() == {
+        "type": "/problems/not-found",
+        "title": "There is no such thing",
+        "status": 404,
+        "detail": "there is no job 4711",
+        "code": "NOT_FOUND",
+        "what_to_do": "Check the id; what has ended long ago may have been pruned.",
+        "instance": "/api/jobs/4711",
+        "request_id": "mine-1",
+    }
+    meaning = await viewer.get(answer.json()["type"])
+    assert meaning.json()["data"]["code"] == "NOT_FOUND"
+
+
+async def test_k_62_a_waiting_job_is_cancelled_and_an_ended_one_cannot_be(ops: Client, conn: Any) -> None:
+    job_id = await add(conn)
+
+    answer = await ops.post(f"/api/jobs/{job_id}/cancel", json={"reason": "wrong year"})
+
+    assert answer.status_code == 202
+    assert answer.json()["data"]["state"] == "cancelled"
+    assert await rows(conn, "SELECT actor, reason FROM holdfast.history") == [("token:ops", "wrong year")]
+    again = await ops.post(f"/api/jobs/{job_id}/cancel", json={"reason": "wrong year"})
+    assert (again.status_code, again.json()["code"]) == (409, "WRONG_STATE")
+    assert await value(conn, "SELECT count(*) FROM holdfast.audit WHERE action = 'jobs.cancel'") == 1
+
+
+async def test_an_analyst_steers_its_own_jobs_and_no_others(analyst: Client, conn: Any) -> None:
+    own = (await analyst.post("/api/jobs", json={"kind": "k"})).json()["data"]["id"]
+    foreign = await add(conn)
+
+    assert (await analyst.post(f"/api/jobs/{own}/cancel")).status_code == 202
+    refused = await analyst.post(f"/api/jobs/{foreign}/cancel")
+
+    assert (refused.status_code, refused.json()["required_roles"]) == (403, ["admin", "ops"])
+    assert await state_of(conn, foreign) == "pending"
+    denied = await rows(conn, "SELECT actor, action, object FROM holdfast.audit WHERE outcome = 'denied'")
+    assert denied == [("token:analyst", "jobs.cancel", f"job/{foreign}")]
+
+
+async def test_a_failed_job_is_run_again(ops: Client, conn: Any) -> None:
+    claim = await hold(conn)
+    await end(conn, claim, Fail("broken"))
+
+    answer = await ops.post(f"/api/jobs/{claim.id}/retry", json={"reason": "mended", "grant": 2})
+
+    assert (answer.status_code, answer.json()["data"]["state"]) == (202, "pending")
+    assert (await moves_of(conn, claim.id))[-1] == "rerun"
+
+
+async def test_k_60_and_k_61_only_a_job_whose_holder_went_silent_is_recovered(ops: Client, conn: Any) -> None:
+    """K-60, K-61: under the path of the document as well."""
+    claim = await hold(conn)
+
+    early = await ops.post(f"/sync/jobs/{claim.id}/recover")
+    assert (early.status_code, early.json()["code"]) == (409, "NOT_STALE")
+    await silence(conn, claim)
+    answer = await ops.post(f"/sync/jobs/{claim.id}/recover", json={"reason": "its node is gone"})
+
+    assert answer.status_code == 200
+    found = answer.json()["data"]
+    assert (found["state"], found["attempt_id"], found["worker_id"]) == ("pending", None, None)
+    assert (await ops.post("/sync/jobs/4711/recover")).status_code == 404
+
+
+async def test_k_63_a_drained_plane_takes_no_new_jobs(analyst: Client, conn: Any) -> None:
+    """K-63"""
+    await control.drain(conn, actor="ada", reason="upgrade")
+
+    answer = await analyst.post("/api/jobs", json={"kind": "k"})
+
+    assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "DRAINING", "30")
+    assert "upgrade" in answer.json()["detail"]
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
+
+
+async def test_a_write_by_somebody_who_saw_an_older_state_is_refused(ops: Client, conn: Any) -> None:
+    job_id = await add(conn)
+    seen = (await ops.get(f"/api/jobs/{job_id}")).headers["ETag"]
+    assert (await ops.get(f"/api/jobs/{job_id}", headers={"If-None-Match": seen})).status_code == 304
+    await conn.execute("UPDATE holdfast.jobs SET priority = 5 WHERE id = %s", [job_id])
+
+    late = await ops.post(f"/api/jobs/{job_id}/cancel", headers={"If-Match": seen})
+    assert (late.status_code, late.json()["code"]) == (412, "CHANGED_MEANWHILE")
+    assert await state_of(conn, job_id) == "pending"
+    timely = await ops.post(f"/api/jobs/{job_id}/cancel", headers={"If-Match": late.headers["ETag"]})
+    assert timely.status_code == 202
+
+
+async def test_the_control_planes_own_kinds_cannot_be_enqueued_by_hand(admin: Client) -> None:
+    """Else whoever may enqueue could do in bulk what they may not do once."""
+    answer = await admin.post("/api/jobs", json={"kind": "holdfast.bulk", "payload": {}})
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "RESERVED_KIND")
+
+
+async def test_explain_and_history_answer_for_one_job(viewer: Client, conn: Any) -> None:
+    claim = await hold(conn)
+    await end(conn, claim)
+
+    explained = (await viewer.get(f"/api/jobs/{claim.id}/explain")).json()["data"]
+    assert explained["sentence"].startswith("Completed")
+    attempts = (await viewer.get(f"/api/jobs/{claim.id}/attempts")).json()["data"]
+    assert [(one["move"], one["attempt_id"]) for one in attempts] == [("complete", claim.attempt_id)]
+    assert (await viewer.get("/api/jobs/4711/history")).status_code == 404
