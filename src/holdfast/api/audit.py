@@ -17,7 +17,8 @@ from holdfast.api.plane import Principal
 from holdfast.jobs.payload import storable
 
 WRITE = """
-    INSERT INTO holdfast.audit (actor, method, role, action, object, outcome, reason, request_id, idempotency_key, client, detail)
+    INSERT INTO holdfast.audit
+        (actor, method, role, action, object, outcome, reason, request_id, idempotency_key, client, detail)
     VALUES (%(actor)s, %(method)s, %(role)s, %(action)s, %(object)s, %(outcome)s, %(reason)s, %(request_id)s,
             %(idempotency_key)s, %(client)s, %(detail)s)
 """

@@ -45,7 +45,8 @@ async def authenticate(request: Request, plane: Plane, conn: psycopg.AsyncConnec
     if scheme.lower() == "bearer" and (match := TOKEN.match(credentials.strip())):
         return await _by_token(conn, *match.groups())
     if scheme.lower() == "bearer" and plane.oidc is not None and credentials.count(".") == 2:
-        return await plane.oidc.principal(credentials.strip())
+        known: Principal = await plane.oidc.principal(credentials.strip())
+        return known
     if scheme:
         raise Unknown("these credentials are not ones that we know")
     if plane.options.gateway_secret is not None and GATEWAY_SECRET in request.headers:
@@ -58,9 +59,10 @@ async def authenticate(request: Request, plane: Plane, conn: psycopg.AsyncConnec
 # ---------------------------------------------------------------------------------------------------------------------
 
 # The time of the last use is kept to the minute: else every request would be a write on the token's row.
-USE_TOKEN = """
+USE = """
     WITH found AS (
-        SELECT id, name, role, scopes, secret_hash, revoked_at IS NOT NULL AS revoked, expires_at <= clock_timestamp() AS expired
+        SELECT id, name, role, scopes, secret_hash,
+               revoked_at IS NOT NULL AS revoked, expires_at <= clock_timestamp() AS expired
         FROM holdfast.tokens WHERE id = %(id)s
     ), used AS (
         UPDATE holdfast.tokens t SET last_used_at = clock_timestamp() FROM found f
@@ -74,7 +76,7 @@ USE_TOKEN = """
 async def _by_token(conn: psycopg.AsyncConnection[Any], token_id: str, secret: str) -> Principal:
     hashed = sha256(secret.encode()).digest()
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(USE_TOKEN, {"id": token_id, "hash": hashed})
+        await cursor.execute(USE, {"id": token_id, "hash": hashed})
         row = await cursor.fetchone()
     if row is None or not hmac.compare_digest(bytes(row[3]), hashed):
         raise Unknown("this token is not one that we know")

@@ -1,4 +1,4 @@
-"""The outermost ring: every request gets an id, every answer its headers, and a fault of ours becomes a problem, not a trace."""
+"""The outermost ring: every request gets an id, every answer its headers, and a fault of ours becomes a problem."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def list_jobs(
     count: Annotated[bool, Query(description="Also count them, up to a cap.")] = False,
 ) -> Response:
     """List jobs, newest first."""
-    filters = {
+    filters: dict[str, Any] = {
         "state": state,
         "kind": kind,
         "queue": queue,

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Request
 from psycopg_pool import AsyncConnectionPool
 
 from holdfast.api.policy import Role, allows, only_own
-
-if TYPE_CHECKING:
-    from holdfast.api.oidc import Oidc
-    from holdfast.api.periodic import Loops
-    from holdfast.api.sse import Hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +59,7 @@ class Plane:
     pool: AsyncConnectionPool[Any]
     options: ApiOptions
     cursor_key: bytes = field(repr=False)
-    hub: Hub | None = None
-    oidc: Oidc | None = None
-    loops: Loops | None = None
+    oidc: Any = None
     wanted_revision: str | None = None
 
 

@@ -5,6 +5,7 @@ The guard stands before everything: before a body is read, the caller is known, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,7 +154,7 @@ def _serve(app: FastAPI, tag: str, route: Route) -> None:
         extra["x-alias-of"] = route.alias_of
     if not rule.anyone:
         extra["security"] = [{"token": []}]
-    word = route.path.strip("/").replace("/", "_").translate(str.maketrans({"{": "", "}": "", "-": "_", ":": "_", ".": "_"}))
+    word = re.sub(r"\W+", "_", route.path).strip("_")
     app.router.add_api_route(
         route.path,
         route.handler,

@@ -40,7 +40,7 @@ def _tables(url: str) -> set[str]:
 
 def test_forward_back_and_forward_again_comes_to_the_same(empty_database: str) -> None:
     nothing = migrate.status(empty_database)
-    assert (nothing.current, nothing.is_current, nothing.pending) == (None, False, [nothing.wanted])
+    assert (nothing.current, nothing.is_current, nothing.pending[-1]) == (None, False, nothing.wanted)
 
     assert migrate.migrate(empty_database).is_current
     first = _catalog(empty_database)
@@ -108,7 +108,8 @@ def test_a_migration_does_not_queue_the_application_up_behind_a_busy_table(fresh
                 migrate.migrate(fresh_database, "base")
 
     assert seen == ["5s"]
-    assert migrate.status(fresh_database).is_current, "one transaction: nothing of it happened"
+    assert migrate.status(fresh_database).current is not None, "one transaction each: of the one that gave up nothing happened"
+    assert "jobs" in _tables(fresh_database)
 
 
 def test_an_old_server_is_refused_with_the_version_that_is_needed(fresh_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
