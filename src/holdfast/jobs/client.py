@@ -7,7 +7,7 @@ given a transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -78,15 +78,15 @@ class Client:
         if self._telling is not None:
             await self._telling
 
-    async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    async def enqueue_many(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued]:
         """Make many jobs in one transaction, by COPY where that can be."""
         async with self.pool.connection() as conn:
             return await enqueue_many(conn, jobs)
 
-    async def enqueue_payloads(self, like: NewJob, payloads: Sequence[str]) -> Sequence[Enqueued]:
+    async def enqueue_payloads(self, like: NewJob, payloads: Iterable[str], count: int) -> Sequence[Enqueued]:
         """Make many jobs that differ in nothing but their payload; `kind.enqueue_many` is the way to call it."""
         async with self.pool.connection() as conn:
-            return await enqueue_payloads(conn, like, payloads)
+            return await enqueue_payloads(conn, like, payloads, count)
 
     async def get(self, job_id: JobId) -> read.JobView:
         """One job as it is now."""

@@ -7,15 +7,16 @@ The one exception is a lock with `reject`, whose whole point is to know now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import psycopg
 
 from holdfast.database.statements import Statement, Steps, connection_of, connection_of_sync, run_async, run_sync
 from holdfast.errors import Draining, IdempotencyConflict, LockBusy, NotFound
-from holdfast.jobs.model import LOCKS, SLOT, Enqueued, JobId, NewJob
+from holdfast.jobs.model import LOCKS, SLOT, AllNew, Enqueued, JobId, NewJob
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import State
 
@@ -107,7 +108,11 @@ TAKE_LOCK_NOW = """
 """
 FIND_LOCK_HOLDER = "SELECT job_id FROM holdfast.lock_holders WHERE key = %(key)s ORDER BY permit LIMIT 1"
 
-RESERVE_IDS = "SELECT nextval('holdfast.jobs_id_seq') FROM generate_series(1, %(count)s)"
+# Numbers mostly come in one run; only when somebody else drew some in between, each has to be told.
+RESERVE_IDS = """
+    SELECT min(id), CASE WHEN max(id) - min(id) >= %(count)s THEN array_agg(id) END
+    FROM (SELECT nextval('holdfast.jobs_id_seq') AS id FROM generate_series(1, %(count)s)) AS drawn
+"""
 READ_CLOCK = "SELECT clock_timestamp()"
 COPY_JOBS = """
     COPY holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
@@ -124,15 +129,20 @@ async def enqueue(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
     return (await run_steps(conn, _enqueue_many([job], hint), in_one=not job.is_plain))[0]
 
 
-async def enqueue_many(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> list[Enqueued]:
+async def enqueue_many(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> Sequence[Enqueued]:
     """Make many jobs in the transaction of `conn`, in their order; plain ones go in by COPY."""
     return await run_steps(conn, _enqueue_many(jobs, hint), in_one=True)
 
 
-async def enqueue_payloads(conn: Any, like: NewJob, payloads: Sequence[str], *, hint: bool = True) -> list[Enqueued]:
-    """Make many jobs that differ in nothing but their payload, given as JSON text: the quickest way there is."""
+async def enqueue_payloads(
+    conn: Any, like: NewJob, payloads: Iterable[str], count: int, *, hint: bool = True
+) -> Sequence[Enqueued]:
+    """Make many jobs that differ in nothing but their payload, given as JSON text: the quickest way there is.
+
+    Payloads may be made while earlier ones are on their way; one that cannot be made spoils the transaction.
+    """
     assert like.is_plain
-    return await run_steps(conn, _copy([like] * len(payloads), payloads, hint), in_one=True)
+    return await run_steps(conn, _copy([like] * count, payloads, hint), in_one=True)
 
 
 def enqueue_sync(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
@@ -140,12 +150,12 @@ def enqueue_sync(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
     return _run_sync(conn, _enqueue_many([job], hint), in_one=not job.is_plain)[0]
 
 
-def enqueue_many_sync(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> list[Enqueued]:
+def enqueue_many_sync(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> Sequence[Enqueued]:
     """`enqueue_many` for a caller without an event loop."""
     return _run_sync(conn, _enqueue_many(jobs, hint), in_one=True)
 
 
-async def run_steps(tx: Any, steps: Steps[list[Enqueued]], *, in_one: bool) -> list[Enqueued]:
+async def run_steps(tx: Any, steps: Steps[Sequence[Enqueued]], *, in_one: bool) -> Sequence[Enqueued]:
     """Run enqueueing steps in the transaction of `tx`, whatever it is; with `in_one`, in one of our own if there is none."""
     conn = await connection_of(tx)
     if isinstance(conn, psycopg.Connection):
@@ -156,7 +166,7 @@ async def run_steps(tx: Any, steps: Steps[list[Enqueued]], *, in_one: bool) -> l
     return await run_async(conn, steps)
 
 
-def _run_sync(tx: Any, steps: Steps[list[Enqueued]], *, in_one: bool) -> list[Enqueued]:
+def _run_sync(tx: Any, steps: Steps[Sequence[Enqueued]], *, in_one: bool) -> Sequence[Enqueued]:
     conn = connection_of_sync(tx)
     if in_one and _is_idle(conn):
         with conn.transaction():
@@ -181,7 +191,7 @@ def enqueue_step(job: NewJob) -> Steps[Enqueued]:
     return (yield from _enqueue_one(job, to_json(job.payload), True))
 
 
-def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[list[Enqueued]]:
+def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[Sequence[Enqueued]]:
     payloads = [to_json(job.payload) for job in jobs]  # all of them are checked before the first is written
     if len(jobs) >= WORTH_A_COPY and all(job.is_plain for job in jobs):
         return (yield from _copy(jobs, payloads, hint))
@@ -322,28 +332,29 @@ def _refuse_if_draining(kinds: Sequence[str]) -> Steps[None]:
         raise Draining(kinds[0] if rows[0][0] == "*" else rows[0][0], rows[0][1])
 
 
-def _copy(jobs: Sequence[NewJob], payloads: Sequence[str], hint: bool) -> Steps[list[Enqueued]]:
+def _copy(jobs: Sequence[NewJob], payloads: Iterable[str], hint: bool) -> Steps[Sequence[Enqueued]]:
     kinds, queues = {job.kind for job in jobs}, {job.queue for job in jobs}
     for text in kinds | queues:
         refuse_bad_text(text, "kind or queue")
     yield from _refuse_if_draining(sorted({job.kind for job in jobs if job.parent_id is None}))
-    ids = yield Statement(RESERVE_IDS, {"count": len(jobs)})
+    first, drawn = (yield Statement(RESERVE_IDS, {"count": len(jobs)}))[0]
+    ids = drawn or range(first, first + len(jobs))
     now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
     yield Statement(COPY_JOBS, copy=_copy_chunks(ids, jobs, payloads, now))
     if hint:
         yield Statement(NOTIFY, {"queues": sorted(queues)})
-    return [Enqueued(JobId(row[0]), created=True) for row in ids]
+    return AllNew(ids)
 
 
 CHUNK = 500
 
 
-def _copy_chunks(ids: list[tuple[Any, ...]], jobs: Sequence[NewJob], payloads: Sequence[str], now: datetime) -> Iterator[str]:
+def _copy_chunks(ids: Sequence[int], jobs: Sequence[NewJob], payloads: Iterable[str], now: datetime) -> Iterator[str]:
     like, head, tail = None, "", ""
-    for start in range(0, len(jobs), CHUNK):
+    rows = zip(ids, jobs, payloads, strict=True)
+    while part := list(islice(rows, CHUNK)):
         lines = []
-        part = slice(start, start + CHUNK)
-        for (job_id,), job, payload in zip(ids[part], jobs[part], payloads[part], strict=True):
+        for job_id, job, payload in part:
             if job is not like:  # in a bulk of one kind it is the same object all the way
                 like, tail = job, _copy_tail(job, now)
                 head = f"{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, NewType
+from typing import Any, Literal, NamedTuple, NewType, overload
 
 from holdfast.errors import UsageError
 
@@ -94,6 +95,25 @@ class Enqueued(NamedTuple):
 
     id: JobId
     created: bool
+
+
+class AllNew(Sequence[Enqueued]):
+    """What became of a bulk enqueue: nobody looks at most of it, so each is made when it is looked at."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, at: int) -> Enqueued: ...
+    @overload
+    def __getitem__(self, at: slice) -> AllNew: ...
+    def __getitem__(self, at: int | slice) -> Enqueued | AllNew:
+        if isinstance(at, slice):
+            return AllNew(self._ids[at])
+        return Enqueued(JobId(self._ids[at]), created=True)
 
 
 class Claim(NamedTuple):

@@ -7,7 +7,9 @@ any size. Here each gets a sentence that says what is wrong and what to do.
 from __future__ import annotations
 
 import json
+import json.encoder
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import PayloadInvalid
@@ -15,14 +17,14 @@ from holdfast.errors import PayloadInvalid
 LARGEST = 1_000_000  # bytes of JSON; more belongs into a file or a table, with its address in the payload
 DEEPEST = 64
 
-_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode  # made once: it costs more than most payloads
+_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def to_json(value: Any, *, what: str = "payload", largest: int = LARGEST) -> str:
     """The JSON text of `value`, or `PayloadInvalid` with the reason and the way out."""
     try:
-        text = _encode(value)
+        text = _encode(value) if type(value) is dict else _encoder.encode(value)
     except (TypeError, ValueError) as error:
         raise PayloadInvalid(f"the {what} is not JSON: {error}; use plain dicts, lists, strings and numbers") from None
     except RecursionError:
@@ -37,6 +39,32 @@ def to_json(value: Any, *, what: str = "payload", largest: int = LARGEST) -> str
     if "\\u0000" in text or "\\ud" in text:
         _refuse_bad_characters(value, what)
     return text
+
+
+def to_json_many(values: Sequence[dict[str, Any]], *, what: str = "payload") -> list[str]:
+    """`to_json` of each, with one look at all of them together; only when that finds something, each is looked at."""
+    try:
+        texts = [_encode(value) for value in values]
+    except (TypeError, ValueError, RecursionError):
+        return [to_json(value, what=what) for value in values]
+    together = "".join(texts)
+    too_long = len(together) > LARGEST and max(map(len, texts)) > LARGEST
+    may_be_deep = together.count("{") + together.count("[") - len(texts) >= DEEPEST
+    if too_long or may_be_deep or "\\u0000" in together or "\\ud" in together:
+        return [to_json(value, what=what) for value in values]
+    return texts
+
+
+def _make_encode() -> Callable[[Any], str]:
+    """`_encoder.encode` for a dict. That makes its inner encoder anew for each call, which costs more than most payloads."""
+    if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]  # not this Python's
+        return _encoder.encode
+    ascii_only = json.encoder.encode_basestring_ascii  # type: ignore[attr-defined]
+    inner = json.encoder.c_make_encoder(None, _encoder.default, ascii_only, None, ":", ",", False, False, False)  # type: ignore[attr-defined]
+    return lambda value: "".join(inner(value, 0))
+
+
+_encode = _make_encode()
 
 
 def _too_deep(what: str) -> str:

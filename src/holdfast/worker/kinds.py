@@ -12,7 +12,7 @@ A kind is known to workers once its module was imported; `registered()` is the l
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Required, TypeVar, get_type_hints, overload
@@ -27,7 +27,7 @@ from holdfast.jobs.effects import Cleaner
 from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_payloads, enqueue_sync
 from holdfast.jobs.model import Enqueued, Lock, NewJob
 from holdfast.jobs.outcome import DEFAULT_POLICY, RetryPolicy
-from holdfast.jobs.payload import to_json
+from holdfast.jobs.payload import to_json_many
 from holdfast.worker.context import Context, SyncContext
 
 P = ParamSpec("P")
@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
 
 
 OPTIONS = frozenset(Options.__annotations__)
+AT_A_TIME = 500
 PLAIN = frozenset({str, int, float, bool, type(None)})  # what JSON has, as it is
 
 
@@ -122,10 +123,9 @@ class Job(Generic[P, R]):
         if self.policy.locks or self.policy.slot or self.policy.unique or not like.is_plain:
             jobs = [self._new((), one, {}) for one in given]
             return await (enqueue_many(tx, jobs) if tx is not None else current_client().enqueue_many(jobs))
-        payloads = [to_json(self._payload(one if self._fits(one) else self._bind((), one))) for one in given]
-        if tx is not None:
-            return await enqueue_payloads(tx, like, payloads)
-        return await current_client().enqueue_payloads(like, payloads)
+        if tx is not None:  # made before the first is written: a mistake in one must not spoil the caller's transaction
+            return await enqueue_payloads(tx, like, list(self._texts(given)), len(given))
+        return await current_client().enqueue_payloads(like, self._texts(given), len(given))
 
     def using(self, **options: Any) -> Job[P, R]:
         """The same kind with other options for what is made from it: `render.using(priority=5).new(invoice_id=7)`."""
@@ -177,12 +177,18 @@ class Job(Generic[P, R]):
                 self._arguments.validate_python(given)
             except pydantic.ValidationError as error:
                 raise UsageError(f"{self.kind}{self._signature}: {_first_problem(error)}") from None
-        if all(type(value) in PLAIN for value in given.values()):
+        if PLAIN.issuperset(map(type, given.values())):
             return given
         try:
             return to_jsonable_python(given)  # type: ignore[no-any-return]
         except PydanticSerializationError as error:
             raise PayloadInvalid(f"an argument of {self.kind} cannot be stored as JSON: {error}") from None
+
+    def _texts(self, given: Sequence[dict[str, Any]]) -> Iterator[str]:
+        """The payloads of many as JSON, some at a time: the database takes in the last ones meanwhile."""
+        for start in range(0, len(given), AT_A_TIME):
+            some = given[start : start + AT_A_TIME]
+            yield from to_json_many([self._payload(one if self._fits(one) else self._bind((), one)) for one in some])
 
     def _fits(self, kwargs: dict[str, Any]) -> bool:
         """Whether these keywords are right at a glance; if not, `_bind` says what is wrong with them."""
