@@ -82,8 +82,7 @@ class Link:
         """The connection, for the length of the block. One that broke inside is closed; the next use opens another."""
         async with self._one_at_a_time:
             if self._conn is None or self._conn.closed or self._conn.broken:
-                self._conn = await connect(self._url)
-                await _configure_for_our_statements(self._conn)
+                self._conn = await self._open()
             try:
                 yield self._conn
             except (psycopg.OperationalError, psycopg.InterfaceError, asyncio.CancelledError):
@@ -97,6 +96,15 @@ class Link:
     async def close(self) -> None:
         async with self._one_at_a_time:
             await self._drop()
+
+    async def _open(self) -> psycopg.AsyncConnection[Any]:
+        conn = await connect(self._url)
+        try:
+            await _configure_for_our_statements(conn)
+        except BaseException:
+            await conn.close()
+            raise
+        return conn
 
     async def _drop(self) -> None:
         conn, self._conn = self._conn, None

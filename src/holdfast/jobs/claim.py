@@ -6,15 +6,19 @@ nothing. A claim also counts `attempt_no` up and draws a `fence_token` for syste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.crashpoints import crashpoint, dies_inside
+from holdfast.database import arrays
 from holdfast.jobs import locks, slots
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, JobId, WorkerId
+
+Kinds = Collection[str] | Mapping[str, int]  # names, or names with the newest version that is known of each
+NEWEST = 2**31 - 1
 
 # What every claim writes, to run as to poll.
 SET_CLAIMED = """state = 'running', attempt_id = gen_random_uuid(), attempt_no = attempt_no + 1,
@@ -37,14 +41,15 @@ CLAIM_PICKED = f"""claimed AS (
 # MATERIALIZED and not `id IN (SELECT … LIMIT …)`: a nested loop would run that sub-select again and claim too many.
 # One ordered index scan per queue and kind: a paused kind, or one that this worker does not know, is never walked over.
 # No clock is asked: a job whose time has not come is not on the index (see promote.py).
+# A job that was made for newer code than this worker's stays for a worker that has it.
 CLAIM = f"""
     WITH picked AS MATERIALIZED (
         SELECT head.id, head.ties
         FROM unnest(%(queues)s::text[]) AS q(queue)
-        CROSS JOIN unnest(%(kinds)s::text[]) AS k(kind)
+        CROSS JOIN unnest(%(kinds)s::text[], %(versions)s::int[]) AS k(kind, version)
         CROSS JOIN LATERAL (
             SELECT id, ties, priority FROM holdfast.jobs
-            WHERE state = 'pending' AND run_after IS NULL AND queue = q.queue AND kind = k.kind
+            WHERE state = 'pending' AND run_after IS NULL AND queue = q.queue AND kind = k.kind AND kind_version <= k.version
             ORDER BY priority, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         ) AS head
         WHERE NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (k.kind, '*') AND c.paused_at IS NOT NULL)
@@ -57,6 +62,9 @@ CLAIM_BY_ID = f"""
         SELECT id, ties FROM holdfast.jobs
         WHERE id = %(id)s AND state = 'pending' AND (run_after IS NULL OR run_after <= clock_timestamp())
           AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (jobs.kind, '*') AND c.paused_at IS NOT NULL)
+          AND (%(kinds)s::text[] IS NULL
+               OR EXISTS (SELECT FROM unnest(%(kinds)s::text[], %(versions)s::int[]) AS k(kind, version)
+                          WHERE k.kind = jobs.kind AND jobs.kind_version <= k.version))
         FOR UPDATE SKIP LOCKED
     ), {CLAIM_PICKED}
 """
@@ -77,21 +85,33 @@ async def claim(
     conn: psycopg.AsyncConnection[Any],
     worker_id: WorkerId,
     *,
-    kinds: Sequence[str],
-    queues: Sequence[str] = ("default",),
+    kinds: Kinds,
+    queues: Iterable[str] = ("default",),
     limit: int = 10,
 ) -> list[Claim]:
-    """Claim up to `limit` jobs, smallest priority first and oldest first within it. One statement, one commit."""
-    parameters = {"worker_id": worker_id, "kinds": list(kinds), "queues": list(queues), "limit": limit}
+    """Claim up to `limit` jobs, smallest priority first and oldest first within it. One statement, one commit.
+
+    `kinds` may say how new a version of each is known here; without, every version is.
+    """
+    parameters = {"worker_id": worker_id, **known(kinds), "queues": arrays.of_texts(queues), "limit": limit}
     claims = await _claim(conn, CLAIM, parameters, worker_id)
     assert len(claims) <= limit, f"claimed {len(claims)} jobs for a limit of {limit}"
     return claims
 
 
-async def claim_by_id(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, job_id: JobId) -> Claim | None:
-    """Claim this very job, or None: unknown, ended, held, not due, blocked, paused, or just lost to somebody else."""
-    claims = await _claim(conn, CLAIM_BY_ID, {"worker_id": worker_id, "id": job_id}, worker_id)
+async def claim_by_id(
+    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, job_id: JobId, *, kinds: Kinds | None = None
+) -> Claim | None:
+    """Claim this very job, or None: unknown, ended, held, not due, blocked, paused, too new, or just lost to somebody else."""
+    kept = {"kinds": None, "versions": None} if kinds is None else known(kinds)
+    claims = await _claim(conn, CLAIM_BY_ID, {"worker_id": worker_id, "id": job_id, **kept}, worker_id)
     return claims[0] if claims else None
+
+
+def known(kinds: Kinds) -> dict[str, str]:
+    """The parameters that say which kinds, and up to which version, somebody can run."""
+    versions = kinds.values() if isinstance(kinds, Mapping) else [NEWEST] * len(kinds)
+    return {"kinds": arrays.of_texts(kinds), "versions": arrays.of_words(versions)}
 
 
 @dies_inside("claim.in_tx")

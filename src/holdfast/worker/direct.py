@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from holdfast.database.listen import listen
+from holdfast.database.listen import ListeningLink
 from holdfast.database.pool import Link, pool
 from holdfast.jobs import effects, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
@@ -79,7 +79,7 @@ class Direct(OnConnections):
 
     def __init__(self, url: str, *, most: int = 8) -> None:
         self._url = url
-        self._claims, self._batches, self._chains = Link(url), Link(url), Link(url)
+        self._claims, self._batches, self._chains = ListeningLink(url), Link(url), Link(url)
         self._pool: AsyncConnectionPool[Any] = pool(url, most=max(2, most))
         super().__init__(self._pool.connection)
 
@@ -105,17 +105,17 @@ class Direct(OnConnections):
         return DirectPulse(self._url)
 
     async def listen(self, wake: Callable[[str], None]) -> None:
-        await listen(self._url, wake)
+        await self._claims.listen(wake)
 
     # ------------------------------------------------------------------------------------------------- claiming
 
     async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
         async with self._claims.use() as conn:
-            return await claim(conn, worker_id, kinds=list(takes.versions), queues=takes.queues, limit=limit)
+            return await claim(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
 
     async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None:
         async with self._claims.use() as conn:
-            return await claim_by_id(conn, worker_id, job_id)
+            return await claim_by_id(conn, worker_id, job_id, kinds=takes.versions)
 
     async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]:
         async with self._pool.connection() as conn:
