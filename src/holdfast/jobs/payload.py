@@ -57,10 +57,10 @@ def to_json_many(values: Sequence[dict[str, Any]], *, what: str = "payload") -> 
 
 def _make_encode() -> Callable[[Any], str]:
     """`_encoder.encode` for a dict. That makes its inner encoder anew for each call, which costs more than most payloads."""
-    if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]  # not this Python's
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # a Python that is not written in C
         return _encoder.encode
-    ascii_only = json.encoder.encode_basestring_ascii  # type: ignore[attr-defined]
-    inner = json.encoder.c_make_encoder(None, _encoder.default, ascii_only, None, ":", ",", False, False, False)  # type: ignore[attr-defined]
+    inner = make(None, _encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
     return lambda value: "".join(inner(value, 0))
 
 

@@ -193,13 +193,13 @@ class Pipeline:
         self._jobs.append((job, parents))
         return Step(len(self._jobs) - 1)
 
-    async def enqueue(self, tx: Any) -> list[Enqueued]:
+    async def enqueue(self, tx: Any) -> Sequence[Enqueued]:
         """Make the pipeline and all of its jobs in this transaction: a psycopg connection or an SQLAlchemy session."""
         if not self._jobs:
             raise UsageError(f"pipeline {self.name!r} has no jobs; add one first")
         return await run_steps(tx, self._steps(), in_one=True)
 
-    def _steps(self) -> Steps[list[Enqueued]]:
+    def _steps(self) -> Steps[Sequence[Enqueued]]:
         yield Statement(CREATE_PIPELINE, {"id": self.id, "name": self.name})
         made: list[Enqueued] = []
         for job, parents in self._jobs:

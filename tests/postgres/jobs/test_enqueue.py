@@ -203,7 +203,7 @@ async def test_a_refused_lock_takes_the_others_of_the_batch_with_it(conn: Any) -
 
 async def test_many_work_from_a_plain_function_too(database: str, conn: Any) -> None:
     with psycopg.connect(database, autocommit=True) as sync:
-        made = enqueue_many_sync(sync, [NewJob("k")] * MANY) + enqueue_many_sync(sync, [NewJob("k", slot_key="s")])
+        made = [*enqueue_many_sync(sync, [NewJob("k")] * MANY), *enqueue_many_sync(sync, [NewJob("k", slot_key="s")])]
 
     assert len(made) == await value(conn, "SELECT count(*) FROM holdfast.jobs")
 

@@ -190,7 +190,12 @@ WORKER, ATTEMPT = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-80
 @both_plans
 async def test_a_claim_walks_over_its_index_and_nothing_else(crowd: Any, plan: Any) -> None:
     """K-57."""
-    parameters = {"worker_id": WORKER, "kinds": ["kind-1", "kind-2"], "queues": ["queue-0", "queue-1"], "limit": 10}
+    parameters = {
+        "worker_id": WORKER,
+        **claim.known({"kind-1": 1, "kind-2": 1}),
+        "queues": ["queue-0", "queue-1"],
+        "limit": 10,
+    }
 
     found = await plan(crowd, claim.CLAIM, parameters)
 
@@ -255,7 +260,7 @@ FENCED: dict[str, tuple[str, dict[str, Any]]] = {
             "child_attempt_id": ATTEMPT,
         },
     ),
-    "claim by id": (claim.CLAIM_BY_ID, {"worker_id": WORKER, "id": 7}),
+    "claim by id": (claim.CLAIM_BY_ID, {"worker_id": WORKER, "id": 7, **claim.known({"kind-1": 1})}),
 }
 
 

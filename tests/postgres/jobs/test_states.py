@@ -164,6 +164,7 @@ BROKEN: dict[str, list[list[str]]] = {
     "one_current_per_slot": [[_job(slot_key="'s'", is_current="true")] * 2],
     "one_waiting_per_slot": [[_job(slot_key="'s'")] * 2],
     "workers_pkey": [[WORKER] * 2],
+    "workers_runner_check": [[f"{WORKER}; UPDATE holdfast.workers SET runner = 'odd'"]],
     "controls_pkey": [[_insert("controls", kind="'k'")] * 2],
     "pipelines_pkey": [[_insert("pipelines", id=NONE, name="'p'")] * 2],
     "dependencies_pkey": [[_tie("JOB_ID", "JOB_ID")] * 2],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import PayloadInvalid
-from holdfast.jobs.payload import DEEPEST, LARGEST, refuse_bad_text, to_json
+from holdfast.jobs.payload import DEEPEST, LARGEST, refuse_bad_text, to_json, to_json_many
 
 
 def nested(levels: int) -> Any:
@@ -80,3 +80,16 @@ def test_a_text_column_is_guarded_like_a_payload(text: str) -> None:
 
 def test_no_text_is_no_bad_text() -> None:
     refuse_bad_text(None, "message")
+
+
+@pytest.mark.parametrize(("payload", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_among_many_the_bad_one_is_refused_just_so(payload: Any, message: str) -> None:
+    with pytest.raises(PayloadInvalid, match=message):
+        to_json_many([{"fine": 1}, {"payload": payload}, {"fine": 2}])
+
+
+def test_many_are_written_as_each_would_be() -> None:
+    odd = [{"a": "é😀\n"}, {"b": [1, 2.5, None, True]}, nested(DEEPEST), {}]
+    payloads = [*odd, *({"deep": nested(3)} for _ in range(DEEPEST))]
+
+    assert to_json_many(payloads) == [to_json(payload) for payload in payloads]
