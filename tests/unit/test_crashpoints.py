@@ -13,7 +13,7 @@ import holdfast
 from holdfast.crashpoints import POINTS
 
 SOURCE = Path(holdfast.__file__).parent
-CALLED_BY_ENGINES = {"submit.after_send", "submit.before_intent", "run.mid"}  # by what talks to an engine; none is here yet
+CALLED_BY_ENGINES = {"submit.after_send"}  # by what talks to an engine; none is here yet
 
 
 def points_in_the_code() -> set[str]:

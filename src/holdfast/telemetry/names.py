@@ -1,4 +1,4 @@
-"""Every event that is logged, with one line each. The reference page is made from this table."""
+"""Every event that is logged and every metric, with one line each. The reference pages are made from these tables."""
 
 from __future__ import annotations
 
@@ -25,4 +25,8 @@ EVENTS: Final[dict[str, str]] = {
     "http_unavailable": "A request could not be served because something that we need is away or too slow.",
     "http_fault": "A request met a fault of ours; the answer names the same request id.",
     "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is tried again with the next beat.",
+}
+
+METRICS: Final[dict[str, str]] = {
+    "holdfast_stale_writebacks_total": "Writes of replaced attempts that were refused, by operation.",
 }

@@ -58,13 +58,17 @@ class Context:
 
     async def progress(self, done: float | None = None, message: str | None = None) -> None:
         """Tell people how far it is (0 to 1). Raises like a checkpoint."""
+        crashpoint("run.mid")
         self._raise_if_known()
         await self._transport.progress(self.job, done, message)
+        self._raise_if_known()
 
     async def checkpoint(self) -> None:
         """Before a side effect: raises `ClaimLost` when the attempt was replaced, `CancelRequested` when asked to stop."""
+        crashpoint("run.mid")
         self._raise_if_known()
         await self._transport.checkpoint(self.job)
+        self._raise_if_known()  # the answer may be old: a process that was frozen reads it when its lease is long over
 
     @asynccontextmanager
     async def effect(
@@ -82,8 +86,10 @@ class Context:
             query.made(await engine.submit(sql, tag=query.tag))
         """
         self._raise_if_known()
+        crashpoint("submit.before_intent")
         planned = await self._transport.plan(self.job, kind, tag=tag, detail=detail, temporary=temporary, adoptable=adoptable)
         crashpoint("submit.after_intent")
+        self._raise_if_known()
         made = PlannedEffect(planned)
         yield made
         crashpoint("submit.after_reply_before_persist")

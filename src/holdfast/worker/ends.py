@@ -19,6 +19,7 @@ from holdfast.jobs.outcome import End, RetryPolicy, decide
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
+from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.transport import UNREACHABLE, Transport
 
@@ -90,6 +91,7 @@ class Ends:
             following = await self._transport.complete_and_chain(claim, result, child)
         except (PayloadInvalid, *UNREACHABLE):
             return None
+        crashpoint("complete.after_commit_before_ack")
         self.completed += following is not None
         return following
 
@@ -102,6 +104,7 @@ class Ends:
             except UNREACHABLE as error:
                 log.warning("worker_database_lost", error=str(error))
                 unsure = True
+        crashpoint("complete.after_commit_before_ack")
         self.completed += len(written)
         for claim, result in zip(batch.claims, batch.results, strict=True):
             if claim.id not in written:
@@ -121,6 +124,7 @@ class Ends:
 
 def refused(lost: ClaimLost) -> None:
     """A replaced attempt tried to write. That it could not is the whole point; that it tried is worth a line."""
+    stale_writebacks.labels(lost.operation).inc()
     log.warning("writeback_stale_attempt", job_id=lost.job_id, attempt_id=lost.attempt_id, operation=lost.operation)
 
 

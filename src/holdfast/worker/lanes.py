@@ -30,6 +30,8 @@ class _Running:
     lane: asyncio.Task[Any] | None
     context: Context | None = None
     stop_reason: str | None = None
+    is_lost: bool = False
+    is_ending: bool = False  # the handler is done, and its end is being written: nobody may interrupt that
 
 
 class Lanes:
@@ -95,13 +97,17 @@ class Lanes:
     def lose(self, attempt_id: AttemptId) -> None:
         """Somebody else has this job now: its handler learns it at its next checkpoint."""
         running = self._running.get(attempt_id)
-        if running is not None and running.context is not None:
+        if running is None or running.is_ending or running.is_lost:
+            return
+        running.is_lost = True
+        refused(ClaimLost(running.claim.id, attempt_id, "heartbeat"))
+        if running.context is not None:
             running.context.lose()
 
     def stop(self, attempt_id: AttemptId, reason: str) -> None:
         """Somebody wants this job to stop: an asynchronous handler is interrupted, any other is told."""
         running = self._running.get(attempt_id)
-        if running is None or running.stop_reason is not None:
+        if running is None or running.is_ending or running.stop_reason is not None:
             return
         running.stop_reason = reason
         if running.context is not None:
@@ -131,6 +137,7 @@ class Lanes:
         started = time.perf_counter()
         try:
             end = await self._attempt(running)
+            running.is_ending = True
             return None if end is None else await self._end(claim, end)
         finally:
             del self._running[claim.attempt_id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,6 +33,7 @@ from holdfast.jobs.cancel import cancel
 from holdfast.jobs.enqueue import enqueue, enqueue_many
 from holdfast.jobs.history import history
 from holdfast.jobs.read import get_job
+from holdfast.jobs.renew import Beat
 from holdfast.testing import harness
 from holdfast.worker.kinds import Job, job, registered
 
@@ -651,3 +653,35 @@ async def test_a_bulk_of_a_kind_with_a_slot_goes_the_careful_way(conn):
 
     assert [one.created for one in made] == [True, True, False]
     assert made[0].id == made[2].id
+
+
+async def test_a_request_to_stop_that_comes_while_the_end_is_written_does_not_take_the_worker_along(database, conn):
+    """The handler is done: what is interrupted then would be the write itself, and with it the lane and the worker."""
+    publishing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_publish(_: Any) -> None:
+        publishing.set()
+        await go_on.wait()
+
+    async def publishes() -> Done:
+        return Done(publish=slow_to_publish)
+
+    async def simple() -> None: ...
+
+    kinds = a_kind(publishes, "test.publishes_slowly"), a_kind(simple, "test.beside_it")
+    async with working(database, *kinds) as worker:
+        made = await enqueue(conn, NewJob("test.publishes_slowly"))
+        await asyncio.wait_for(publishing.wait(), 60)
+        worker._on_beat(_beat_that_cancels(worker.held()[0].attempt_id))
+        await asyncio.sleep(0)
+        go_on.set()
+
+        assert (await ended(conn, made.id)).state == "completed"
+        after = await enqueue(conn, NewJob("test.beside_it"))
+        assert (await ended(conn, after.id)).state == "completed"
+
+
+def _beat_that_cancels(attempt_id: str) -> Any:
+    values: dict[str, Any] = {field.name: False for field in dataclasses.fields(Beat)}
+    values |= {"known": True, "lost": [], "cancelled": [attempt_id], "strays": [], "next_due": None, "next_poll": None}
+    return Beat(**values)
