@@ -217,6 +217,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "max_runtime": "how long one attempt may take",
         "version": "stored with each job as `kind_version`",
         "retry": "which exceptions are worth another try, and when",
+        "run_in": "`loop`, `thread` or `process`; by default async functions run in the event loop and plain ones in a thread",
         "locks": "called with the job's arguments: the locks it needs",
         "slot": "called with the job's arguments: the key of its slot",
         "unique": "called with the job's arguments: its unique key",

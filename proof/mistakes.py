@@ -40,7 +40,7 @@ CLAIMED_WITHOUT_MATERIALIZED = f"""
     SELECT * FROM claimed
     UNION ALL
     SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-           NULL
+           NULL, NULL
     FROM (SELECT id, ties FROM holdfast.jobs p WHERE p.state = 'pending' AND p.run_after IS NULL AND p.ties & 3 <> 0
                AND p.queue = ANY (%(queues)s) AND p.kind = ANY (%(kinds)s)
                AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (p.kind, '*') AND c.paused_at IS NOT NULL)

@@ -44,6 +44,7 @@ POINTS: Final[dict[str, str]] = {
 }
 
 _armed: dict[str, Callable[[], None]] = {}
+_from_settings: str | None = None
 
 
 def crashpoint(name: str) -> None:
@@ -69,10 +70,17 @@ def disarm(name: str) -> None:
     _armed.pop(name, None)
 
 
+def from_settings() -> str | None:
+    """What the settings armed, for a process that is to die there as well."""
+    return _from_settings
+
+
 def arm_from_settings(name: str | None) -> None:
     """Arm a real SIGKILL of this process: at `name`, or at the n-th time it comes there with `name:n`."""
+    global _from_settings
     if not name:
         return
+    _from_settings = name
     point, _, number = name.partition(":")
     left = int(number or 1)
 

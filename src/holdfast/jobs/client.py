@@ -26,7 +26,7 @@ from holdfast.jobs.rerun import rerun
 from holdfast.jobs.states import State
 
 _current: ContextVar[Client | None] = ContextVar("holdfast_client", default=None)
-
+_default: Client | None = None  # requests of a web application are tasks that inherit nothing from the one that started it
 
 HINT_EVERY = 0.01  # seconds
 
@@ -172,9 +172,16 @@ async def connect(url: str, *, most: int = 4) -> AsyncIterator[Client]:
             await client.settle()
 
 
+def make_default(client: Client | None) -> Client | None:
+    """Make it the client of code that no `holdfast.connect()` surrounds, in the whole process; the one that was it before."""
+    global _default
+    before, _default = _default, client
+    return before
+
+
 def current_client() -> Client:
-    """The client of the surrounding `holdfast.connect()`."""
-    client = _current.get()
+    """The client of the surrounding `holdfast.connect()`, or the one of this process."""
+    client = _current.get() or _default
     if client is None:
         raise UsageError(
             "no database to enqueue into; pass tx=<connection or session>, or wrap the code in holdfast.connect(url)"

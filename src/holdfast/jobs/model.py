@@ -139,6 +139,7 @@ class Claim(NamedTuple):
     poll_count: int
     max_runtime: timedelta | None
     worker_id: WorkerId
+    max_crashes: int = 3
     alone: bool = False  # a process that it shared with others died: it gets one of its own
 
     @property
@@ -149,4 +150,4 @@ class Claim(NamedTuple):
 
 CLAIM_COLUMNS = """j.id, j.kind, j.payload, j.attempt_id::text, j.attempt_no, j.fence_token, j.queue, j.priority, j.ties,
     j.kind_version, j.errors, j.max_attempts, j.crashes, j.pipeline_id::text, j.parent_id, j.step, j.handle, j.poll_count,
-    j.max_runtime, j.worker_id::text, j.alone"""
+    j.max_runtime, j.worker_id::text, j.max_crashes, j.alone"""

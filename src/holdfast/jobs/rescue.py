@@ -71,10 +71,12 @@ def _take(silent: str) -> str:
     ), rescued AS (
         UPDATE holdfast.jobs j SET {SET_CRASHED}
         FROM judged s WHERE j.id = s.id AND j.attempt_id = s.attempt_id
-        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.claimed_at, j.queue, s.attempt_id, s.worker_id,
-                  s.fault, s.company, j.crashes, s.crashes AS crashes_before
+        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.claimed_at, j.queue, j.run_after, s.attempt_id,
+                  s.worker_id, s.fault, s.company, j.crashes, s.crashes AS crashes_before
     ), noted AS ({NOTE_CRASHED})
-    SELECT id, ties, slot_key, state, attempt_id::text, pg_notify('holdfast', queue) FROM rescued
+    SELECT id, ties, slot_key, state, attempt_id::text,
+           pg_notify('holdfast', CASE WHEN run_after IS NULL THEN queue ELSE '@' END)
+    FROM rescued
     """
 
 

@@ -33,9 +33,18 @@ log: Any = structlog.wrap_logger(
 )
 
 
+_configuration: dict[str, Any] | None = None
+
+
+def configuration() -> dict[str, Any] | None:
+    """What `configure` was called with, for a process that is to log like this one; None: the host does as it likes."""
+    return _configuration
+
+
 def configure(*, json: bool = False, level: int = logging.INFO) -> None:
     """Write the logs of this process to its standard error: JSON lines for machines, colours for people."""
-    global _renderer
+    global _renderer, _configuration
+    _configuration = {"json": json, "level": level}
     _renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.crashpoints import POINTS, arm, arm_from_settings, crashpoint, dies_inside, disarm, is_armed
+from holdfast.crashpoints import POINTS, arm, arm_from_settings, crashpoint, dies_inside, disarm, from_settings, is_armed
 
-__all__ = ["POINTS", "arm", "arm_from_settings", "crashpoint", "dies_inside", "disarm", "is_armed"]
+__all__ = ["POINTS", "arm", "arm_from_settings", "crashpoint", "dies_inside", "disarm", "from_settings", "is_armed"]

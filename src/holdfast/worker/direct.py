@@ -18,6 +18,7 @@ from holdfast.database.listen import ListeningLink
 from holdfast.database.pool import Link, pool
 from holdfast.jobs import effects, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
+from holdfast.jobs.client import Client
 from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.model import Claim, JobId, Json, NewJob, WorkerId
@@ -101,6 +102,10 @@ class Direct(OnConnections):
         async with self._pool.connection() as conn:
             await resign(conn, worker_id)
 
+    def client(self) -> Client:
+        """The everyday calls on our connections, for handlers that enqueue."""
+        return Client(self._pool)
+
     def pulse(self) -> DirectPulse:
         return DirectPulse(self._url)
 
@@ -156,6 +161,13 @@ class Direct(OnConnections):
     async def rescue(self, worker: WorkerInfo) -> list[JobId]:
         async with self._pool.connection() as conn:
             return await rescue(conn, actor=worker.name)
+
+    async def rescue_attempt(self, worker: WorkerInfo, claim: Claim, *, cause: str, error: str) -> bool:
+        """Give back the job of an attempt whose process is known to be gone; False if the attempt had ended before."""
+        async with self._pool.connection() as conn:
+            return bool(
+                await rescue_worker(conn, worker.id, cause=cause, error=error, actor=worker.name, attempts=[claim.attempt_id])
+            )
 
     async def release_strays(self, worker: WorkerInfo, strays: Sequence[JobId]) -> list[JobId]:
         error = "the answer to its claim was lost"

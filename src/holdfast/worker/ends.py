@@ -11,11 +11,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from holdfast.errors import ClaimLost, PayloadInvalid
 from holdfast.jobs.model import Claim, NewJob
-from holdfast.jobs.outcome import End, RetryPolicy, decide
+from holdfast.jobs.outcome import COMPLETED, End, RetryPolicy, decide
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
@@ -59,10 +60,19 @@ class Ends:
         while True:
             await self._something.wait()
             self._something.clear()
-            self._writing, self._gathering = self._gathering, _Batch()
-            if self._writing.claims:
-                await self._write(self._writing)
-                self._writing = _Batch()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what has gathered so far."""
+        self._writing, self._gathering = self._gathering, _Batch()
+        if self._writing.claims:
+            await self._write(self._writing)
+            self._writing = _Batch()
+
+    def note(self, *, completed: bool, back_in: timedelta | None) -> None:
+        """An end that a process of our own has written."""
+        self.completed += completed
+        self._on_end(COMPLETED if back_in is None else End(Move.RETRY, State.PENDING, delay=back_in))
 
     async def write(self, claim: Claim, end: End, *, unsure: bool = False) -> None:
         """Write any other end, in its own transaction with all that follows from it; `unsure`: it may be there already."""

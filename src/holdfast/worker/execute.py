@@ -13,6 +13,7 @@ from holdfast.jobs.outcome import Done, End, decide
 from holdfast.worker.context import Context, SyncContext
 from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.kinds import Job
+from holdfast.worker.threads import in_thread
 
 MakeContext = Callable[[Claim], Context]
 
@@ -48,7 +49,7 @@ async def _call(kind: Job[..., Any], claim: Claim, context: Context | None) -> o
     loop = asyncio.get_running_loop()
     if kind.context_name is not None:
         arguments[kind.context_name] = SyncContext(context, loop)
-    running = loop.run_in_executor(None, functools.partial(kind.function, **arguments))
+    running = in_thread(functools.partial(kind.function, **arguments))
     # A thread cannot be stopped from outside; it learns of its end at its next checkpoint, or at its refused finish.
     timeout = claim.max_runtime.total_seconds() if claim.max_runtime else None
     return await asyncio.wait_for(running, timeout)

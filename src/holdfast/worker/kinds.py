@@ -71,6 +71,7 @@ class Policy:
     max_runtime: timedelta | None = None
     version: int = 1
     retry: RetryPolicy = DEFAULT_POLICY
+    run_in: Literal["loop", "thread", "process"] | None = None  # default: async functions in the loop, plain ones in a thread
     locks: Callable[..., Sequence[Lock]] | None = None  # called with the job's arguments
     slot: Callable[..., str] | None = None
     unique: Callable[..., str] | None = None
@@ -84,6 +85,7 @@ class Job(Generic[P, R]):
         self.function = function
         self.policy = policy
         self.is_async = inspect.iscoroutinefunction(function)
+        _refuse_wrong_place(kind, function, policy.run_in, is_async=self.is_async)
         self.context_name, self._signature = _split_signature(kind, function)
         self._names = frozenset(self._signature.parameters)
         self._required = frozenset(n for n, p in self._signature.parameters.items() if p.default is p.empty)
@@ -286,6 +288,18 @@ def cleaners() -> dict[str, Cleaner]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading a function
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def _refuse_wrong_place(kind: str, function: Callable[..., Any], run_in: str | None, *, is_async: bool) -> None:
+    """Where it cannot run is said when it is decorated, and not at its first job."""
+    if run_in not in (None, "loop", "thread", "process"):
+        raise UsageError(f"{kind}: run_in is 'loop', 'thread' or 'process', not {run_in!r}")
+    if run_in == "loop" and not is_async:
+        raise UsageError(f"{kind}: a plain function would block the event loop; make it async, or use run_in='thread'")
+    if run_in == "thread" and is_async:
+        raise UsageError(f"{kind}: an async function runs in the event loop; make it a plain one, or use run_in='process'")
+    if run_in == "process" and "<locals>" in function.__qualname__:
+        raise UsageError(f"{kind}: another process cannot import a function that is made inside another; move it to the module")
 
 
 def _split_signature(kind: str, function: Callable[..., Any]) -> tuple[str | None, inspect.Signature]:

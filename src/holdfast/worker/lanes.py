@@ -17,6 +17,7 @@ from holdfast.telemetry.log import log
 from holdfast.worker.context import Context, Lease
 from holdfast.worker.ends import Ends, as_text, refused
 from holdfast.worker.execute import execute
+from holdfast.worker.isolated import Attempt, Isolated
 from holdfast.worker.kinds import Job
 from holdfast.worker.pace import Pace
 from holdfast.worker.transport import ForHandlers, Takes
@@ -28,10 +29,16 @@ class _Running:
 
     claim: Claim
     lane: asyncio.Task[Any] | None
-    context: Context | None = None
+    context: Context | Attempt | None = None
     stop_reason: str | None = None
     is_lost: bool = False
     is_ending: bool = False  # the handler is done, and its end is being written: nobody may interrupt that
+
+    def introduce(self, attempt: Attempt) -> None:
+        """It runs in a process of its own; whoever wanted it to stop meanwhile is heard now."""
+        self.context = attempt
+        if self.stop_reason is not None:
+            attempt.ask_to_stop(self.stop_reason)
 
 
 class Lanes:
@@ -47,10 +54,11 @@ class Lanes:
         count: int,
         takes: Callable[[], Takes],
         hungry: Callable[[], None],
+        isolated: Isolated | None = None,
     ) -> None:
         self.count, self.pace = count, Pace(count)
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
-        self._takes, self._hungry = takes, hungry
+        self._takes, self._hungry, self._isolated = takes, hungry, isolated
         self._ready: deque[Claim] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
@@ -112,7 +120,8 @@ class Lanes:
         running.stop_reason = reason
         if running.context is not None:
             running.context.ask_to_stop(reason)
-        if running.lane is not None and self._kinds[running.claim.kind].is_async:
+        is_here = not isinstance(running.context, Attempt)
+        if running.lane is not None and self._kinds[running.claim.kind].is_async and is_here:
             running.lane.cancel()
 
     # ------------------------------------------------------------------------------------------------- one lane
@@ -144,12 +153,14 @@ class Lanes:
             self.pace.took(time.perf_counter() - started)
 
     async def _attempt(self, running: _Running) -> End | None:
-        """Run the handler; None when somebody else has the job by now."""
+        """Run the handler; None when somebody else has the job by now, or a process of its own has written its end."""
         claim = running.claim
         try:
             kind = self._kinds.get(claim.kind)
             if kind is None:
                 raise UnknownKind(claim.kind, list(self._kinds))
+            if self._isolated is not None and self._isolated.takes(kind, claim):
+                return await self._isolated.run(kind, claim, running.introduce)
             return await execute(kind, claim, self._make_context)
         except ClaimLost as lost:
             refused(lost)

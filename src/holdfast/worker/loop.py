@@ -28,6 +28,7 @@ from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.direct import Direct
 from holdfast.worker.ends import Ends, attempts, refused
 from holdfast.worker.heartbeat import Heartbeat
+from holdfast.worker.isolated import Isolated
 from holdfast.worker.kinds import Job, registered
 from holdfast.worker.lanes import Lanes, given_back
 from holdfast.worker.options import WorkerOptions
@@ -70,6 +71,7 @@ class Worker:
             lease=lease,
         )
         self._ends = Ends(self._transport, lambda kind: self._kinds[kind].policy.retry, self._on_end)
+        self._isolated = self._make_isolated(url_or_transport)
         self._lanes = Lanes(
             self._kinds,
             self._transport,
@@ -78,6 +80,7 @@ class Worker:
             count=options.concurrency,
             takes=self._takes,
             hungry=self.nudge,
+            isolated=self._isolated,
         )
         self._sweeps = Sweeps(
             self._transport,
@@ -183,6 +186,8 @@ class Worker:
             duty.cancel()
         await asyncio.gather(*duties, return_exceptions=True)
         await self._sweeps.close()
+        if self._isolated is not None:
+            await self._isolated.close()
         await self._give_back(left)
         await self._heartbeat.stop()
         await self._transport.close()
@@ -242,6 +247,8 @@ class Worker:
             self._lanes.lose(attempt_id)
         for attempt_id in beat.cancelled:
             self._lanes.stop(attempt_id, "it was asked to stop")
+        if self._isolated is not None:
+            self._isolated.renewed()
         if self._stopping.is_set():
             return
         if self._lanes.waiting and self._lanes.pace.ended == self._ended_at_beat:
@@ -277,6 +284,15 @@ class Worker:
                 await self._transport.resign(self.id)
         except (psycopg.Error, HoldfastError, TimeoutError, *UNREACHABLE) as error:
             log.warning("worker_database_lost", error=str(error), worker_id=self.id)
+
+    def _make_isolated(self, url: str | Transport) -> Isolated | None:
+        """Processes for handlers that need one; they open connections of their own, so there must be a database to open."""
+        if isinstance(url, str) and isinstance(self._transport, Direct):
+            return Isolated(url, self._transport, self.info, self._ends, self._heartbeat.lease, self.nudge)
+        wanting = sorted(name for name, kind in self._kinds.items() if kind.policy.run_in == "process")
+        if wanting:
+            raise UsageError(f"{', '.join(wanting)} wants a process of its own, which needs a database address of its own too")
+        return None
 
     def _describe(self) -> WorkerInfo:
         host = socket.gethostname()

@@ -1,0 +1,94 @@
+"""Why a process died, in words that its jobs are given back with. The decision is pure; only the counter is read.
+
+Called by: the keeper, when one of its executors is gone.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
+KILLED_BY_A_SHELLS_WORD = 128 + signal.SIGKILL  # 137: how a shell, or a container's runtime, reports SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a process ended: a word for machines, a sentence for people."""
+
+    cause: str
+    error: str
+
+
+def cause_of_death(returncode: int, *, oom_kills_rose: bool) -> Death:
+    """What the status of a process that is gone means; negative is a signal, as `subprocess` has it.
+
+    The kernel's out-of-memory killer sends SIGKILL like anybody else; the counter of the cgroup tells it apart.
+    """
+    if returncode == -signal.SIGKILL and oom_kills_rose:
+        return Death("oom", "its process was killed because the memory ran out (SIGKILL by the kernel)")
+    if returncode == KILLED_BY_A_SHELLS_WORD:
+        return Death("oom", "its process ended with 137, as after the memory ran out")
+    if returncode < 0:
+        name = _name_of(-returncode)
+        return Death(name, f"its process was killed by {name}")
+    return Death(f"exit {returncode}", f"its process ended in the middle of it, with exit code {returncode}")
+
+
+def restart_delay(short_lives: int) -> float:
+    """How long to wait before the next executor, after so many in a row that did not live long: the first comes at once."""
+    return 0.0 if short_lives <= 1 else min(0.1 * 2.0 ** min(short_lives - 1, 10), 10.0)
+
+
+class OomCounter:
+    """How often the kernel killed something in our cgroup for want of memory. Says nothing where there is no cgroup."""
+
+    def __init__(self, own: Path = OWN_CGROUPS, root: Path = CGROUPS) -> None:
+        self._file = _counter_file(own, root)
+        self._seen = self._read()
+
+    def rose(self) -> bool:
+        """Whether it happened since the last look."""
+        before, self._seen = self._seen, self._read()
+        return self._seen > before
+
+    def _read(self) -> int:
+        if self._file is None:
+            return 0
+        try:
+            found = re.search(r"^oom_kill (\d+)$", self._file.read_text(), re.MULTILINE)
+        except OSError:
+            return 0
+        return int(found[1]) if found else 0
+
+
+def _counter_file(own: Path, root: Path) -> Path | None:
+    """Version 2 has one hierarchy (`0::/path`), version 1 one for memory. In a container the path may be the host's, and
+    the mount is of our own cgroup."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        inner = path.lstrip("/")
+        if "memory" in controllers.split(","):
+            candidates = [root / "memory" / inner / "memory.oom_control", root / "memory" / "memory.oom_control"]
+        elif controllers == "":
+            candidates = [root / inner / "memory.events", root / "memory.events"]
+        else:
+            continue
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

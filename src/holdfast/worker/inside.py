@@ -1,0 +1,172 @@
+"""A process for one job at a time: `python -m holdfast.worker.inside`. Started by: `isolated.py`, and by nobody else.
+
+It is a worker with one lane that claims nothing: it is handed an attempt, runs it on connections of its own, writes its own
+fenced end, and says so. Its parent keeps the lease, and ends it when it will not stop by itself. It ends with its parent:
+the kernel sees to that on Linux, and the end of the line between them everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.database.launch import die_with
+from holdfast.jobs.client import make_default
+from holdfast.jobs.finish import complete_plain
+from holdfast.jobs.model import AttemptId, Claim, JobId
+from holdfast.jobs.outcome import End
+from holdfast.jobs.states import State
+from holdfast.telemetry.log import configure
+from holdfast.worker.context import Lease
+from holdfast.worker.crashpoints import arm_from_settings
+from holdfast.worker.direct import Direct
+from holdfast.worker.ends import Ends
+from holdfast.worker.handover import claim_from, load
+from holdfast.worker.kinds import Job
+from holdfast.worker.lanes import Lanes
+from holdfast.worker.threads import at_work
+from holdfast.worker.transport import Takes
+
+Message = dict[str, Any]
+
+
+def main(parent: int, line_end: int) -> None:
+    """Hear who we are, then run what we are handed until the line ends."""
+    die_with(parent, signal.SIGKILL)
+    _be_the_first_to_go()
+    os.set_inheritable(line_end, False)  # what a handler starts must not keep the line open after us
+    line = socket.socket(fileno=line_end)
+    heard = _messages(line)
+    hello = next(heard)
+    sys.path[:] = hello["path"]
+    if hello["log"] is not None:
+        configure(**hello["log"])
+    arm_from_settings(hello["crash_at"])
+    asyncio.run(Inside(hello["url"], line).serve(heard))
+
+
+class OneConnection(Direct):
+    """For one attempt at a time the pool is enough: no connection is kept for batches beside it."""
+
+    async def complete(self, claims: Sequence[Claim], results: Sequence[str | None]) -> set[JobId]:
+        async with self.connection() as conn:
+            return await complete_plain(conn, claims, results)
+
+
+class Inside:
+    """One lane, and the line to the parent."""
+
+    def __init__(self, url: str, line: socket.socket) -> None:
+        self._line = line
+        self._idle = asyncio.Event()
+        self._lease = Lease(0.0)
+        self._transport = OneConnection(url)
+        self._kinds: dict[str, Job[..., Any]] = {}
+        self._ends = Ends(self._transport, lambda kind: self._kinds[kind].policy.retry, self._on_end)
+        self._lanes = Lanes(
+            self._kinds,
+            self._transport,
+            self._ends,
+            self._lease,
+            count=1,
+            takes=lambda: Takes({}, ()),  # no step of a chain is taken along: it may belong elsewhere
+            hungry=self._idle.set,
+        )
+        self._attempt: AttemptId | None = None
+        self._wrote: End | None = None
+        self._orders: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def serve(self, heard: Iterator[Message]) -> None:
+        loop = asyncio.get_running_loop()
+        await self._transport.open()
+        make_default(self._transport.client())
+        threading.Thread(target=self._obey, args=(heard, loop), name="holdfast-parent", daemon=True).start()
+        (lane,) = (asyncio.create_task(one) for one in self._lanes.all())
+        self._say({"say": "ready"})
+        while not lane.done():
+            await self._run(await self._orders.get())
+        await lane  # a lane that ended has failed: raise what it raised
+
+    async def _run(self, order: Message) -> None:
+        """One attempt, from the order to the word that its end is written."""
+        claim = claim_from(order["claim"])
+        self._say({"say": "begun"})
+        try:
+            self._kinds[claim.kind] = load(order["module"], order["file"], claim.kind)
+        except Exception as error:  # foreign code: what its module raises is the reason
+            self._say({"say": "cannot", "error": f"{type(error).__name__}: {error}"})
+            return
+        self._attempt, self._wrote = claim.attempt_id, None
+        before = self._ends.completed
+        self._idle.clear()
+        self._lanes.hand_out([claim])
+        await self._idle.wait()
+        await self._ends.flush()
+        self._attempt = None
+        self._say(
+            {
+                "say": "ended",
+                "completed": self._ends.completed > before,
+                "back_in": _back_in(self._wrote),
+                "clean": at_work() == 0,  # a thread that goes on is a reason not to use this process again
+            }
+        )
+
+    def _on_end(self, end: End) -> None:
+        self._wrote = end
+
+    def _obey(self, heard: Iterator[Message], loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: a handler that blocks the event loop must not keep us from hearing that our parent is gone."""
+        for message in heard:
+            match message:
+                case {"say": "lease", "until": until}:
+                    self._lease.extend(until)
+                case {"say": "run", "until": until}:
+                    self._lease.extend(until)
+                    loop.call_soon_threadsafe(self._orders.put_nowait, message)
+                case {"say": "stop", "reason": reason}:
+                    loop.call_soon_threadsafe(self._stop, reason)
+                case {"say": "lose"}:
+                    loop.call_soon_threadsafe(self._lose)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _stop(self, reason: str) -> None:
+        if self._attempt is not None:
+            self._lanes.stop(self._attempt, reason)
+
+    def _lose(self) -> None:
+        if self._attempt is not None:
+            self._lanes.lose(self._attempt)
+
+    def _say(self, message: Message) -> None:
+        self._line.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _back_in(end: End | None) -> float | None:
+    """When the job comes back to the queue, if it does."""
+    return end.delay.total_seconds() if end is not None and end.delay is not None and end.state is State.PENDING else None
+
+
+def _messages(line: socket.socket) -> Iterator[Message]:
+    with contextlib.suppress(OSError):
+        for text in line.makefile("rb"):
+            yield json.loads(text)
+
+
+def _be_the_first_to_go() -> None:
+    """When the memory runs out, the kernel should take us and not the parent with everything else in it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,128 @@
+"""Kinds that run in a process of their own, among them some that kill it. Imported by the test and by its children."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from holdfast import Context, Done, Retry, SyncContext, job
+
+
+def _leave(mark: str) -> None:
+    Path(mark).write_text(str(os.getpid()))
+
+
+@job("isolated.where", run_in="process")
+async def where(ctx: Context) -> dict[str, int]:
+    return {"pid": os.getpid(), "parent": os.getppid()}
+
+
+@job("isolated.where_plain", run_in="process")
+def where_plain(ctx: SyncContext) -> int:
+    ctx.progress(0.5, "half")
+    ctx.checkpoint()
+    return os.getpid()
+
+
+@job("isolated.everything", run_in="process")
+async def everything(ctx: Context, note: str) -> Done:
+    """Uses all that a context offers."""
+    await ctx.progress(0.5, note)
+    await ctx.checkpoint()
+    async with ctx.effect("pod", detail={"note": note}) as pod:
+        pod.made("pod-1")
+    async with ctx.connection() as conn:
+        await conn.execute("SELECT 1")
+    await follow.enqueue(note="from inside")
+
+    async def publish(conn: psycopg.AsyncConnection[Any]) -> None:
+        await conn.execute("INSERT INTO published (job_id, note) VALUES (%s, %s)", [ctx.job.id, note])
+
+    return Done({"note": note}, publish=publish, then=[follow.new(note="chained")])
+
+
+@job("isolated.follow")
+async def follow(note: str) -> str:
+    return note
+
+
+@job("isolated.fails", run_in="process", max_attempts=2)
+async def fails(ctx: Context) -> Retry:
+    return Retry("busy", timedelta(milliseconds=1))
+
+
+DEATHS = {
+    "exit": lambda: os._exit(3),
+    "segfault": lambda: ctypes.string_at(0),
+    "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "abort": os.abort,
+}
+
+
+@job("isolated.dies", run_in="process", max_crashes=1)
+async def dies(how: str) -> None:
+    DEATHS[how]()
+
+
+@job("isolated.dies_once", run_in="process", max_crashes=3)
+async def dies_once(ctx: Context) -> int:
+    if ctx.job.attempt_no == 1:
+        os._exit(7)
+    return ctx.job.attempt_no
+
+
+@job("isolated.waits", run_in="process")
+async def waits(mark: str) -> None:
+    _leave(mark)
+    await asyncio.Event().wait()
+
+
+@job("isolated.deaf", run_in="process")
+def deaf(mark: str) -> None:
+    """Never looks at its context, and never ends."""
+    Path(mark).write_text(str(os.getpid()))
+    while True:
+        sum(range(10_000))
+
+
+@job("isolated.overruns", run_in="process", max_runtime=timedelta(seconds=0.2), max_attempts=1)
+def overruns(mark: str) -> None:
+    """Holds its interpreter's lock in native code, so that nothing inside its process can stop it."""
+    Path(mark).write_text(str(os.getpid()))
+    ctypes.PyDLL(None).sleep(600)
+
+
+@job("isolated.holds_the_gil", run_in="process")
+def holds_the_gil(mark: str, seconds: int) -> None:
+    Path(mark).write_text(str(os.getpid()))
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+@job("isolated.starts_another", run_in="process")
+def starts_another(mark: str) -> None:
+    """What a handler starts ends with it."""
+    import subprocess
+
+    started = subprocess.Popen(["sleep", "600"])
+    Path(mark).write_text(str(started.pid))
+    while True:
+        time.sleep(0.01)
+
+
+@job("shared.innocent")
+async def innocent(seconds: float = 0.0) -> None:
+    await asyncio.sleep(seconds)
+
+
+@job("shared.poison")
+async def poison() -> None:
+    """Not marked as dangerous by anybody: it takes down whatever it runs in."""
+    os._exit(9)

@@ -1,0 +1,383 @@
+"""Handlers in processes of their own: they do all that others do, die as they like, and take nobody along."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import isolated_kinds as kinds
+import pytest
+
+from factories import column, job, moves_of, rows, start_worker, take, value
+from holdfast import Worker, WorkerOptions
+from holdfast import job as kind
+from holdfast.errors import UsageError
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.control import pause
+from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.explain import explain
+from holdfast.jobs.rescue import rescue_worker
+from holdfast.worker import isolated
+from holdfast.worker.kinds import registered
+
+pytestmark = pytest.mark.processes
+
+OURS = [made for name, made in registered().items() if name.startswith(("isolated.", "shared."))]
+QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=60), grace=timedelta(seconds=5))
+
+
+@asynccontextmanager
+async def working(database: str, options: WorkerOptions = QUICK) -> AsyncIterator[Worker]:
+    worker = Worker(database, OURS, options)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(running, 120)
+
+
+async def until(reached: Callable[[], Awaitable[Any]], seconds: float = 120) -> Any:
+    async with asyncio.timeout(seconds):
+        while not (found := await reached()):
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def ended(conn: Any, job_id: int) -> Any:
+    async def is_over() -> bool:
+        return (await job(conn, job_id)).finished_at is not None
+
+    await until(is_over)
+    return await job(conn, job_id)
+
+
+async def said_in(mark: Path) -> int:
+    """The process id that a handler left there, once it has begun."""
+
+    def look() -> str:
+        return mark.read_text() if mark.exists() else ""
+
+    async def is_there() -> str:
+        return look()
+
+    return int(await until(is_there))
+
+
+async def is_gone(pid: int) -> None:
+    async def gone() -> bool:
+        return not _is_running(pid)
+
+    await until(gone)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Like any other handler
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_runs_in_a_child_of_the_worker_and_the_next_in_the_same(database: str, conn: Any) -> None:
+    first, second = await enqueue(conn, kinds.where.new()), None
+    async with working(database):
+        here = await ended(conn, first.id)
+        second = await enqueue(conn, kinds.where.new())
+        there = await ended(conn, second.id)
+
+    assert here.result["parent"] == os.getpid()
+    assert here.result["pid"] != os.getpid()
+    assert there.result["pid"] == here.result["pid"], "an idle process is used again"
+    await is_gone(here.result["pid"])
+
+
+async def test_a_plain_function_can_have_a_process_too(database: str, conn: Any) -> None:
+    made = await enqueue(conn, kinds.where_plain.new())
+    async with working(database):
+        found = await ended(conn, made.id)
+
+    assert (found.state, found.progress, found.message) == ("completed", 0.5, "half")
+    assert found.result != os.getpid()
+
+
+async def test_all_that_a_context_offers_works_in_there(database: str, conn: Any) -> None:
+    await conn.execute("CREATE TABLE published (job_id bigint, note text)")
+    made = await enqueue(conn, kinds.everything.new(note="hello"))
+    async with working(database):
+        found = await ended(conn, made.id)
+
+        async def followed() -> bool:
+            return (
+                await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE kind = 'isolated.follow' AND state = 'completed'")
+                == 2
+            )
+
+        await until(followed)
+
+    assert (found.state, found.result, found.message) == ("completed", {"note": "hello"}, "hello")
+    assert await rows(conn, "SELECT * FROM published") == [(made.id, "hello")]
+    assert await rows(conn, "SELECT kind, handle FROM holdfast.effects") == [("pod", "pod-1")]
+    assert sorted(await rows(conn, "SELECT result FROM holdfast.jobs WHERE kind = 'isolated.follow'")) == [
+        ("chained",),
+        ("from inside",),
+    ]
+
+
+async def test_errors_are_retried_and_end_as_anywhere_else(database: str, conn: Any) -> None:
+    made = await enqueue(conn, kinds.fails.new())
+    async with working(database):
+        found = await ended(conn, made.id)
+
+    assert (found.state, found.errors, found.crashes) == ("failed", 2, 0)
+    assert await moves_of(conn, made.id) == ["retry", "fail"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Deaths
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"), [("exit", "exit 3"), ("segfault", "SIGSEGV"), ("sigkill", "SIGKILL"), ("abort", "SIGABRT")]
+)
+async def test_f_17_a_handler_that_kills_its_process_is_given_back_at_once_with_the_cause(
+    database: str, conn: Any, how: str, cause: str
+) -> None:
+    """F-17, F-19: no lease has to run out, which would take a minute here."""
+    made = await enqueue(conn, kinds.dies.new(how=how))
+    async with working(database):
+        found = await ended(conn, made.id)
+
+    assert (found.state, found.crashes, found.errors, found.cause) == ("failed", 1, 0, cause)
+    assert found.is_quarantined
+
+
+async def test_a_job_whose_process_died_once_is_completed_by_the_next(database: str, conn: Any) -> None:
+    made = await enqueue(conn, kinds.dies_once.new())
+    async with working(database):
+        found = await ended(conn, made.id)
+
+    assert (found.state, found.result, found.crashes) == ("completed", 2, 1)
+    assert await column(conn, made.id, "alone") is False, "it was the only one in there"
+
+
+async def test_a_child_that_died_while_it_was_idle_is_nobodys_fault(database: str, conn: Any) -> None:
+    async with working(database):
+        pid = (await ended(conn, (await enqueue(conn, kinds.where.new())).id)).result["pid"]
+        os.kill(pid, signal.SIGKILL)
+        found = await ended(conn, (await enqueue(conn, kinds.where.new())).id)
+
+    assert (found.state, found.attempt_no, found.crashes) == ("completed", 1, 0)
+
+
+async def test_a_child_ends_with_its_worker_and_its_job_is_given_back(database: str, conn: Any, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    made = await enqueue(conn, kinds.deaf.new(mark=str(mark)))
+    options = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=200), grace=timedelta(milliseconds=100))
+    async with working(database, options):
+        pid = await said_in(mark)
+
+    assert not _is_running(pid), "it is gone before its job is anybody else's"
+    found = await job(conn, made.id)
+    assert (found.state, found.crashes, found.errors) == ("pending", 0, 0)
+
+
+async def test_what_a_handler_started_is_ended_with_it(database: str, conn: Any, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    made = await enqueue(conn, kinds.starts_another.new(mark=str(mark)))
+    async with working(database):
+        started = await said_in(mark)
+        await cancel(conn, made.id, actor="ada")
+        await ended(conn, made.id)
+
+    await is_gone(started)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stopping what does not listen
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cancel_interrupts_an_async_handler_in_its_process(database: str, conn: Any, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    made = await enqueue(conn, kinds.waits.new(mark=str(mark)))
+    async with working(database):
+        await said_in(mark)
+        await cancel(conn, made.id, actor="ada", reason="wrong year")
+        found = await ended(conn, made.id)
+
+    assert (found.state, found.crashes) == ("cancelled", 0)
+
+
+async def test_a_cancel_reaches_a_handler_that_never_looks(database: str, conn: Any, tmp_path: Path) -> None:
+    """It is asked, and after a moment its process is killed."""
+    mark = tmp_path / "mark"
+    made = await enqueue(conn, kinds.deaf.new(mark=str(mark)))
+    async with working(database):
+        pid = await said_in(mark)
+        await cancel(conn, made.id, actor="ada", reason="wrong year")
+        found = await ended(conn, made.id)
+        await is_gone(pid)
+
+    assert (found.state, found.crashes) == ("cancelled", 0)
+
+
+async def test_a_stopped_child_does_not_stop_its_worker_and_can_be_cancelled(database: str, conn: Any, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    made = await enqueue(conn, kinds.waits.new(mark=str(mark)))
+    async with working(database):
+        pid = await said_in(mark)
+        os.kill(pid, signal.SIGSTOP)
+        assert (await ended(conn, (await enqueue(conn, kinds.innocent.new())).id)).state == "completed"
+        await cancel(conn, made.id, actor="ada")
+        found = await ended(conn, made.id)
+        await is_gone(pid)
+
+    assert found.state == "cancelled"
+
+
+async def test_f_19_a_handler_beyond_its_longest_time_is_killed(
+    database: str, conn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-19: it holds the interpreter's lock, so that nothing inside its process could stop it. An error, and no crash."""
+    monkeypatch.setattr(isolated, "MOMENT", 0.2)
+    mark = tmp_path / "mark"
+    made = await enqueue(conn, kinds.overruns.new(mark=str(mark)))
+    async with working(database):
+        pid = await said_in(mark)
+        found = await ended(conn, made.id)
+        await is_gone(pid)
+
+    assert (found.state, found.cause, found.errors, found.crashes) == ("failed", "timeout", 1, 0)
+
+
+async def test_f_18_a_handler_that_holds_the_interpreters_lock_does_not_delay_the_loop(
+    database: str, conn: Any, tmp_path: Path
+) -> None:
+    """F-18: others complete while it holds on, and the loop turns all the time."""
+    mark = tmp_path / "mark"
+    made = await enqueue(conn, kinds.holds_the_gil.new(mark=str(mark), seconds=600))
+    async with working(database):
+        await said_in(mark)
+        others = [await enqueue(conn, kinds.innocent.new()) for _ in range(10)]
+        for other in others:
+            assert (await ended(conn, other.id)).state == "completed"
+        assert (await job(conn, made.id)).state == "running", "all that happened while it held on"
+        await cancel(conn, made.id, actor="ada")
+        await ended(conn, made.id)
+
+
+async def test_a_lost_attempt_is_ended_and_writes_nothing(database: str, conn: Any, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    made = await enqueue(conn, kinds.deaf.new(mark=str(mark)))
+    async with working(database) as worker:
+        pid = await said_in(mark)
+        await pause(conn, kinds.deaf.kind, actor="ada")
+        await rescue_worker(conn, worker.id, cause="test", error="taken away", jobs=[made.id])
+        await is_gone(pid)
+
+    assert await moves_of(conn, made.id) == ["rescue"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Alone
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_that_must_run_alone_gets_a_process_whatever_its_kind_says(database: str, conn: Any) -> None:
+    made = await enqueue(conn, kinds.innocent.new())
+    other = await enqueue(conn, kinds.innocent.new())
+    dead = await start_worker(conn)
+    await take(conn, made.id, dead)
+    await take(conn, other.id, dead)
+    await rescue_worker(conn, dead, cause="SIGKILL", error="its process was killed by SIGKILL")
+
+    begun: list[int] = []
+    async with working(database) as worker:
+        assert worker._isolated is not None
+        original = worker._isolated.run
+
+        async def noting(kind: Any, claim: Any, introduce: Any) -> Any:
+            begun.append(claim.id)
+            return await original(kind, claim, introduce)
+
+        worker._isolated.run = noting  # type: ignore[method-assign]
+        assert (await ended(conn, made.id)).state == "completed"
+        assert (await ended(conn, other.id)).state == "completed"
+
+    assert sorted(begun) == [made.id, other.id]
+    assert "alone in a process because an earlier one died with 1 other" in await explain(conn, made.id)
+
+
+@pytest.mark.parametrize("max_crashes", [1, 3])
+async def test_f_17_a_poison_job_is_quarantined_after_its_budget_and_takes_nobody_along(
+    database: str, conn: Any, max_crashes: int
+) -> None:
+    """F-17: nobody marked it as dangerous; it kills whole workers, and later only the process that it has for itself."""
+    innocent = [await enqueue(conn, replace(kinds.innocent.new(seconds=0.3), max_crashes=max_crashes)) for _ in range(10)]
+    poison = await enqueue(conn, replace(kinds.poison.new(), max_crashes=max_crashes))
+    innocent += [await enqueue(conn, replace(kinds.innocent.new(seconds=0.3), max_crashes=max_crashes)) for _ in range(10)]
+
+    deaths = await _work_until_all_ended(database, conn)
+
+    found = await job(conn, poison.id)
+    assert found.is_quarantined
+    assert (found.crashes, found.cause) == (max_crashes, "exit 9")
+    assert {(await job(conn, one.id)).state for one in innocent} == {"completed"}
+    assert deaths == 1, "one worker died of it, and then it had a process of its own"
+
+
+async def _work_until_all_ended(database: str, conn: Any) -> int:
+    """Workers one after the other, as a cluster would start them; how many died."""
+    environment = {
+        **{key: text for key, text in os.environ.items() if not key.startswith("HOLDFAST_")},
+        "PYTHONPATH": os.pathsep.join([str(Path(kinds.__file__).parent), os.environ.get("PYTHONPATH", "")]),
+        "HOLDFAST_BEAT_SECONDS": "0.2",
+        "HOLDFAST_LEASE_SECONDS": "1",
+    }
+    command = [sys.executable, "-m", "holdfast", "worker", "run", "--import", "isolated_kinds", "--url", database]
+    deaths, alive = 0, "SELECT count(*) FROM holdfast.jobs WHERE finished_at IS NULL"
+    while await value(conn, alive):
+        process = await asyncio.create_subprocess_exec(*command, env=environment)
+
+        async def is_over(process: Any = process) -> bool:
+            return process.returncode is not None or not await value(conn, alive)
+
+        try:
+            await until(is_over)
+            deaths += process.returncode is not None
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
+    return deaths
+
+
+def test_a_function_that_no_other_process_can_import_is_refused_at_once() -> None:
+    async def inner() -> None: ...
+
+    with pytest.raises(UsageError, match="another process cannot import"):
+        kind("isolated.inner", run_in="process")(inner)
+
+
+@pytest.mark.parametrize(("run_in", "is_async"), [("thread", True), ("loop", False), ("pod", True)])
+def test_a_place_that_does_not_fit_the_function_is_refused_at_once(run_in: str, is_async: bool) -> None:
+    async def an_async() -> None: ...
+
+    def a_plain() -> None: ...
+
+    with pytest.raises(UsageError):
+        kind("isolated.misplaced", run_in=run_in)(an_async if is_async else a_plain)
