@@ -15,7 +15,8 @@ from psycopg.rows import tuple_row
 
 from holdfast.errors import IllegalMove, NotFound
 from holdfast.jobs.finish import Ended, untie
-from holdfast.jobs.model import JobId
+from holdfast.jobs.model import JobId, uuid_text
+from holdfast.jobs.payload import refuse_bad_word
 from holdfast.jobs.states import ENDED, State
 
 HOLD = "SELECT state, attempt_id::text, worker_id::text FROM holdfast.jobs WHERE id = %(id)s FOR UPDATE"
@@ -48,6 +49,7 @@ async def cancel(
     conn: psycopg.AsyncConnection[Any], job_id: JobId, *, actor: str, reason: str | None = None, force: bool = False
 ) -> State:
     """Cancel a job; the state it is in afterwards: `cancelled`, or `running` if it was asked and has yet to stop."""
+    refuse_bad_word(actor, reason)
     parameters: dict[str, Any] = {"id": job_id, "actor": actor, "reason": reason}
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(HOLD, parameters)
@@ -88,7 +90,8 @@ LIVE_OF_PIPELINE = """
 
 async def abort(conn: psycopg.AsyncConnection[Any], pipeline_id: str, *, actor: str, reason: str | None = None) -> int:
     """Cancel whatever of a pipeline is still alive; how many jobs were cancelled or asked to stop."""
-    seen: list[int] = []
+    refuse_bad_word(actor, reason)
+    pipeline_id, seen = uuid_text(pipeline_id, "pipeline_id"), list[int]()
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(ABORT, {"pipeline_id": pipeline_id, "reason": reason})
         if cursor.rowcount == 0:

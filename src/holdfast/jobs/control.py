@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.jobs.payload import refuse_bad_text, refuse_bad_word
+
 EVERYTHING = "*"
 
 PAUSE = """
@@ -43,20 +45,28 @@ class Control(NamedTuple):
 
 async def pause(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING, *, actor: str, reason: str | None = None) -> None:
     """Claim no more jobs of this kind until it is resumed."""
+    _check(kind, actor, reason)
     await conn.execute(PAUSE, {"kind": kind, "actor": actor, "reason": reason})
 
 
 async def drain(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING, *, actor: str, reason: str | None = None) -> None:
     """Take no new jobs of this kind until it is resumed."""
+    _check(kind, actor, reason)
     await conn.execute(DRAIN, {"kind": kind, "actor": actor, "reason": reason})
 
 
 async def resume(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> bool:
     """Undo `pause` and `drain`; whether there was anything to undo."""
+    refuse_bad_text(kind, "kind")
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(RESUME, {"kind": kind})
         row = await cursor.fetchone()
     return row is not None and row[0] > 0
+
+
+def _check(kind: str, actor: str, reason: str | None) -> None:
+    refuse_bad_text(kind, "kind")
+    refuse_bad_word(actor, reason)
 
 
 async def controls(conn: psycopg.AsyncConnection[Any]) -> list[Control]:

@@ -15,7 +15,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.rows import tuple_row
 
-from holdfast.errors import ClaimLost
+from holdfast.errors import ClaimLost, UsageError
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json
 from holdfast.jobs.payload import refuse_bad_text, storable, to_json
 from holdfast.jobs.states import State
@@ -47,7 +47,12 @@ PLAN = f"""
     )
     INSERT INTO holdfast.effects AS e (job_id, attempt_id, fence_token, kind, tag, detail, temporary, adoptable)
     SELECT id, %(attempt_id)s, %(fence_token)s, %(kind)s, %(tag)s, %(detail)s, %(temporary)s, %(adoptable)s FROM held
+    ON CONFLICT (tag) DO NOTHING
     RETURNING {COLUMNS}
+"""
+FIND_TAG = f"""
+    SELECT {COLUMNS} FROM holdfast.effects e JOIN holdfast.jobs j ON j.id = %(job_id)s AND j.attempt_id = %(attempt_id)s
+    WHERE e.tag = %(tag)s
 """
 
 
@@ -61,7 +66,11 @@ async def plan(
     temporary: bool = False,
     adoptable: bool = False,
 ) -> Effect:
-    """Write down what is about to be made, and the tag it will carry. Commit before making it."""
+    """Write down what is about to be made, and the tag it will carry. Commit before making it.
+
+    The same attempt may say it again. A tag of anybody else is refused: whoever looks for it outside must find one thing.
+    """
+    refuse_bad_text(kind, "effect's kind")
     refuse_bad_text(tag, "tag")
     parameters = {
         "job_id": claim.id,
@@ -73,10 +82,24 @@ async def plan(
         "temporary": temporary,
         "adoptable": adoptable,
     }
-    row = await _one(conn, PLAN, parameters)
+    row = await _one(conn, PLAN, parameters) or await _one(conn, FIND_TAG, parameters)
     if row is None:
         raise ClaimLost(claim.id, claim.attempt_id, "effect")
-    return Effect(*row)
+    effect = Effect(*row)
+    _refuse_foreign_tag(claim, kind, effect)
+    return effect
+
+
+def _refuse_foreign_tag(claim: Claim, kind: str, effect: Effect) -> None:
+    if effect.job_id != claim.id:
+        raise UsageError(f"tag {effect.tag!r} belongs to job {effect.job_id}; let the tag carry the id of its own job")
+    if effect.attempt_id != claim.attempt_id:
+        raise UsageError(
+            f"tag {effect.tag!r} was planned by an earlier attempt; adopt what it made (`left_behind`, `adopt`), "
+            "or let the tag carry the fence token"
+        )
+    if effect.kind != kind:
+        raise UsageError(f"tag {effect.tag!r} was planned for a {effect.kind}; a {kind} needs a tag of its own")
 
 
 # Guarded by the attempt on the effect itself and on the job: what a replaced attempt made is not its to confirm.

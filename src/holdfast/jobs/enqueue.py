@@ -15,7 +15,8 @@ from typing import Any
 import psycopg
 
 from holdfast.database.statements import Statement, Steps, connection_of, connection_of_sync, run_async, run_sync
-from holdfast.errors import Draining, IdempotencyConflict, LockBusy, NotFound
+from holdfast.errors import Draining, IdempotencyConflict, NotFound
+from holdfast.jobs import locks
 from holdfast.jobs.model import LOCKS, SLOT, AllNew, Enqueued, JobId, NewJob
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import State
@@ -88,26 +89,6 @@ ADD_DEPENDENCIES = """
     INSERT INTO holdfast.dependencies (parent_id, job_id) SELECT unnest(%(after)s::bigint[]), %(job_id)s
 """
 
-WANT_LOCK = """
-    INSERT INTO holdfast.lock_wants (job_id, key, most, when_busy, priority)
-    VALUES (%(job_id)s, %(key)s, %(most)s, %(when_busy)s, %(priority)s)
-"""
-HOLD_LOCK_KEY = """
-    INSERT INTO holdfast.lock_keys (key) VALUES (%(key)s) ON CONFLICT (key) DO UPDATE SET key = excluded.key
-"""
-# After HOLD_LOCK_KEY, and as a statement of its own so that it sees what the previous holder of the row committed.
-TAKE_LOCK_NOW = """
-    INSERT INTO holdfast.lock_holders (key, permit, most, job_id)
-    SELECT %(key)s, free.permit, %(most)s, %(job_id)s
-    FROM (SELECT count(*) AS holders, min(most) AS least FROM holdfast.lock_holders WHERE key = %(key)s) AS held,
-         LATERAL (SELECT permit FROM generate_series(1, held.holders + 1) AS permit
-                  WHERE permit NOT IN (SELECT h.permit FROM holdfast.lock_holders h WHERE h.key = %(key)s)
-                  ORDER BY permit LIMIT 1) AS free
-    WHERE held.holders < least(held.least, %(most)s) OR (held.least IS NULL AND %(most)s::int IS NULL)
-    RETURNING permit
-"""
-FIND_LOCK_HOLDER = "SELECT job_id FROM holdfast.lock_holders WHERE key = %(key)s ORDER BY permit LIMIT 1"
-
 # Numbers mostly come in one run; only when somebody else drew some in between, each has to be told.
 RESERVE_IDS = """
     SELECT min(id), CASE WHEN max(id) - min(id) >= %(count)s THEN array_agg(id) END
@@ -117,6 +98,14 @@ READ_CLOCK = "SELECT clock_timestamp()"
 COPY_JOBS = """
     COPY holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
         run_after, pipeline_id, parent_id, step) FROM STDIN
+"""
+# Held against each other: of two bulks under one parent the second sees what the first made. A single child only asks that
+# its parent stays, and waits for a bulk.
+HOLD_PARENTS = "SELECT id FROM holdfast.jobs WHERE id = ANY (%(ids)s) ORDER BY id FOR UPDATE"
+KEEP_PARENT = "SELECT id FROM holdfast.jobs WHERE id = ANY (%(ids)s) FOR KEY SHARE"
+FIND_CHILDREN = """
+    SELECT j.parent_id, j.step, j.id FROM unnest(%(parents)s::bigint[], %(steps)s::text[]) AS wanted(parent_id, step)
+    JOIN holdfast.jobs j ON j.parent_id = wanted.parent_id AND j.step = wanted.step
 """
 NOTIFY = "SELECT pg_notify('holdfast', queue) FROM unnest(%(queues)s::text[]) AS queue"
 
@@ -194,7 +183,8 @@ def enqueue_step(job: NewJob) -> Steps[Enqueued]:
 def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[Sequence[Enqueued]]:
     payloads = [to_json(job.payload) for job in jobs]  # all of them are checked before the first is written
     if len(jobs) >= WORTH_A_COPY and all(job.is_plain for job in jobs):
-        return (yield from _copy(jobs, payloads, hint))
+        has_children = any(job.parent_id is not None for job in jobs)
+        return (yield from (_copy_new(jobs, payloads, hint) if has_children else _copy(jobs, payloads, hint)))
     made = []
     for job, payload in zip(jobs, payloads, strict=True):
         made.append((yield from _enqueue_one(job, payload, hint)))
@@ -218,6 +208,8 @@ def _enqueue_one(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
     for text, what in ((job.kind, "kind"), (job.queue, "queue"), (job.idempotency_key, "idempotency key"),
                        (job.unique_key, "unique key"), (job.slot_key, "slot key"), (job.step, "step")):  # fmt: skip
         refuse_bad_text(text, what)
+    if job.parent_id is not None:
+        yield from _require_parents(KEEP_PARENT, {job.parent_id})
     parents_left = (yield from _tie_to_parents(job)) if job.after else 0
     parameters = _parameters(job, payload, parents_left, hint)
     while True:
@@ -236,7 +228,7 @@ def _enqueue_one(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
                 return Enqueued(JobId(child[0][0]), created=False)
         # A twin was made, or ended, between the look and the insert: look again.
     if job.locks:
-        yield from _want_locks(job, job_id)
+        yield from locks.want(job, job_id)
     if job.after:
         yield Statement(ADD_DEPENDENCIES, {"after": list(dict.fromkeys(job.after)), "job_id": job_id})
     return Enqueued(job_id, created=True)
@@ -306,22 +298,11 @@ def _tie_to_parents(job: NewJob) -> Steps[int]:
     return sum(row[1] not in (State.COMPLETED, State.FAILED, State.CANCELLED) for row in rows)
 
 
-def _want_locks(job: NewJob, job_id: JobId) -> Steps[None]:
-    for lock in sorted(job.locks, key=lambda lock: lock.key):  # one order for everybody: no deadlocks
-        parameters = {
-            "job_id": job_id,
-            "key": lock.key,
-            "most": lock.most,
-            "when_busy": lock.when_busy,
-            "priority": job.priority,
-        }
-        refuse_bad_text(lock.key, "lock key")
-        yield Statement(WANT_LOCK, parameters)
-        if lock.when_busy == "reject":
-            yield Statement(HOLD_LOCK_KEY, parameters)
-            if not (yield Statement(TAKE_LOCK_NOW, parameters)):
-                holder = yield Statement(FIND_LOCK_HOLDER, parameters)
-                raise LockBusy(lock.key, holder[0][0] if holder else None)
+def _require_parents(statement: str, wanted: set[int]) -> Steps[None]:
+    rows = yield Statement(statement, {"ids": sorted(wanted)})
+    missing = wanted - {row[0] for row in rows}
+    if missing:
+        raise NotFound(f"there is no job {min(missing)} to be the parent of this one")
 
 
 def _refuse_if_draining(kinds: Sequence[str]) -> Steps[None]:
@@ -330,6 +311,24 @@ def _refuse_if_draining(kinds: Sequence[str]) -> Steps[None]:
     rows = yield Statement(FIND_DRAIN, {"kinds": [*kinds, "*"]})
     if rows:
         raise Draining(kinds[0] if rows[0][0] == "*" else rows[0][0], rows[0][1])
+
+
+def _copy_new(jobs: Sequence[NewJob], payloads: Sequence[str], hint: bool) -> Steps[Sequence[Enqueued]]:
+    """A bulk with children: those whose step is there already, before it or earlier in it, are found and not made."""
+    for job in jobs:
+        refuse_bad_text(job.step, "step")
+    places = [(job.parent_id, job.step) if job.parent_id is not None else number for number, job in enumerate(jobs)]
+    children = [place for place in places if isinstance(place, tuple)]
+    yield from _require_parents(HOLD_PARENTS, {parent for parent, _ in children})
+    parents, steps = [parent for parent, _ in children], [step for _, step in children]
+    rows = yield Statement(FIND_CHILDREN, {"parents": parents, "steps": steps})
+    known: dict[Any, JobId] = {(parent, step): JobId(job_id) for parent, step, job_id in rows}
+    new = {place: number for number, place in reversed(list(enumerate(places))) if place not in known}
+    numbers = sorted(new.values())
+    if numbers:
+        copied = yield from _copy([jobs[number] for number in numbers], [payloads[number] for number in numbers], hint)
+        known.update((places[number], made.id) for number, made in zip(numbers, copied, strict=True))
+    return [Enqueued(known[place], created=new.get(place) == number) for number, place in enumerate(places)]
 
 
 def _copy(jobs: Sequence[NewJob], payloads: Iterable[str], hint: bool) -> Steps[Sequence[Enqueued]]:

@@ -76,9 +76,15 @@ FINISH = """
                          ELSE coalesce(cancel_reason, 'asked to stop') END,
             cause = CASE WHEN goes_to = %(state)s THEN coalesce(%(cause)s, cause) ELSE 'cancelled' END,
             result = %(result)s,
+            -- The next attempt begins at nothing; what an engine has goes on, and an end shows how far it came.
+            progress = CASE WHEN goes_to <> 'pending' THEN progress END,
+            message = CASE WHEN goes_to <> 'pending' THEN message END,
             handle = CASE goes_to WHEN 'submitted' THEN %(handle)s::jsonb WHEN 'pending' THEN NULL ELSE handle END,
             poll_count = CASE goes_to WHEN 'submitted' THEN %(poll_count)s WHEN 'pending' THEN 0 ELSE poll_count END,
-            next_poll_at = CASE WHEN goes_to = 'submitted' THEN clock_timestamp() + %(delay)s::interval END,
+            poll_errors = %(poll_errors)s,
+            -- Never later than the moment at which it is overdue: that is how the sweep finds it (poll.py).
+            next_poll_at = CASE WHEN goes_to = 'submitted' THEN least(clock_timestamp() + %(delay)s::interval,
+                                coalesce(submitted_at, clock_timestamp()) + max_runtime) END,
             submitted_at = CASE goes_to WHEN 'submitted' THEN coalesce(submitted_at, clock_timestamp())
                                         WHEN 'pending' THEN NULL ELSE submitted_at END
         FROM held WHERE j.id = held.id AND j.attempt_id = %(attempt_id)s
@@ -138,6 +144,7 @@ def _parameters(claim: Claim, end: End) -> dict[str, Any]:
         "result": None if end.result is None else to_json(end.result, what="result"),
         "handle": None if end.handle is None else to_json(end.handle, what="handle"),
         "poll_count": end.poll_count,
+        "poll_errors": end.poll_errors,
         "detail": None if end.detail is None else Jsonb({key: _storable(text) for key, text in end.detail.items()}),
     }
 

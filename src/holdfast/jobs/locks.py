@@ -1,4 +1,4 @@
-"""Named locks: exclusive, shared, or so many permits. Called by: claim (take), finish and its kin (give back), promote.
+"""Named locks: exclusive, shared, or so many permits. Called by: enqueue, claim, finish and its kin, promote.
 
 Exact under concurrency because of one rule: whoever takes, waits for or gives back a key holds that key's row in
 `lock_keys` until the transaction ends, and reads the holders afterwards in a statement of its own. So a job that
@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from holdfast.jobs.model import AttemptId, JobId
+from holdfast.database.statements import Statement, Steps
+from holdfast.errors import LockBusy
+from holdfast.jobs.model import AttemptId, JobId, NewJob
+from holdfast.jobs.payload import refuse_bad_text
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
@@ -241,3 +244,47 @@ async def wake_forgotten(cursor: Cursor) -> list[JobId]:
         return []
     await cursor.execute(HOLD_KEYS, {"keys": keys})
     return await wake_waiters(cursor, keys)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# At enqueue
+# ---------------------------------------------------------------------------------------------------------------------
+
+WANT_LOCK = """
+    INSERT INTO holdfast.lock_wants (job_id, key, most, when_busy, priority)
+    VALUES (%(job_id)s, %(key)s, %(most)s, %(when_busy)s, %(priority)s)
+"""
+HOLD_LOCK_KEY = """
+    INSERT INTO holdfast.lock_keys (key) VALUES (%(key)s) ON CONFLICT (key) DO UPDATE SET key = excluded.key
+"""
+# After HOLD_LOCK_KEY, and as a statement of its own so that it sees what the previous holder of the row committed.
+TAKE_LOCK_NOW = """
+    INSERT INTO holdfast.lock_holders (key, permit, most, job_id)
+    SELECT %(key)s, free.permit, %(most)s, %(job_id)s
+    FROM (SELECT count(*) AS holders, min(most) AS least FROM holdfast.lock_holders WHERE key = %(key)s) AS held,
+         LATERAL (SELECT permit FROM generate_series(1, held.holders + 1) AS permit
+                  WHERE permit NOT IN (SELECT h.permit FROM holdfast.lock_holders h WHERE h.key = %(key)s)
+                  ORDER BY permit LIMIT 1) AS free
+    WHERE held.holders < least(held.least, %(most)s) OR (held.least IS NULL AND %(most)s::int IS NULL)
+    RETURNING permit
+"""
+FIND_LOCK_HOLDER = "SELECT job_id FROM holdfast.lock_holders WHERE key = %(key)s ORDER BY permit LIMIT 1"
+
+
+def want(job: NewJob, job_id: JobId) -> Steps[None]:
+    """Note what a new job asks for, as steps of its enqueue; what it would rather be rejected for is taken now."""
+    for lock in sorted(job.locks, key=lambda lock: lock.key):  # one order for everybody: no deadlocks
+        parameters = {
+            "job_id": job_id,
+            "key": lock.key,
+            "most": lock.most,
+            "when_busy": lock.when_busy,
+            "priority": job.priority,
+        }
+        refuse_bad_text(lock.key, "lock key")
+        yield Statement(WANT_LOCK, parameters)
+        if lock.when_busy == "reject":
+            yield Statement(HOLD_LOCK_KEY, parameters)
+            if not (yield Statement(TAKE_LOCK_NOW, parameters)):
+                holder = yield Statement(FIND_LOCK_HOLDER, parameters)
+                raise LockBusy(lock.key, holder[0][0] if holder else None)

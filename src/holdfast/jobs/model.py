@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, NewType, overload
+from uuid import UUID
 
 from holdfast.errors import UsageError
 
@@ -83,11 +84,38 @@ class NewJob:
             raise UsageError("max_runtime must be longer than nothing")
         if self.parent_id is not None and self.step is None:
             raise UsageError("a child needs the name of its step")
+        if self.locks:
+            _refuse_a_key_twice(self.locks)
+        if self.pipeline_id is not None:
+            self.pipeline_id = uuid_text(self.pipeline_id, "pipeline_id")
+        if self.parent_id is not None or self.after:
+            _refuse_impossible_ids((self.parent_id, *self.after))
 
     @property
     def is_plain(self) -> bool:
         """Nothing to look up before it can be inserted."""
         return not (self.locks or self.after or self.slot_key or self.unique_key or self.idempotency_key)
+
+
+def _refuse_a_key_twice(locks: tuple[Lock, ...]) -> None:
+    keys = [lock.key for lock in locks]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise UsageError(f"lock {twice[0]!r} is asked for twice by one job; ask once, with the smaller `most`")
+
+
+def _refuse_impossible_ids(ids: tuple[int | None, ...]) -> None:
+    for job_id in ids:
+        if job_id is not None and not 0 < job_id < 2**63:
+            raise UsageError(f"{job_id} cannot be the id of a job; pass the id that its enqueue gave back")
+
+
+def uuid_text(value: object, what: str) -> str:
+    """A uuid in the one way that Postgres writes it, or `UsageError`."""
+    try:
+        return str(UUID(str(value)))
+    except ValueError:
+        raise UsageError(f"{what} {str(value)[:100]!r} is not a uuid; use one like str(uuid.uuid4())") from None
 
 
 class Enqueued(NamedTuple):
@@ -141,6 +169,7 @@ class Claim(NamedTuple):
     worker_id: WorkerId
     max_crashes: int = 3
     alone: bool = False  # a process that it shared with others died: it gets one of its own
+    poll_errors: int = 0  # looks in a row that came to nothing
 
     @property
     def is_poll(self) -> bool:
@@ -150,4 +179,4 @@ class Claim(NamedTuple):
 
 CLAIM_COLUMNS = """j.id, j.kind, j.payload, j.attempt_id::text, j.attempt_no, j.fence_token, j.queue, j.priority, j.ties,
     j.kind_version, j.errors, j.max_attempts, j.crashes, j.pipeline_id::text, j.parent_id, j.step, j.handle, j.poll_count,
-    j.max_runtime, j.worker_id::text, j.max_crashes, j.alone"""
+    j.max_runtime, j.worker_id::text, j.max_crashes, j.alone, j.poll_errors"""

@@ -91,6 +91,7 @@ class End:
     errors: int = 0  # by how much the error count rises
     handle: Json = None
     poll_count: int = 0
+    poll_errors: int = 0
     publish: Publish | None = None
     then: Sequence[NewJob] = ()
     join: NewJob | None = None
@@ -104,22 +105,37 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays that double from `first` to `longest`, each drawn from its upper half so that retries spread out."""
+    """Delays that double from `first` to `longest`, each shortened by up to `spread` of it so that retries spread out."""
 
     first: timedelta = timedelta(seconds=1)
     longest: timedelta = timedelta(minutes=10)
+    spread: float = 0.5
+
+    @classmethod
+    def fixed(cls, delay: timedelta) -> Backoff:
+        """The same delay before every retry."""
+        return cls(first=delay, longest=delay, spread=0)
 
     def delay(self, errors: int, chance: float) -> timedelta:
         whole = min(self.first * 2.0 ** min(errors, 30), self.longest)
-        return whole * (0.5 + 0.5 * chance)
+        return whole * (1 - self.spread * (1 - chance))
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Which exceptions are worth another try, and when."""
+    """Which exceptions are worth another try, and when. With `only`, no others are.
+
+    Looks at an external engine have a budget of their own: `poll_errors` in a row that came to nothing are the end.
+    """
 
     backoff: Backoff = Backoff()
     permanent: tuple[type[BaseException], ...] = (Permanent, UsageError)
+    only: tuple[type[BaseException], ...] = (BaseException,)
+    poll_errors: int = 20
+
+
+# An engine that was asleep answers too late once or twice: three attempts, five seconds apart, and only for that.
+COLD_START: Final = RetryPolicy(Backoff.fixed(timedelta(seconds=5)), only=(TimeoutError,))
 
 
 POLL_SECONDS: Final = (2, 3, 5, 8, 13, 21, 34, 55, 89, 90)
@@ -174,8 +190,13 @@ def released(reason: str) -> End:
 
 def released_poll(claim: Claim, reason: str) -> End:
     """The engine could not be asked: its work and the count of polls stay as they are."""
-    delay = poll_delay(claim.poll_count)
-    return End(Move.RELEASE, State.SUBMITTED, delay=delay, error=reason, handle=claim.handle, poll_count=claim.poll_count)
+    kept = {"handle": claim.handle, "poll_count": claim.poll_count, "poll_errors": claim.poll_errors}
+    return End(Move.RELEASE, State.SUBMITTED, delay=poll_delay(claim.poll_count), error=reason, **kept)
+
+
+def overdue() -> End:
+    """The engine has had the work for longer than the job may take; what it still does is cleaned up as an effect."""
+    return End(Move.FAIL, State.FAILED, error="its engine had it for longer than max_runtime", cause="max_runtime", errors=1)
 
 
 def _submitted(claim: Claim, handle: Json, poll_after: timedelta | None) -> End:
@@ -187,13 +208,25 @@ def _submitted(claim: Claim, handle: Json, poll_after: timedelta | None) -> End:
 def _surprised(claim: Claim, error: BaseException, policy: RetryPolicy, chance: Callable[[], float]) -> End:
     what = "".join(traceback.format_exception_only(error)).strip()
     trace = "".join(traceback.format_exception(error))[-8000:]
-    if isinstance(error, policy.permanent):
+    worth_a_retry = claim.is_poll or isinstance(error, policy.only)
+    if isinstance(error, policy.permanent) or not worth_a_retry:
         return End(Move.FAIL, State.FAILED, error=what, cause="permanent", errors=1, detail={"traceback": trace})
     # By its type and never by a word in its message: a permission error may well mention a timeout.
     cause = "timeout" if isinstance(error, TimeoutError) else "error"
     if claim.is_poll:
-        return released_poll(claim, what)
+        return _asked_in_vain(claim, what, policy, {"traceback": trace})
     return _retry(claim, what, cause, policy.backoff.delay(claim.errors, chance()), {"traceback": trace})
+
+
+def _asked_in_vain(claim: Claim, reason: str, policy: RetryPolicy, detail: Json) -> End:
+    """Nothing is known about the work, so it is left alone and asked for again, later each time; but not for ever."""
+    poll_errors = claim.poll_errors + 1
+    if poll_errors >= policy.poll_errors:
+        said = f"its engine could not be asked {poll_errors} times in a row: {reason}"
+        return End(Move.FAIL, State.FAILED, error=said, cause="poll", errors=1, poll_errors=poll_errors, detail=detail)
+    delay = poll_delay(claim.poll_count + claim.poll_errors)
+    kept = {"handle": claim.handle, "poll_count": claim.poll_count}
+    return End(Move.RELEASE, State.SUBMITTED, delay=delay, error=reason, poll_errors=poll_errors, detail=detail, **kept)
 
 
 def _retry(claim: Claim, reason: str, cause: str, delay: timedelta, detail: Json = None) -> End:

@@ -117,3 +117,9 @@ def refuse_bad_text(value: str | None, what: str) -> None:
     """The same care for a key, a name or a message that goes into a text column."""
     if value is not None:
         _refuse_bad_characters(value, what)
+
+
+def refuse_bad_word(actor: str, reason: str | None) -> None:
+    """What an operator says of an act goes into its history."""
+    refuse_bad_text(actor, "actor")
+    refuse_bad_text(reason, "reason")

@@ -19,8 +19,8 @@ from holdfast.crashpoints import dies_inside
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import NotFound, UsageError
 from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_step, run_steps
-from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob
-from holdfast.jobs.payload import to_json
+from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob, uuid_text
+from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import ENDED, State
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
@@ -90,8 +90,15 @@ COMPLETE_AND_CHAIN = f"""
 async def complete_and_chain(
     conn: psycopg.AsyncConnection[Any], claim: Claim, result: str | None, child: NewJob
 ) -> Claim | None:
-    """Complete a plain job and hold its one plain child at once. None: it is tied, paused or lost; nothing was written."""
+    """Complete a plain job and hold its one plain child at once.
+
+    None: nothing was written, because the job is tied, paused or lost, or its child is there already.
+    """
+    if not child.is_plain or child.run_after is not None:
+        raise UsageError(f"{child.kind} cannot be held at once: it has a lock, a slot, a key, parents or a delay; use `finish`")
     (child,) = as_children(claim, [child])
+    for text, what in ((child.kind, "kind"), (child.queue, "queue"), (child.step, "step")):
+        refuse_bad_text(text, what)
     parameters = {
         "id": claim.id,
         "attempt_id": claim.attempt_id,
@@ -109,7 +116,10 @@ async def complete_and_chain(
         "child_attempt_id": str(uuid4()),
     }
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(COMPLETE_AND_CHAIN, parameters, prepare=True)
+        try:
+            await cursor.execute(COMPLETE_AND_CHAIN, parameters, prepare=True)
+        except psycopg.errors.UniqueViolation:
+            return None
         row = await cursor.fetchone()
     return None if row is None else Claim._make(row)
 
@@ -251,6 +261,7 @@ class PipelineView:
 
 async def read_pipeline(conn: psycopg.AsyncConnection[Any], pipeline_id: str) -> PipelineView:
     """What the rows of a pipeline's jobs say about it now."""
+    pipeline_id = uuid_text(pipeline_id, "pipeline_id")
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_PIPELINE, {"id": pipeline_id})
         rows = await cursor.fetchall()

@@ -1,7 +1,8 @@
 """Ask an external engine how its work goes: submitted → running, as a fenced claim like any other.
 
 Called by: the worker's loop. The moment of the next look is on the job's row, so it survives any crash. A poll that
-ends without news goes back to `submitted` (`outcome.py`), with the next of the delays that stand there.
+ends without news goes back to `submitted` (`outcome.py`), with the next of the delays that stand there. Work that an engine
+has for longer than the job's `max_runtime` is not waited for.
 """
 
 from __future__ import annotations
@@ -14,18 +15,13 @@ from psycopg.rows import tuple_row
 
 from holdfast.jobs import locks
 from holdfast.jobs.claim import SET_CLAIMED
-from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS, Claim, WorkerId
+from holdfast.jobs.finish import finish
+from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS, Claim, JobId, WorkerId
+from holdfast.jobs.outcome import overdue
 
-# The same claim as to run (claim.py), from the other side; `(SELECT …)` makes the clock one value for an index condition.
-# What the attempt that submitted made outside goes over to the one that asks: the fence token on the row is still that of
-# the last attempt, so what attempts before it left behind stays theirs.
-CLAIM_TO_POLL = f"""
-    WITH picked AS MATERIALIZED (
-        SELECT id, fence_token FROM holdfast.jobs
-        WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())
-          AND kind = ANY (%(kinds)s) AND queue = ANY (%(queues)s)
-        ORDER BY next_poll_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-    ), claimed AS (
+# The same claim as to run (claim.py), from the other side. What the attempt that submitted made outside goes over to the one
+# that asks: the fence token on the row is still that of the last attempt, so what attempts before it left behind stays theirs.
+TAKE_PICKED = f"""claimed AS (
         UPDATE holdfast.jobs j SET {SET_CLAIMED}
         FROM picked WHERE j.id = picked.id
         RETURNING {CLAIM_COLUMNS}
@@ -34,7 +30,17 @@ CLAIM_TO_POLL = f"""
         FROM claimed c JOIN picked p ON p.id = c.id
         WHERE c.ties & 8 <> 0 AND e.job_id = c.id AND e.fence_token = p.fence_token AND e.state IN ('planned', 'made')
     )
-    SELECT * FROM claimed
+    SELECT * FROM claimed"""
+
+# `(SELECT …)` makes the clock one value for an index condition. What is overdue is not asked about any more.
+CLAIM_TO_POLL = f"""
+    WITH picked AS MATERIALIZED (
+        SELECT id, fence_token FROM holdfast.jobs
+        WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())
+          AND kind = ANY (%(kinds)s) AND queue = ANY (%(queues)s)
+          AND (submitted_at + max_runtime <= (SELECT clock_timestamp())) IS NOT TRUE
+        ORDER BY next_poll_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ), {TAKE_PICKED}
 """
 
 
@@ -48,8 +54,37 @@ async def claim_to_poll(
 ) -> list[Claim]:
     """Claim up to `limit` jobs whose engine is due to be asked. A job that has ended is never among them."""
     parameters = {"worker_id": worker_id, "kinds": list(kinds), "queues": list(queues), "limit": limit}
+    return await _claim(conn, CLAIM_TO_POLL, parameters)
+
+
+async def _claim(conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any]) -> list[Claim]:
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(CLAIM_TO_POLL, parameters)
+        await cursor.execute(statement, parameters)
         claims = [Claim._make(row) for row in await cursor.fetchall()]
         await locks.take(cursor, locks.Admission(), {c.id: c.attempt_id for c in claims if c.ties & LOCKS})
     return claims
+
+
+# Whatever its kind and queue: the worker that knows how to ask may be long gone. A job that is overdue is due to be polled as
+# well (see FINISH), so this looks at those and at no others.
+CLAIM_OVERDUE = f"""
+    WITH picked AS MATERIALIZED (
+        SELECT id, fence_token FROM holdfast.jobs
+        WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())
+          AND submitted_at + max_runtime <= (SELECT clock_timestamp())
+        ORDER BY next_poll_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ), {TAKE_PICKED}
+"""
+
+
+async def fail_overdue(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, limit: int = 50) -> list[JobId]:
+    """End the jobs whose engine has had the work for longer than their `max_runtime`; the ids of those.
+
+    By an attempt of its own, like every end: claimed and failed in one transaction. What the engine still does stands in
+    the ledger of effects, and is cancelled from there.
+    """
+    async with conn.transaction():
+        claims = await _claim(conn, CLAIM_OVERDUE, {"worker_id": worker_id, "limit": limit})
+        for claim in claims:
+            await finish(conn, claim, overdue())
+    return [claim.id for claim in claims]

@@ -1,13 +1,13 @@
 """Look at jobs: one, a page, or how many. Called by: the API, the command line and the console. Changes nothing.
 
 Pages go by key and never by offset. Counts are exact up to a cap and say so beyond it, because an exact count of a
-million rows costs a walk over all of them.
+million rows costs a walk over all of them; what has no index to be counted by is estimated where it is rare, and says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -16,11 +16,12 @@ import psycopg
 from psycopg.rows import class_row, tuple_row
 
 from holdfast.errors import NotFound, UsageError
-from holdfast.jobs.model import JobId, Json
+from holdfast.jobs.model import JobId, Json, uuid_text
 from holdfast.jobs.states import State
 
 LONGEST_PAGE = 200
 CAP = 10_000
+MOST_LOOKED_AT = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,9 @@ def where(filters: Mapping[str, Any]) -> str:
     if filters.get("condition") not in (None, *Condition):
         raise UsageError(f"no condition {filters['condition']!r}; there are: {', '.join(Condition)}")
     given = {name: value for name, value in filters.items() if value is not None}
+    for name in ("pipeline_id", "worker_id"):
+        if name in given:
+            uuid_text(given[name], name)
     clauses = [_clause(name, value) for name, value in given.items()]
     return " AND ".join(clauses) or "true"
 
@@ -178,27 +182,62 @@ async def count_jobs(conn: psycopg.AsyncConnection[Any], *, cap: int = CAP, **fi
     return Count(min(row[0], cap), row[0] > cap)
 
 
-# Each arm walks over at most CAP + 1 entries of the index that its state has.
+# Each arm walks over at most CAP + 1 entries of an index that has its jobs and no others. What waits is on two of them.
+COUNTED = [
+    *((state, STATE_FILTERS[state]) for state in State if state not in (State.PENDING, State.COMPLETED)),
+    (State.PENDING, "state = 'pending' AND run_after IS NULL"),
+    (State.PENDING, "state = 'pending' AND run_after IS NOT NULL"),
+]
 COUNT_STATES = "\nUNION ALL\n".join(
-    f"SELECT '{state}', count(*) FROM (SELECT FROM holdfast.jobs WHERE {STATE_FILTERS[state]} LIMIT %(cap)s + 1) AS few"
-    for state in State
+    f"SELECT '{state}', count(*) FROM (SELECT FROM holdfast.jobs WHERE {condition} LIMIT %(cap)s + 1) AS few"
+    for state, condition in COUNTED
 )
+# Completed jobs are on no index of their own, because each completion would have to pay for it. They are looked for among
+# the oldest, where they usually are, and no further than `most_looked_at`; the second value says whether that was not all.
+COUNT_COMPLETED = """
+    SELECT count(*),
+        CASE WHEN count(*) <= %(cap)s
+             THEN (SELECT count(*) > %(most_looked_at)s FROM (SELECT FROM holdfast.jobs LIMIT %(most_looked_at)s + 1) AS few)
+             ELSE false END
+    FROM (SELECT FROM (SELECT state FROM holdfast.jobs ORDER BY id LIMIT %(most_looked_at)s) AS oldest
+          WHERE state = 'completed' LIMIT %(cap)s + 1) AS few
+"""
+# What the last ANALYZE saw; autovacuum runs one whenever a twentieth of the table has changed.
+ESTIMATE_COMPLETED = """
+    SELECT (c.reltuples * known.share)::bigint
+    FROM pg_class c JOIN pg_stats s ON s.schemaname = 'holdfast' AND s.tablename = 'jobs' AND s.attname = 'state'
+    CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS known(state, share)
+    WHERE c.oid = 'holdfast.jobs'::regclass AND known.state = 'completed'
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many; `capped` says that there are more than that."""
+    """How many; `capped` says that there are more than that, `estimated` that it was not counted to the end."""
 
     count: int
     capped: bool
+    estimated: bool = False
 
     def __str__(self) -> str:
-        return f"{self.count:,}+" if self.capped else f"{self.count:,}"
+        return f"{'~' if self.estimated else ''}{self.count:,}{'+' if self.capped else ''}"
 
 
-async def count_states(conn: psycopg.AsyncConnection[Any], *, cap: int = CAP) -> dict[State, Count]:
-    """How many jobs are in each state, exact up to `cap`."""
+async def count_states(
+    conn: psycopg.AsyncConnection[Any], *, cap: int = CAP, most_looked_at: int = MOST_LOOKED_AT
+) -> dict[State, Count]:
+    """How many jobs are in each state, exact up to `cap`; the completed ones of a large table may be an estimate."""
+    found = dict.fromkeys(State, 0)
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(COUNT_STATES, {"cap": cap})
-        rows = await cursor.fetchall()
-    return {State(state): Count(min(count, cap), count > cap) for state, count in rows}
+        for state, count in await cursor.fetchall():
+            found[State(state)] += count
+        await cursor.execute(COUNT_COMPLETED, {"cap": cap, "most_looked_at": most_looked_at})
+        ((found[State.COMPLETED], is_part),) = await cursor.fetchall()
+        if is_part:
+            await cursor.execute(ESTIMATE_COMPLETED)
+            found[State.COMPLETED] = max(found[State.COMPLETED], *(row[0] for row in await cursor.fetchall()), 0)
+    counts = {state: Count(min(count, cap), count > cap) for state, count in found.items()}
+    if is_part and not counts[State.COMPLETED].capped:
+        counts[State.COMPLETED] = replace(counts[State.COMPLETED], estimated=True)
+    return counts

@@ -15,6 +15,7 @@ from psycopg.rows import tuple_row
 from holdfast.errors import NotFound, NotStale
 from holdfast.jobs.finish import Ended, untie
 from holdfast.jobs.model import JobId
+from holdfast.jobs.payload import refuse_bad_word
 
 # The worker's row is held, so that it cannot renew between the look and the taking. Budgets are never reset: what an
 # operator grants is added to the limit and stands in the history. A wish to stop it is forgotten: whoever recovers a job
@@ -29,6 +30,8 @@ RECOVER = """
         SET state = CASE WHEN j.handle IS NOT NULL THEN 'submitted' ELSE 'pending' END,
             attempt_id = NULL, worker_id = NULL, deadline_at = NULL, run_after = NULL,
             cancel_requested_at = NULL, cancel_reason = NULL,
+            progress = CASE WHEN j.handle IS NOT NULL THEN j.progress END,
+            message = CASE WHEN j.handle IS NOT NULL THEN j.message END,
             next_poll_at = CASE WHEN j.handle IS NOT NULL THEN clock_timestamp() END,
             max_attempts = greatest(j.max_attempts, j.errors + %(grant)s),
             max_crashes = greatest(j.max_crashes, j.crashes + %(grant)s)
@@ -52,6 +55,7 @@ async def recover(
     conn: psycopg.AsyncConnection[Any], job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1
 ) -> None:
     """Put a job whose holder went silent back into the queue, with at least `grant` attempts left. Else `NotStale`."""
+    refuse_bad_word(actor, reason)
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(RECOVER, {"id": job_id, "actor": actor, "reason": reason, "grant": max(1, grant)})
         row = await cursor.fetchone()

@@ -13,12 +13,14 @@ from psycopg.rows import tuple_row
 
 from holdfast.errors import IllegalMove, NotFound, Refused
 from holdfast.jobs.model import JobId
+from holdfast.jobs.payload import refuse_bad_word
 
 RERUN = """
     WITH again AS (
         UPDATE holdfast.jobs
         SET state = 'pending', finished_at = NULL, run_after = NULL, generation = generation + 1, handle = NULL, poll_count = 0,
-            submitted_at = NULL, cancel_requested_at = NULL, cancel_reason = NULL, progress = NULL, message = NULL,
+            poll_errors = 0, submitted_at = NULL, cancel_requested_at = NULL, cancel_reason = NULL,
+            progress = NULL, message = NULL,
             max_attempts = greatest(max_attempts, errors + %(grant)s), max_crashes = greatest(max_crashes, crashes + %(grant)s)
         WHERE id = %(id)s AND state IN ('failed', 'cancelled')
         RETURNING id, attempt_no, queue
@@ -40,6 +42,7 @@ async def rerun(
     conn: psycopg.AsyncConnection[Any], job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1
 ) -> None:
     """Put a failed or cancelled job back into the queue with at least `grant` attempts left."""
+    refuse_bad_word(actor, reason)
     parameters = {"id": job_id, "actor": actor, "reason": reason, "grant": max(1, grant)}
     try:
         async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:

@@ -38,6 +38,8 @@ SET_CRASHED = f"""
                            ELSE j.crashes END,
     alone = j.alone OR s.fault = 'shared',
     cause = %(cause)s, error = %(error)s,
+    (progress, message) = (SELECT j.progress, j.message WHERE j.handle IS NOT NULL OR j.cancel_requested_at IS NOT NULL
+                           OR {IS_POISON}),
     finished_at = CASE WHEN j.cancel_requested_at IS NOT NULL OR {IS_POISON} THEN clock_timestamp() END,
     next_poll_at = CASE WHEN j.handle IS NOT NULL THEN clock_timestamp() END,
     run_after = CASE WHEN j.handle IS NOT NULL OR j.cancel_requested_at IS NOT NULL OR {IS_POISON} OR s.fault = 'none' THEN NULL

@@ -36,7 +36,7 @@ from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import Claim, JobId, NewJob, WorkerId
 from holdfast.jobs.outcome import decide
-from holdfast.jobs.poll import claim_to_poll
+from holdfast.jobs.poll import claim_to_poll, fail_overdue
 from holdfast.jobs.read import JobView, get_job
 from holdfast.jobs.renew import WorkerInfo, register
 from holdfast.jobs.rescue import rescue_worker
@@ -55,7 +55,7 @@ MOST_STEPS = 10_000
 MOVE_TIME = """
     WITH jobs AS (
         UPDATE holdfast.jobs SET run_after = run_after - %(by)s, next_poll_at = next_poll_at - %(by)s,
-            deadline_at = deadline_at - %(by)s
+            deadline_at = deadline_at - %(by)s, submitted_at = submitted_at - %(by)s
         WHERE run_after IS NOT NULL OR next_poll_at IS NOT NULL OR deadline_at IS NOT NULL
     ), effects AS (
         UPDATE holdfast.effects SET clean_after = clean_after - %(by)s WHERE clean_after IS NOT NULL
@@ -157,6 +157,7 @@ class Harness:
 
     async def _next(self) -> Claim | None:
         await promote.promote_due(self.conn)
+        await fail_overdue(self.conn, self.worker_id)
         kinds = list(self._kinds)
         found = await claim(self.conn, self.worker_id, kinds=kinds, queues=await self._queues(), limit=1)
         found = found or await claim_to_poll(self.conn, self.worker_id, kinds=kinds, queues=await self._queues(), limit=1)

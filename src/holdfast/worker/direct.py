@@ -24,9 +24,10 @@ from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.model import Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
 from holdfast.jobs.pipelines import complete_and_chain
-from holdfast.jobs.poll import claim_to_poll
+from holdfast.jobs.poll import claim_to_poll, fail_overdue
 from holdfast.jobs.renew import Beat, WorkerInfo, register, renew, resign
 from holdfast.jobs.rescue import rescue, rescue_worker
+from holdfast.telemetry.log import log
 from holdfast.worker.transport import Takes
 
 Borrow = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]
@@ -124,6 +125,9 @@ class Direct(OnConnections):
 
     async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]:
         async with self._pool.connection() as conn:
+            overdue = await fail_overdue(conn, worker_id)
+            if overdue:
+                log.warning("jobs_overdue", jobs=overdue, worker_id=worker_id)
             return await claim_to_poll(conn, worker_id, kinds=list(takes.versions), queues=takes.queues)
 
     # ------------------------------------------------------------------------------------------------- ending

@@ -78,7 +78,7 @@ async def test_a_claim_carries_everything_that_is_needed_to_run(conn: Any) -> No
 
     assert found._replace(attempt_id="", fence_token=0) == (
         *(job_id, "export", {"sql": "SELECT 1", "columns": ["a"]}, "", 1, 0, "q", 4, 0, 3, 0, 7, 0),
-        *(pipeline, parent, "s", None, 0, HOUR, worker, 3, False),
+        *(pipeline, parent, "s", None, 0, HOUR, worker, 3, False, 0),
     )
     assert found.fence_token == (await job(conn, job_id)).fence_token
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
 from factories import EXPIRED, clock, column, end, everything, hold, job, lose, replace, rows, state_of, submit, take, value
-from holdfast.errors import ClaimLost, PayloadInvalid
+from holdfast.errors import ClaimLost, PayloadInvalid, UsageError
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.effects import Effect, adopt, clean, confirm, left_behind, plan
 from holdfast.jobs.outcome import Cancel, Done, Fail, Retry, Snooze
@@ -45,8 +44,39 @@ async def test_every_effect_has_a_tag_of_its_own(conn: Any) -> None:
 
     assert len(tags) == 5
     assert (await plan(conn, claim, "query", tag="mine")).tag == "mine"
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        await plan(conn, claim, "query", tag="mine")
+
+
+async def test_an_attempt_may_plan_the_same_thing_again(conn: Any) -> None:
+    """As it does when the answer to the first time was lost."""
+    claim = await hold(conn)
+    first = await plan(conn, claim, "query", tag="mine", detail={"a": 1})
+    before = await everything(conn)
+
+    assert await plan(conn, claim, "query", tag="mine", detail={"a": 1}) == first
+
+    assert await everything(conn) == before
+
+
+async def test_a_tag_that_is_taken_says_by_whom_and_what_to_do(conn: Any) -> None:
+    mine, other = await hold(conn), await hold(conn)
+    await plan(conn, mine, "query", tag="mine", adoptable=True)
+
+    with pytest.raises(UsageError, match=f"belongs to job {mine.id}; let the tag carry the id of its own job"):
+        await plan(conn, other, "query", tag="mine")
+    with pytest.raises(UsageError, match="was planned for a query; a table needs a tag of its own"):
+        await plan(conn, mine, "table", tag="mine")
+    again = await replace(conn, mine)
+    with pytest.raises(UsageError, match="was planned by an earlier attempt; adopt what it made"):
+        await plan(conn, again, "query", tag="mine")
+
+
+async def test_a_replaced_attempt_cannot_plan_its_own_tag_again(conn: Any) -> None:
+    lost = await hold(conn)
+    await plan(conn, lost, "query", tag="mine")
+    await replace(conn, lost)
+
+    with pytest.raises(ClaimLost):
+        await plan(conn, lost, "query", tag="mine")
 
 
 async def test_what_was_made_is_confirmed_with_its_handle(conn: Any) -> None:

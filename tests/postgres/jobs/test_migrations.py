@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import psycopg
 import pytest
+from alembic.script import ScriptDirectory
 
 from factories import everything
 from holdfast.database import migrate
@@ -28,6 +30,10 @@ CATALOG = {
 }
 
 
+SCRIPTS = ScriptDirectory.from_config(migrate._config())
+REVISIONS = [script.revision for script in SCRIPTS.walk_revisions()][::-1]
+
+
 def _catalog(url: str) -> dict[str, list[tuple[Any, ...]]]:
     with psycopg.connect(url) as conn:
         return {name: conn.execute(statement).fetchall() for name, statement in CATALOG.items()}
@@ -40,7 +46,9 @@ def _tables(url: str) -> set[str]:
 
 def test_forward_back_and_forward_again_comes_to_the_same(empty_database: str) -> None:
     nothing = migrate.status(empty_database)
-    assert (nothing.current, nothing.is_current, nothing.pending[-1]) == (None, False, nothing.wanted)
+    assert (nothing.current, nothing.is_current) == (None, False)
+    assert nothing.pending == REVISIONS
+    assert nothing.wanted == REVISIONS[-1]
 
     assert migrate.migrate(empty_database).is_current
     first = _catalog(empty_database)
@@ -53,6 +61,18 @@ def test_forward_back_and_forward_again_comes_to_the_same(empty_database: str) -
 
     again = migrate.migrate(empty_database)
     assert (again.current, again.pending) == (again.wanted, [])
+    assert _catalog(empty_database) == first
+
+
+@pytest.mark.parametrize(("before", "revision"), list(pairwise(REVISIONS)))
+def test_each_revision_takes_back_all_that_it_did_and_no_more(empty_database: str, before: str, revision: str) -> None:
+    migrate.migrate(empty_database, before)
+    first = _catalog(empty_database)
+
+    migrate.migrate(empty_database, revision)
+    assert _catalog(empty_database) != first
+    migrate.migrate(empty_database, before)
+
     assert _catalog(empty_database) == first
 
 

@@ -114,11 +114,12 @@ async def test_a_child_may_have_locks_slots_and_a_delay_of_its_own(conn: Any) ->
 
 def test_children_share_the_pipeline_of_their_parent() -> None:
     """K-46."""
-    parent = Claim(*([None] * len(Claim._fields)))._replace(id=7, pipeline_id="p")  # type: ignore[arg-type]
+    pipeline = str(uuid4())
+    parent = Claim(*([None] * len(Claim._fields)))._replace(id=7, pipeline_id=pipeline)  # type: ignore[arg-type]
 
     (child,) = as_children(parent, [NewJob("next")])
 
-    assert (child.parent_id, child.step, child.pipeline_id) == (7, "0:next", "p")
+    assert (child.parent_id, child.step, child.pipeline_id) == (7, "0:next", pipeline)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from factories import (
     end,
     everything,
     hold,
+    holders_of,
     job,
     lose,
     moves_of,
@@ -25,14 +26,16 @@ from factories import (
     state_of,
     submit,
     take,
+    together,
     value,
 )
 from holdfast.jobs import effects
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.finish import finish
-from holdfast.jobs.model import Claim
-from holdfast.jobs.outcome import Done, Fail, Permanent, Retry, Submitted, decide, released_poll
-from holdfast.jobs.poll import claim_to_poll
+from holdfast.jobs.model import Claim, Lock
+from holdfast.jobs.outcome import Done, Fail, Permanent, Retry, RetryPolicy, Snooze, Submitted, decide, released_poll
+from holdfast.jobs.poll import claim_to_poll, fail_overdue
+from holdfast.jobs.rerun import rerun
 
 
 async def _submitted(conn: Any, handle: Any = "query-1", **fields: Any) -> Claim:
@@ -184,7 +187,7 @@ async def test_a_claim_to_run_never_takes_what_an_engine_has(conn: Any) -> None:
 
 @pytest.mark.parametrize("error", [ConnectionError("reset"), TimeoutError("slow"), ValueError("not JSON")])
 async def test_a_transient_error_while_asking_leaves_the_job_as_it_is(conn: Any, error: Exception) -> None:
-    """K-38: also far beyond its error budget, for nothing is known about the work."""
+    """K-38: also far beyond the error budget of its attempts, for nothing is known about the work."""
     claim = await _submitted(conn, {"next_uri": "1"}, max_attempts=1)
     same = "SELECT state, handle, poll_count, errors, crashes, submitted_at, finished_at FROM holdfast.jobs WHERE id = %s"
     before = await rows(conn, same, claim.id)
@@ -336,3 +339,161 @@ async def test_deciding_about_a_look_needs_only_its_claim(conn: Any) -> None:
     looked = await poll(conn, claim.id)
 
     assert decide(looked, Submitted("h")).poll_count == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Not for ever
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_engine_that_can_never_be_asked_ends_the_job_and_its_work(conn: Any) -> None:
+    """A budget of its own: so many looks in a row that came to nothing. What the engine still does is cleaned up."""
+    claim = await hold(conn)
+    query = await effects.plan(conn, claim, "query")
+    await submit(conn, claim)
+    policy = RetryPolicy(poll_errors=3)
+
+    for number in range(3):
+        looked = await poll(conn, claim.id)
+        assert looked.poll_errors == number
+        await finish(conn, looked, decide(looked, ConnectionError("reset"), policy))
+
+    found = await job(conn, claim.id)
+    assert (found.state, found.cause, found.errors) == ("failed", "poll", 1)
+    assert found.error == "its engine could not be asked 3 times in a row: ConnectionError: reset"
+    assert dict(await rows(conn, "SELECT id, state FROM holdfast.effects")) == {query.id: "unwanted"}
+    assert await moves_of(conn, claim.id) == ["submit", "release", "release", "fail"]
+
+
+@pytest.mark.parametrize("news", [Submitted("query-1"), Snooze(timedelta(0))], ids=["still busy", "not now"])
+async def test_a_look_that_comes_to_something_gives_the_budget_back(conn: Any, news: object) -> None:
+    claim = await _submitted(conn)
+    await end(conn, await poll(conn, claim.id), ConnectionError("reset"))
+
+    await end(conn, await poll(conn, claim.id), news)
+
+    assert (await poll(conn, claim.id)).poll_errors == 0
+
+
+async def test_giving_a_look_back_neither_uses_nor_gives_the_budget(conn: Any) -> None:
+    claim = await _submitted(conn)
+    await end(conn, await poll(conn, claim.id), ConnectionError("reset"))
+    looked = await poll(conn, claim.id)
+
+    await finish(conn, looked, released_poll(looked, "shutdown"))
+
+    assert (await poll(conn, claim.id)).poll_errors == 1
+
+
+async def test_a_job_that_runs_once_more_has_all_its_looks_again(conn: Any) -> None:
+    claim = await _submitted(conn)
+    for _ in range(2):
+        looked = await poll(conn, claim.id)
+        await finish(conn, looked, decide(looked, ConnectionError("reset"), RetryPolicy(poll_errors=2)))
+
+    await rerun(conn, claim.id, actor="ada")
+
+    assert (await take(conn, claim.id)).poll_errors == 0
+
+
+async def _submitted_ago(conn: Any, ago: timedelta, **fields: Any) -> Claim:
+    """Submitted so long ago, and last asked just now."""
+    claim = await _submitted(conn, max_runtime=HOUR, **fields)
+    await conn.execute("UPDATE holdfast.jobs SET submitted_at = submitted_at - %s WHERE id = %s", [ago, claim.id])
+    return claim
+
+
+async def test_the_last_look_is_never_later_than_the_end_of_the_longest_time(conn: Any) -> None:
+    """That is how an overdue job is found: it is due to be polled as well."""
+    claim = await hold(conn, max_runtime=HOUR)
+    await submit(conn, claim, "q", poll_after=2 * HOUR)
+
+    deadline = await column(conn, claim.id, "submitted_at + max_runtime")
+    assert abs((await job(conn, claim.id)).next_poll_at - deadline) < timedelta(seconds=1)  # type: ignore[operator]
+
+    await end(conn, await poll(conn, claim.id), Submitted("q", 2 * HOUR))
+
+    assert (await job(conn, claim.id)).next_poll_at == deadline, "counted from the submit, not from the look"
+
+
+async def test_work_that_an_engine_has_for_too_long_is_ended_whatever_its_kind_and_queue(conn: Any) -> None:
+    claim = await _submitted_ago(conn, 2 * HOUR, kind="nobody.asks", queue="nobody")
+    await _all_due(conn)
+    worker = await start_worker(conn)
+
+    assert await fail_overdue(conn, worker) == [claim.id]
+
+    found = await job(conn, claim.id)
+    assert (found.state, found.cause, found.attempt_id) == ("failed", "max_runtime", None)
+    assert found.error == "its engine had it for longer than max_runtime"
+    assert await moves_of(conn, claim.id) == ["submit", "fail"]
+    assert await fail_overdue(conn, worker) == []
+
+
+async def test_the_work_of_an_overdue_job_is_cancelled_at_its_engine(conn: Any) -> None:
+    """Through the ledger: the cleaner is called until it confirms. Its locks are free and its dependants told."""
+    claim = await hold(conn, max_runtime=HOUR, locks=(Lock("t"),))
+    query = await effects.plan(conn, claim, "query")
+    await effects.confirm(conn, claim, query, "q1")
+    follower = await add(conn, after=(claim.id,))
+    await submit(conn, claim)
+    await conn.execute("UPDATE holdfast.jobs SET submitted_at = submitted_at - interval '2 h' WHERE id = %s", [claim.id])
+    await _all_due(conn)
+    cancelled = []
+
+    async def cancel_query(effect: effects.Effect) -> bool:
+        cancelled.append(effect.handle)
+        return True
+
+    await fail_overdue(conn, await start_worker(conn))
+    assert await effects.clean(conn, {"query": cancel_query}) == 1
+
+    assert cancelled == ["q1"]
+    assert await holders_of(conn, "t") == []
+    assert await state_of(conn, follower) == "cancelled"
+
+
+async def test_nobody_looks_at_what_is_overdue(conn: Any) -> None:
+    """Otherwise one that is asked all the time would never be found by the sweep."""
+    await _submitted_ago(conn, 2 * HOUR)
+    await _all_due(conn)
+
+    assert await claim_to_poll(conn, await start_worker(conn), kinds=["k"]) == []
+
+
+@pytest.mark.parametrize("max_runtime", [None, HOUR])
+async def test_work_that_has_time_left_is_left_to_its_engine(conn: Any, max_runtime: timedelta | None) -> None:
+    claim = await _submitted(conn, max_runtime=max_runtime)
+    await conn.execute("UPDATE holdfast.jobs SET submitted_at = submitted_at - interval '59 min' WHERE id = %s", [claim.id])
+    await _all_due(conn)
+
+    assert await fail_overdue(conn, await start_worker(conn)) == []
+    assert await state_of(conn, claim.id) == "submitted"
+
+
+async def test_a_look_that_is_just_being_taken_is_not_ended_under_it(connect: Any) -> None:
+    conn, other = await connect(), await connect()
+    claim = await _submitted(conn, max_runtime=HOUR)
+    await _all_due(conn)
+    worker = await start_worker(conn)
+    await never_wait(conn)
+
+    async with other.transaction():
+        assert [c.id for c in await claim_to_poll(other, worker, kinds=["k"])] == [claim.id]
+        await other.execute("UPDATE holdfast.jobs SET submitted_at = submitted_at - interval '2 h' WHERE id = %s", [claim.id])
+        assert await fail_overdue(conn, worker) == []
+
+    assert await fail_overdue(conn, worker) == [], "it is held now; when it comes back it is found"
+    assert await state_of(conn, claim.id) == "running"
+
+
+async def test_of_two_sweeps_one_ends_it(connect: Any) -> None:
+    conn, other = await connect(), await connect()
+    claim = await _submitted_ago(conn, 2 * HOUR)
+    await _all_due(conn)
+    worker = await start_worker(conn)
+
+    both = await together(fail_overdue(conn, worker), fail_overdue(other, worker))
+
+    assert sorted(both) == [[], [claim.id]]
+    assert await moves_of(conn, claim.id) == ["submit", "fail"]

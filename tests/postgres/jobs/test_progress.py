@@ -6,10 +6,29 @@ from typing import Any
 
 import pytest
 
-from factories import HOUR, everything, hold, job, poll, replace, rows, submit
+from factories import (
+    HOUR,
+    end,
+    everything,
+    hold,
+    job,
+    lose,
+    make_due,
+    poll,
+    replace,
+    rows,
+    silence,
+    state_of,
+    submit,
+    take,
+)
 from holdfast.errors import CancelRequested, ClaimLost, PayloadInvalid, UsageError
 from holdfast.jobs.cancel import cancel
+from holdfast.jobs.finish import finish
+from holdfast.jobs.model import Claim
+from holdfast.jobs.outcome import Fail, Retry, Snooze, Submitted, released
 from holdfast.jobs.progress import checkpoint, report
+from holdfast.jobs.recover import recover
 
 
 async def test_progress_is_told_without_touching_the_state(conn: Any) -> None:
@@ -85,3 +104,109 @@ async def test_a_look_at_an_engine_may_tell_how_far_it_is(conn: Any) -> None:
     await report(conn, looked, progress=0.5)
 
     assert (await job(conn, claim.id)).progress == 0.5
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whose progress it is
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def _told(conn: Any, claim: Claim) -> Claim:
+    await report(conn, claim, progress=0.8, message="nearly there")
+    return claim
+
+
+async def _seen(conn: Any, job_id: int) -> tuple[float | None, str | None]:
+    found = await job(conn, job_id)
+    return None if found.progress is None else round(found.progress, 3), found.message
+
+
+async def _retried(conn: Any) -> int:
+    claim = await _told(conn, await hold(conn))
+    await end(conn, claim, Retry("busy"))
+    return claim.id
+
+
+async def _snoozed(conn: Any) -> int:
+    claim = await _told(conn, await hold(conn))
+    await end(conn, claim, Snooze(HOUR))
+    return claim.id
+
+
+async def _given_back(conn: Any) -> int:
+    claim = await _told(conn, await hold(conn))
+    await finish(conn, claim, released("shutdown"))
+    return claim.id
+
+
+async def _rescued(conn: Any) -> int:
+    claim = await _told(conn, await hold(conn))
+    await lose(conn, claim)
+    return claim.id
+
+
+async def _recovered(conn: Any) -> int:
+    claim = await _told(conn, await hold(conn))
+    await silence(conn, claim)
+    await recover(conn, claim.id, actor="ada")
+    return claim.id
+
+
+async def _lost_by_its_engine(conn: Any) -> int:
+    claim = await hold(conn)
+    await submit(conn, claim)
+    await end(conn, await _told(conn, await poll(conn, claim.id)), Retry("unknown query"))
+    return claim.id
+
+
+@pytest.mark.parametrize("put_back", [_retried, _snoozed, _given_back, _rescued, _recovered, _lost_by_its_engine])
+async def test_an_attempt_takes_what_it_told_along(conn: Any, put_back: Any) -> None:
+    """What the next attempt has not said is not shown as if it had."""
+    job_id = await put_back(conn)
+    assert await _seen(conn, job_id) == (None, None)
+
+    await make_due(conn, job_id)
+    await take(conn, job_id)
+
+    assert await _seen(conn, job_id) == (None, None)
+
+
+async def _asked_again(conn: Any, looked: Claim) -> None:
+    await end(conn, looked, Submitted("query-1"))
+
+
+async def _asked_in_vain(conn: Any, looked: Claim) -> None:
+    await end(conn, looked, ConnectionError("reset"))
+
+
+async def _taken_from_it(conn: Any, looked: Claim) -> None:
+    await silence(conn, looked)
+    await recover(conn, looked.id, actor="ada")
+
+
+@pytest.mark.parametrize("goes_on", [_asked_again, _asked_in_vain, lose, _taken_from_it])
+async def test_what_an_engine_does_goes_on_between_two_looks(conn: Any, goes_on: Any) -> None:
+    claim = await hold(conn)
+    await submit(conn, claim)
+
+    await goes_on(conn, await _told(conn, await poll(conn, claim.id)))
+
+    assert await _seen(conn, claim.id) == (0.8, "nearly there")
+
+
+async def _failed(conn: Any, claim: Claim) -> None:
+    await end(conn, claim, Fail("no"))
+
+
+async def _quarantined(conn: Any, claim: Claim) -> None:
+    await lose(conn, claim)
+    assert await state_of(conn, claim.id) == "failed"
+
+
+@pytest.mark.parametrize("over", [_failed, _quarantined])
+async def test_a_job_that_has_ended_shows_how_far_it_came(conn: Any, over: Any) -> None:
+    claim = await _told(conn, await hold(conn, max_crashes=1))
+
+    await over(conn, claim)
+
+    assert await _seen(conn, claim.id) == (0.8, "nearly there")

@@ -10,6 +10,7 @@ import pytest
 from holdfast.errors import CancelRequested, PayloadInvalid, UsageError
 from holdfast.jobs.model import AttemptId, Claim, JobId, NewJob, WorkerId
 from holdfast.jobs.outcome import (
+    COLD_START,
     POLL_SECONDS,
     Backoff,
     Cancel,
@@ -186,6 +187,31 @@ def test_a_transient_error_while_asking_leaves_the_job_as_it_is() -> None:
     assert (found.handle, found.poll_count, found.delay) == ("h", 3, 5 * SECOND)
 
 
+def test_an_engine_that_cannot_be_asked_is_asked_later_each_time() -> None:
+    asking = [claim(handle="h", poll_count=3, poll_errors=errors) for errors in range(3)]
+
+    found = [decide(one, ConnectionError("reset"), chance=never) for one in asking]
+
+    assert [end.delay for end in found] == [5 * SECOND, 8 * SECOND, 13 * SECOND]
+    assert [(end.poll_errors, end.poll_count) for end in found] == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_an_engine_that_cannot_be_asked_twenty_times_in_a_row_is_given_up() -> None:
+    last = decide(claim(handle="h", poll_errors=19), ConnectionError("reset"), chance=never)
+    before = decide(claim(handle="h", poll_errors=18), ConnectionError("reset"), chance=never)
+
+    assert (last.move, last.state, last.cause) == (Move.FAIL, State.FAILED, "poll")
+    assert before.state is State.SUBMITTED
+
+
+def test_the_looks_that_came_to_nothing_are_forgotten_with_the_first_answer() -> None:
+    asking = claim(handle="h", poll_errors=7)
+
+    assert decide(asking, Submitted("h")).poll_errors == 0
+    assert decide(asking, Snooze(SECOND)).poll_errors == 0
+    assert released_poll(asking, "shutdown").poll_errors == 7
+
+
 def test_a_permanent_error_while_asking_fails_the_job() -> None:
     assert decide(claim(handle="h", poll_count=3), Permanent("no such query")).state is State.FAILED
 
@@ -226,3 +252,25 @@ def test_a_poll_that_snoozes_leaves_the_work_with_its_engine() -> None:
     end = decide(polled, Snooze(timedelta(minutes=1)))
 
     assert (end.state, end.handle, end.poll_count, end.delay) == ("submitted", {"query": 1}, 4, timedelta(minutes=1))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A cold start
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cold_start_is_retried_after_a_fixed_time_and_only_when_it_timed_out() -> None:
+    """K-41: two retries, five seconds apart, whatever chance says; any other error is the end."""
+    ends = [decide(claim(errors=n), TimeoutError("cold"), COLD_START, chance=lambda: 0.0) for n in range(3)]
+
+    assert [(end.state, end.delay, end.cause) for end in ends] == [
+        (State.PENDING, 5 * SECOND, "timeout"),
+        (State.PENDING, 5 * SECOND, "timeout"),
+        (State.FAILED, None, "timeout"),
+    ]
+    other = decide(claim(), ConnectionError("timeout"), COLD_START, chance=never)
+    assert (other.state, other.cause) == (State.FAILED, "permanent")
+
+
+def test_a_policy_for_some_errors_still_leaves_the_engine_its_work_when_it_cannot_be_asked() -> None:
+    assert decide(claim(handle="h"), ConnectionError("reset"), COLD_START, chance=never).state is State.SUBMITTED
