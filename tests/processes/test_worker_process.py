@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,13 +17,17 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast import Worker
+from holdfast.jobs.cancel import cancel
 from holdfast.jobs.enqueue import enqueue_sync
-from holdfast.jobs.model import NewJob
+from holdfast.jobs.model import JobId, NewJob
+from holdfast.jobs.rescue import rescue
 
 pytestmark = pytest.mark.processes
 
 JOBS = """
 import asyncio
+import pathlib
 import holdfast
 
 @holdfast.job("quick")
@@ -29,6 +36,12 @@ async def quick() -> None: ...
 @holdfast.job("endless")
 async def endless() -> None:
     await asyncio.Event().wait()
+
+@holdfast.job("slow")
+async def slow(may_end: str) -> str:
+    while not pathlib.Path(may_end).exists():
+        await asyncio.sleep(0.02)
+    return "too late"
 
 @holdfast.job("counted", max_crashes=5)
 async def counted(ctx: holdfast.Context) -> int:
@@ -121,3 +134,87 @@ def test_a_module_that_is_not_there_is_named(start: Start):
     said = worker.stderr.read()
     assert "cannot import not_there" in said
     assert "Traceback" not in said
+
+
+def test_a_replaced_attempt_is_refused_and_its_worker_ends_well(start: Start, database: str, tmp_path: Path):
+    """K-18: its write matches no row and changes nothing, one line of the log says so, and the process exits with 0."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        made = enqueue_sync(conn, NewJob("slow", {"may_end": str(tmp_path / "now")}))
+        worker = start("--json")
+        until(lambda: state_of(conn, made.id)[0] == "running")
+        attempt = conn.execute("SELECT attempt_id::text FROM holdfast.jobs").fetchone()
+        asyncio.run(_cancel_by_force(database, made.id))
+        before = conn.execute("SELECT j::text FROM holdfast.jobs j").fetchall()
+
+        (tmp_path / "now").touch()
+        worker.send_signal(signal.SIGTERM)
+        _, logged = worker.communicate(timeout=60)
+
+        assert worker.returncode == 0
+        events = [json.loads(line) for line in logged.splitlines() if line.startswith("{")]
+        refused = [event for event in events if event["event"] == "writeback_stale_attempt"]
+        assert [(event["job_id"], event["attempt_id"]) for event in refused] == [(made.id, *(attempt or ()))]
+        assert conn.execute("SELECT j::text FROM holdfast.jobs j").fetchall() == before
+
+
+async def _cancel_by_force(database: str, job_id: int) -> None:
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as conn:
+        await cancel(conn, JobId(job_id), actor="ada", force=True)
+
+
+def test_a_claim_is_leased_for_as_long_as_the_setting_says_and_nobody_sees_the_job_before(start: Start, database: str):
+    """K-20: 1800 s of document 001; killed, it is nobody else's until the lease is over by the database's clock."""
+    left = "SELECT extract(epoch FROM lease_until - beat_at) FROM holdfast.workers"
+    with psycopg.connect(database, autocommit=True) as conn:
+        made = enqueue_sync(conn, NewJob("endless"))
+        doomed = start(HOLDFAST_LEASE_SECONDS="1800")
+        until(lambda: state_of(conn, made.id)[0] == "running")
+        until(lambda: round(float((conn.execute(left).fetchone() or (0,))[0])) == 1800)
+        doomed.kill()
+        doomed.wait()
+
+        conn.execute("UPDATE holdfast.workers SET lease_until = lease_until - interval '1500 s'")
+        assert start("--drain").wait(60) == 0
+        assert asyncio.run(_rescue(database)) == []
+        assert state_of(conn, made.id) == ("running", 1, 0, 0)
+
+        conn.execute("UPDATE holdfast.workers SET lease_until = lease_until - interval '301 s' WHERE stopped_at IS NULL")
+        start()
+        until(lambda: state_of(conn, made.id) == ("running", 2, 0, 1))
+
+
+async def _rescue(database: str) -> list[JobId]:
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as conn:
+        return await rescue(conn)
+
+
+def _names(conn: psycopg.Connection[Any]) -> list[Any]:
+    return conn.execute("SELECT name, id FROM holdfast.workers ORDER BY started_at").fetchall()
+
+
+def test_a_worker_is_called_after_its_pod_and_every_start_of_it_is_somebody_new(start: Start, database: str):
+    """K-10: HOSTNAME in Kubernetes. For people: what fences is the incarnation (E-34)."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        for _ in range(2):
+            assert start("--drain", HOSTNAME="export-worker-7").wait(60) == 0
+        (first, first_id), (second, second_id) = _names(conn)
+
+        assert (first, second) == ("export-worker-7", "export-worker-7")
+        assert first_id != second_id
+
+
+def test_a_worker_without_a_pods_name_is_called_after_its_host(start: Start, database: str):
+    """K-10."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        assert start("--drain", HOSTNAME="").wait(60) == 0
+
+        assert [name for name, _ in _names(conn)] == [socket.gethostname()]
+
+
+def test_a_worker_on_a_host_without_a_name_is_called_after_its_process(monkeypatch: pytest.MonkeyPatch):
+    """K-10: and the name is found once, whatever happens to the host's afterwards."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "")
+    worker = Worker("postgresql://nowhere", [])
+    monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
+
+    assert worker.info.name == f"worker-{os.getpid()}"

@@ -298,7 +298,7 @@ class Worker:
         host = socket.gethostname()
         return WorkerInfo(
             self.id,
-            self.options.name or host,
+            self.options.name or host or f"worker-{os.getpid()}",
             host,
             os.getpid(),
             version("holdfast"),
