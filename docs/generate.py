@@ -16,6 +16,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,12 @@ from holdfast.database import migrate
 from holdfast.database.migrations import versions
 from holdfast.jobs.model import Lock
 from holdfast.jobs.states import ENDED, LEGAL_MOVES, LIVE, WAITING, Move, State, legal_pairs
+from holdfast.schedule.kernel import kernel_loops
+from holdfast.schedule.registry import Loop
+from holdfast.schedule.scheduler import SchedulerOptions
 from holdfast.settings import Settings
-from holdfast.telemetry.names import EVENTS
+from holdfast.telemetry.metrics import REGISTRY
+from holdfast.telemetry.names import EVENTS, LOOP_EVENTS, METRICS
 from holdfast.worker.kinds import Job, Options, Policy
 from holdfast.worker.options import WorkerOptions
 
@@ -157,7 +162,44 @@ def events() -> str:
         "Every event that is logged, from `src/holdfast/telemetry/names.py`. Names are stable; fields may be added. As a "
         "library Holdfast logs to the standard logger `holdfast`.",
         table(["Event", "Meaning"], [[code(name), meaning] for name, meaning in EVENTS.items()]),
+        "Each [loop](loops.md) has two more, under its own name:",
+        table(["Event", "Meaning"], [[code(name), meaning] for name, meaning in LOOP_EVENTS.items()]),
     )
+
+
+def metrics_page() -> str:
+    kinds = {metric.name: metric.type for metric in REGISTRY.collect()}
+    rows = [[code(name), kinds[name.removesuffix("_total")], meaning] for name, meaning in METRICS.items()]
+    return page(
+        "Metrics",
+        "Every metric, from `src/holdfast/telemetry/names.py`. They are in the registry `holdfast.telemetry.metrics.REGISTRY` "
+        "of each process. The label `job_name` is the name of a [loop](loops.md).",
+        table(["Metric", "Type", "Meaning"], rows),
+    )
+
+
+def loops() -> str:
+    rows = [[code(loop.name), interval(loop.every), loop.description] for loop in kernel_loops()]
+    return page(
+        "Loops",
+        "## The kernel's own loops",
+        "Each runs in every [scheduler](../explanation/periodic-loops.md), and each tick in one of them. The "
+        "[settings](settings.md) `HOLDFAST_<LOOP>_JOB_INTERVAL_SECONDS` change the intervals.",
+        table(["Loop", "Every", "What a pass does"], rows),
+        "## Loop fields",
+        "What a `holdfast.Loop` is made of. `@holdfast.reconciler` takes the same keywords but for `function`, `is_quiet` "
+        "(there `quiet`) and `description`, which is the first line of the docstring, and one more: `backoff`, how long a key "
+        "that failed is left alone.",
+        fields_table(Loop),
+        "## Scheduler options",
+        fields_table(SchedulerOptions),
+    )
+
+
+def interval(every: timedelta | None) -> str:
+    assert every is not None
+    seconds = int(every.total_seconds())
+    return f"{seconds // 3600} h" if seconds % 3600 == 0 else f"{seconds} s"
 
 
 def errors_page() -> str:
@@ -233,6 +275,24 @@ MEANINGS: dict[type, dict[str, str]] = {
         "git_sha": "which code it runs, for people",
         "runner": "what kind of process it is in",
         "largest_batch": "how many jobs it claims at most at once",
+    },
+    Loop: {
+        "name": "small letters, digits and `_`; unique in a database",
+        "function": "called with a `Pass`; a plain function runs in a thread and gets a `SyncPass`",
+        "every": "from one due time to the next",
+        "cron": "instead of `every`: minute hour day month weekday, as in crontab",
+        "timezone": "of the cron expression",
+        "first_run": "when a database has never seen the loop",
+        "catch_up": "how many missed ticks are made up for, one by one; none unless said",
+        "lease": "how long a silent holder keeps it",
+        "is_quiet": "passes that found nothing to do are logged for debugging only",
+        "description": "one line for people",
+    },
+    SchedulerOptions: {
+        "look": "how often it looks at the rows of its loops: a triggered run begins within it",
+        "grace": "how long running passes may go on when it is told to stop",
+        "name": "what people call it; the host's name if none is given",
+        "connections": "how many connections its passes share",
     },
     Lock: {
         "key": "its name, of 1 to 500 characters",
@@ -545,6 +605,8 @@ def pages(url: str) -> dict[str, str]:
         "states.md": states(),
         "settings.md": settings(),
         "events.md": events(),
+        "metrics.md": metrics_page(),
+        "loops.md": loops(),
         "errors.md": errors_page(),
         "options.md": options(),
         "python.md": python(),

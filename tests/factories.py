@@ -152,6 +152,7 @@ async def holders_of(conn: Conn, key: str) -> list[int]:
 TABLES = (
     *("jobs", "history", "workers", "controls", "pipelines", "dependencies"),
     *("lock_keys", "lock_wants", "lock_holders", "effects"),
+    *("loops", "loop_runs", "loop_keys"),
 )
 
 

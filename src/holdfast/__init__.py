@@ -1,11 +1,15 @@
 """Holdfast: fenced background jobs in Postgres. The public names, and nothing else."""
 
-from holdfast.errors import CancelRequested, ClaimLost, HoldfastError
+from holdfast.errors import CancelRequested, ClaimLost, HoldfastError, TermLost
 from holdfast.jobs.client import Client, connect
 from holdfast.jobs.model import Claim, Lock, NewJob
 from holdfast.jobs.outcome import Backoff, Cancel, Done, Fail, Permanent, Retry, RetryPolicy, Snooze, Submitted
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.states import State
+from holdfast.schedule.context import Pass, SyncPass
+from holdfast.schedule.reconcile import reconciler
+from holdfast.schedule.registry import Loop, Result
+from holdfast.schedule.scheduler import Scheduler, SchedulerOptions
 from holdfast.worker.context import Context, SyncContext
 from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.kinds import cleaner, job
@@ -24,19 +28,27 @@ __all__ = [
     "Fail",
     "HoldfastError",
     "Lock",
+    "Loop",
     "NewJob",
+    "Pass",
     "Permanent",
     "Pipeline",
+    "Result",
     "Retry",
     "RetryPolicy",
+    "Scheduler",
+    "SchedulerOptions",
     "Snooze",
     "State",
     "Submitted",
     "SyncContext",
+    "SyncPass",
+    "TermLost",
     "Worker",
     "WorkerOptions",
     "cleaner",
     "connect",
     "crashpoint",
     "job",
+    "reconciler",
 ]

@@ -41,6 +41,9 @@ POINTS: Final[dict[str, str]] = {
     "unlock.after": "The end of an attempt that held locks is committed.",
     "reap.in_tx": "Jobs were taken from a silent worker, and that is not committed.",
     "reap.after": "Jobs were taken from a silent worker.",
+    "sched.after_read": "A scheduler has looked at the row of a loop and written nothing.",
+    "sched.in_tx": "A loop was taken under a new term, and that is not committed.",
+    "sched.after_commit": "A loop was taken under a new term, and its pass has not begun.",
 }
 
 _armed: dict[str, Callable[[], None]] = {}

@@ -10,8 +10,10 @@
     │   ├── IdempotencyConflict    the key was used before, for something else
     │   ├── NotStale               only a job whose holder went silent can be recovered
     │   ├── IllegalMove            this state does not lead there
-    │   └── Draining               new jobs of this kind are refused for now
+    │   ├── Draining               new jobs of this kind are refused for now
+    │   └── TriggeredTooOften      a loop is run on request once a minute (HTTP 429)
     ├── ClaimLost                  someone else owns this job now: stop, and write nothing
+    ├── TermLost                   someone else runs this loop now: stop, and write nothing
     ├── CancelRequested            somebody asked this job to stop; a checkpoint says so
     └── DatabaseProblem            no database, or not one that we can use
         ├── NoPostgres             neither an address, nor the wheel, nor system binaries
@@ -88,12 +90,28 @@ class Draining(Refused):
         self.kind, self.reason = kind, reason
 
 
+class TriggeredTooOften(Refused):
+    """A loop is run on request once a minute."""
+
+    def __init__(self, loop: str, retry_after: int) -> None:
+        super().__init__(f"{loop} was triggered less than a minute ago; wait {retry_after} s before triggering it again")
+        self.loop, self.retry_after = loop, retry_after
+
+
 class ClaimLost(HoldfastError):
     """Someone else owns this job now: stop, and write nothing."""
 
     def __init__(self, job_id: int, attempt_id: str, operation: str = "write") -> None:
         super().__init__(f"{operation} refused: job {job_id} is no longer held under attempt {attempt_id}")
         self.job_id, self.attempt_id, self.operation = job_id, attempt_id, operation
+
+
+class TermLost(HoldfastError):
+    """Someone else runs this loop now: stop, and write nothing."""
+
+    def __init__(self, loop: str, term: int) -> None:
+        super().__init__(f"write refused: term {term} of loop {loop} is over")
+        self.loop, self.term = loop, term
 
 
 class CancelRequested(HoldfastError):

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.schedule import registry
 from holdfast.worker import kinds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,12 +28,14 @@ PATIENCE = 180  # seconds, for a machine that is busy with other things
 @pytest.fixture
 def own_kinds() -> Iterator[None]:
     """The kinds and cleaners of a page are forgotten after it."""
-    before = dict(kinds._kinds), dict(kinds._cleaners)
+    before = dict(kinds._kinds), dict(kinds._cleaners), dict(registry._loops)
     yield
     kinds._kinds.clear()
     kinds._cleaners.clear()
     kinds._kinds.update(before[0])
     kinds._cleaners.update(before[1])
+    registry._loops.clear()
+    registry._loops.update(before[2])
 
 
 @pytest.mark.parametrize("page", HOWTOS, ids=lambda page: page.stem)

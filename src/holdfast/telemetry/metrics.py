@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from holdfast.telemetry.names import METRICS
 
@@ -14,5 +14,28 @@ def counter(name: str, *labels: str) -> Counter:
     return Counter(name, METRICS[name], labels, registry=REGISTRY)
 
 
+def gauge(name: str, *labels: str) -> Gauge:
+    """A gauge that has its line in `names.py`."""
+    return Gauge(name, METRICS[name], labels, registry=REGISTRY)
+
+
+def histogram(name: str, *labels: str, buckets: tuple[float, ...]) -> Histogram:
+    """A histogram that has its line in `names.py`."""
+    return Histogram(name, METRICS[name], labels, buckets=buckets, registry=REGISTRY)
+
+
 # The fence
 stale_writebacks = counter("holdfast_stale_writebacks_total", "operation")
+
+# Periodic loops
+executions = counter("background_job_execution_total", "job_name", "status")
+execution_seconds = histogram(
+    "background_job_execution_duration_seconds", "job_name", buckets=(0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+)
+last_success = gauge("background_job_last_success_timestamp_seconds", "job_name")
+health = gauge("background_job_health_status", "job_name")
+interval = gauge("background_job_interval_seconds", "job_name")
+loop_items = counter("holdfast_loop_items_total", "job_name", "outcome")
+loop_missed = counter("holdfast_loop_missed_ticks_total", "job_name")
+loop_refused = counter("holdfast_loop_terms_lost_total", "job_name")
+loop_late = gauge("holdfast_loop_late_seconds", "job_name")

@@ -12,8 +12,8 @@ EVENTS: Final[dict[str, str]] = {
     "worker_database_lost": "The database cannot be reached; the worker tries again by itself.",
     "heartbeat_failed": "A beat did not get through; the local deadline goes on counting.",
     "listen_lost": "The connection that hears hints broke; it is opened again, and polling goes on meanwhile.",
-    "job_completed": "An attempt completed its job.",
-    "job_failed": "A job failed for good.",
+    "job_completed": "An attempt completed its job; with `job`, a pass of a periodic loop ended well.",
+    "job_failed": "A job failed for good; with `job`, a pass of a periodic loop raised, and the next tick tries again.",
     "job_retried": "An attempt ended in an error and the job will run again.",
     "job_cancelled": "A job was cancelled.",
     "job_ended": "An attempt ended in another way: submitted, snoozed, released.",
@@ -29,8 +29,37 @@ EVENTS: Final[dict[str, str]] = {
     "http_unavailable": "A request could not be served because something that we need is away or too slow.",
     "http_fault": "A request met a fault of ours; the answer names the same request id.",
     "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is tried again with the next beat.",
+    # Periodic loops
+    "scheduler_starting": "A scheduler registers its loops and begins to look at their rows.",
+    "job_registered": "A periodic loop is known here, with its interval or cron expression.",
+    "scheduler_stopping": "A scheduler begins no more passes; running ones get their grace.",
+    "scheduler_stopped": "A scheduler has ended or given back everything that it ran.",
+    "scheduler_database_lost": "The rows of the loops cannot be reached; the scheduler tries again by itself.",
+    "scheduler_failed": "Something in the scheduler itself failed that should not have; it goes on (critical).",
+    "job_started": "A pass of a periodic loop begins under a term.",
+    "manual_job_trigger": "Somebody asked for a run of a periodic loop, with a reason.",
+    "loop_ticks_missed": "Ticks of a loop were not begun in time, and are not made up for.",
+    "loop_term_lost": "A replaced holder of a loop noticed, or tried to write and was refused.",
+    "loop_renewal_failed": "A pass could not renew its lease; its local deadline goes on counting.",
+    "loop_given_back": "A stopping process left its run of a loop to others.",
+    "reconcile_key_failed": "A reconciler failed for one key; the key is tried again later, and the pass goes on.",
+}
+
+LOOP_EVENTS: Final[dict[str, str]] = {  # one of each for every loop, under the loop's name
+    "<loop>_job_started": "A pass of this loop begins.",
+    "<loop>_job_completed": "A pass of this loop ended well, with what it did and `duration_seconds`.",
 }
 
 METRICS: Final[dict[str, str]] = {
     "holdfast_stale_writebacks_total": "Writes of replaced attempts that were refused, by operation.",
+    # Periodic loops
+    "background_job_execution_total": "Passes of periodic loops that ended, by loop and status (success, failed).",
+    "background_job_execution_duration_seconds": "How long passes of periodic loops took, failed ones included.",
+    "background_job_last_success_timestamp_seconds": "When a pass of the loop last ended well, as Unix time.",
+    "background_job_health_status": "1 for a healthy loop, 0 after 3 or more failures one after another.",
+    "background_job_interval_seconds": "From one due time of the loop to the next; for alerts on the last success.",
+    "holdfast_loop_items_total": "What passes handled, by loop and outcome (done, failed, skipped).",
+    "holdfast_loop_missed_ticks_total": "Ticks that were not begun in time.",
+    "holdfast_loop_terms_lost_total": "Passes that were replaced before they ended.",
+    "holdfast_loop_late_seconds": "How long after its due time the last tick that ran here began.",
 }

@@ -1,0 +1,165 @@
+"""Reconcilers of your own: a function that finds what is due, and one that acts on each of it.
+
+    @reconciler("expired_shares", every=timedelta(minutes=5))
+    async def expired_shares(ctx: Pass) -> list[int]:
+        async with ctx.connection() as conn:
+            return [row[0] for row in await (await conn.execute("SELECT id FROM shares WHERE …")).fetchall()]
+
+    @expired_shares.act
+    async def expire(ctx: Pass, share_id: int) -> None:
+        async with ctx.transaction() as conn:                        # refused when somebody else runs the loop by now
+            await conn.execute("DELETE FROM shares WHERE id = %s", [share_id])
+
+Each key has a try of its own: one that fails is tried again later, and the others do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from holdfast.errors import TermLost, UsageError
+from holdfast.jobs.outcome import Backoff
+from holdfast.jobs.payload import storable
+from holdfast.schedule.context import Pass, SyncPass
+from holdfast.schedule.keys import forget_failed, note_failed, read_failed
+from holdfast.schedule.registry import Loop, Result, register
+from holdfast.telemetry.log import log
+
+PAGE = 100
+KEY_BACKOFF = Backoff(first=timedelta(seconds=10), longest=timedelta(hours=1))
+K = TypeVar("K", str, int)
+A = TypeVar("A", bound=Callable[..., Any])
+Keys = Callable[[Pass], Awaitable[Iterable[K]]] | Callable[[Pass], AsyncIterator[K]] | Callable[[SyncPass], Iterable[K]]
+
+
+class Reconciler(Generic[K]):
+    """A loop that acts on due keys, one by one. Still the function that finds them."""
+
+    def __init__(self, name: str, keys: Keys[K], backoff: Backoff) -> None:
+        self.name = name
+        self._keys: Keys[K] = keys
+        self._backoff = backoff
+        self._act: Callable[[Any, K], Any] | None = None
+        self.__doc__, self.__module__ = keys.__doc__, keys.__module__
+
+    def __call__(self, ctx: Any) -> Any:
+        """The function itself, as if it had never been decorated."""
+        return cast("Callable[[Any], Any]", self._keys)(ctx)
+
+    def act(self, function: A) -> A:
+        """Decorate the function that acts on one key: `act(ctx, key)`, async, or plain to run in a thread."""
+        if len(inspect.signature(function).parameters) != 2:
+            raise UsageError(f"reconciler {self.name}: the function that acts takes the pass and one key")
+        self._act = function
+        return function
+
+    async def run(self, ctx: Pass) -> Result:
+        """One pass: pages of 100 keys, each key by itself."""
+        if self._act is None:
+            raise UsageError(f"reconciler {self.name} has nothing that acts; decorate a function with @{self.name}.act")
+        done = failed = skipped = 0
+        async for page in _pages(self._found(ctx)):
+            ctx.check()
+            async with ctx.connection() as conn:
+                before = await read_failed(conn, self.name, [str(key) for key in page])
+            for key in page:
+                failures, waits = before.get(str(key), (0, False))
+                if waits:
+                    skipped += 1
+                elif await self._try(ctx, key, failures):
+                    done += 1
+                else:
+                    failed += 1
+        return Result(done, failed, skipped)
+
+    async def _try(self, ctx: Pass, key: K, failures: int) -> bool:
+        """Act on one key. Whatever it raises is its own affair, unless the pass as a whole was replaced."""
+        try:
+            await self._call(ctx, key)
+        except TermLost:
+            raise
+        except Exception as error:
+            log.warning("reconcile_key_failed", job=self.name, key=str(key), error=str(error), exc_info=error)
+            delay = self._backoff.delay(failures, random.random())  # noqa: S311 - spreads the tries
+            async with ctx.transaction() as conn:
+                await note_failed(conn, self.name, str(key), storable(f"{type(error).__name__}: {error}", 2000), delay)
+            return False
+        if failures:
+            async with ctx.transaction() as conn:
+                await forget_failed(conn, self.name, str(key))
+        return True
+
+    async def _call(self, ctx: Pass, key: K) -> None:
+        ctx.check()
+        assert self._act is not None
+        if inspect.iscoroutinefunction(self._act):
+            await self._act(ctx, key)
+        else:
+            await asyncio.to_thread(self._act, ctx.in_thread(), key)
+
+    async def _found(self, ctx: Pass) -> AsyncIterator[K]:
+        """The due keys, whatever kind of function finds them."""
+        find = cast("Callable[[Any], Any]", self._keys)
+        if inspect.isasyncgenfunction(find):
+            async for key in find(ctx):
+                yield key
+        elif inspect.iscoroutinefunction(find):
+            for key in await find(ctx):
+                yield key
+        else:
+            found = iter(await asyncio.to_thread(find, ctx.in_thread()))
+            while page := await asyncio.to_thread(_some, found):  # a generator does its work here, so it stays in a thread
+                for key in page:
+                    yield key
+
+
+def _some(found: Iterator[K]) -> list[K]:
+    return [key for _, key in zip(range(PAGE), found, strict=False)]
+
+
+async def _pages(keys: AsyncIterator[K]) -> AsyncIterator[list[K]]:
+    page: list[K] = []
+    async for key in keys:
+        page.append(key)
+        if len(page) == PAGE:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
+class _Decorator:
+    def __init__(self, name: str, backoff: Backoff, options: dict[str, Any]) -> None:
+        self._name, self._backoff, self._options = name, backoff, options
+
+    def __call__(self, keys: Keys[K]) -> Reconciler[K]:
+        made: Reconciler[K] = Reconciler(self._name, keys, self._backoff)
+        description = (inspect.getdoc(keys) or "").split("\n")[0]
+        register(Loop(self._name, made.run, description=description, **self._options))
+        return made
+
+
+def reconciler(
+    name: str,
+    *,
+    every: timedelta | None = None,
+    cron: str | None = None,
+    timezone: str = "UTC",
+    first_run: Literal["after_interval", "at_once"] = "after_interval",
+    catch_up: int = 0,
+    lease: timedelta = timedelta(seconds=30),
+    backoff: Backoff = KEY_BACKOFF,
+    quiet: bool = False,
+) -> _Decorator:
+    """Make a function that finds due keys a periodic loop. Of all schedulers on a database, one at a time runs it.
+
+    `every` or `cron` says when; `backoff`, how long a key that failed is left alone; `catch_up`, how many missed ticks are
+    made up for; `lease`, how long a silent process keeps the loop.
+    """
+    options: dict[str, Any] = {"every": every, "cron": cron, "timezone": timezone, "first_run": first_run}
+    return _Decorator(name, backoff, {**options, "catch_up": catch_up, "lease": lease, "is_quiet": quiet})

@@ -1,0 +1,87 @@
+"""What a loop is, and the list of those that this process knows. Filled by: `@reconciler`, the kernel, the services.
+
+Loop("prune", prune, every=timedelta(hours=1))
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from holdfast.errors import UsageError
+from holdfast.schedule import cron as crontab
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
+SHORTEST = timedelta(milliseconds=100)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a pass did. Handled, failed and skipped items are counted; `fields` stand in its completed event."""
+
+    items: int = 0
+    failed: int = 0
+    skipped: int = 0
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+Function = Callable[[Any], Awaitable[Result | int | None]] | Callable[[Any], Result | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A periodic loop: a function, and when it is due. An async one gets a `Pass`, a plain one runs in a thread and gets a
+    `SyncPass`. It has to be idempotent and interruptible: a pass that was cut short is begun again by somebody else."""
+
+    name: str
+    function: Function
+    every: timedelta | None = None  # from one due time to the next
+    cron: str | None = None  # instead of `every`: minute hour day month weekday
+    timezone: str = "UTC"  # of the cron expression
+    first_run: Literal["after_interval", "at_once"] = "after_interval"  # when a database has never seen the loop
+    catch_up: int = 0  # how many missed ticks are made up for, one by one; none unless said
+    lease: timedelta = timedelta(seconds=30)  # how long a silent holder keeps it
+    is_quiet: bool = False  # passes that found nothing to do are logged for debugging only
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise UsageError(f"loop {self.name!r}: a name has small letters, digits and _, begins with a letter")
+        if (self.every is None) == (self.cron is None):
+            raise UsageError(f"loop {self.name}: say either every=timedelta(…) or cron='minute hour day month weekday'")
+        if self.every is not None and self.every < SHORTEST:
+            raise UsageError(f"loop {self.name}: every {self.every} is too often; the least is {SHORTEST}")
+        if self.catch_up < 0 or self.lease <= timedelta(0):
+            raise UsageError(f"loop {self.name}: catch_up and lease must not be negative")
+        if self.cron is not None:
+            crontab.check(self.cron, self.timezone)
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+
+_loops: dict[str, Loop] = {}
+
+
+def register(loop: Loop) -> Loop:
+    """Make a loop known to the schedulers of this process. The same name from another module is refused."""
+    existing = _loops.get(loop.name)
+    if existing is not None and _module(existing) != _module(loop):
+        raise UsageError(f"loop {loop.name} is registered already, by {_module(existing)}; choose another name")
+    _loops[loop.name] = loop
+    return loop
+
+
+def registered() -> dict[str, Loop]:
+    """Every loop that this process knows by its name."""
+    return dict(_loops)
+
+
+def _module(loop: Loop) -> str:
+    owner = getattr(loop.function, "__self__", loop.function)  # a reconciler has the module of the function that it was made of
+    return str(getattr(owner, "__module__", ""))

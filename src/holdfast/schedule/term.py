@@ -1,0 +1,310 @@
+"""A loop's row: take it under a new term, keep it, write under it, give it back. Called by: `tick.py` and `context.py`.
+
+Every taking counts the term up, and everything that a tick writes asks for its term on this row in the same transaction. So
+it does not matter whether a holder knows that it was replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.crashpoints import crashpoint
+from holdfast.database.statements import Statement, Steps
+from holdfast.errors import TermLost
+from holdfast.schedule.due import Begin, BeginQueued, Decision, GiveUp, Resume, Row, Skip, Wait, decide, next_due
+from holdfast.schedule.registry import Loop, Result
+
+Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
+LOOK_AGAIN = timedelta(seconds=1)  # at a row that somebody is just writing to
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Registering
+# ---------------------------------------------------------------------------------------------------------------------
+
+# A loop that is there keeps its due time, its pauses and its history, unless its timetable is another one now.
+ENSURE = """
+    INSERT INTO holdfast.loops AS l (name, every, cron, timezone, catch_up, next_due_at)
+    VALUES (%(name)s, %(every)s, %(cron)s, %(timezone)s, %(catch_up)s, %(first)s)
+    ON CONFLICT (name) DO UPDATE
+    SET every = excluded.every, cron = excluded.cron, timezone = excluded.timezone, catch_up = excluded.catch_up,
+        next_due_at = %(following)s
+    WHERE (l.every, l.cron, l.timezone, l.catch_up)
+          IS DISTINCT FROM (excluded.every, excluded.cron, excluded.timezone, excluded.catch_up)
+"""
+READ_TIMETABLES = "SELECT name, every, cron, timezone, catch_up FROM holdfast.loops"
+
+
+async def ensure(conn: psycopg.AsyncConnection[Any], loops: Sequence[Loop]) -> None:
+    """Give every loop its row. First due one interval from now, or at once if the loop says so."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(READ_TIMETABLES)
+        there = {name: timetable for name, *timetable in await cursor.fetchall()}
+        await cursor.execute("SELECT clock_timestamp()")
+        (now,) = await cursor.fetchone() or (None,)
+        for loop in loops:
+            timetable = [loop.every, loop.cron, loop.timezone, loop.catch_up]
+            if there.get(loop.name) == timetable:
+                continue  # an upsert would lock the row even to leave it as it is, and a pass may be writing under it
+            following = next_due(loop, now)
+            named = dict(zip(("every", "cron", "timezone", "catch_up"), timetable, strict=True))
+            first = now if loop.first_run == "at_once" else following
+            await cursor.execute(ENSURE, {"name": loop.name, **named, "first": first, "following": following})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Taking
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The right to run one tick of a loop."""
+
+    loop: str
+    number: int
+    holder: str
+    run_id: int
+    trigger: str
+    due_at: datetime | None
+    actor: str | None
+    reason: str | None
+    late: timedelta
+
+
+class Looked(NamedTuple):
+    """What came of an attempt to take a loop: a term, or how long there is nothing to do; and how many ticks were missed."""
+
+    term: Term | None
+    wait: timedelta
+    missed: int
+
+
+class _Timetable(NamedTuple):
+    every: timedelta | None
+    cron: str | None
+    timezone: str
+
+
+# SKIP LOCKED: whoever has the row is taking the tick, or is writing under its term.
+READ_FOR_TAKING = """
+    SELECT every, cron, timezone, catch_up, term, run_id, clock_timestamp(), next_due_at, held_until, paused_at IS NOT NULL,
+           queued_run_id
+    FROM holdfast.loops WHERE name = %(name)s FOR UPDATE SKIP LOCKED
+"""
+READ_HELD_RUN = "SELECT tries, trigger = 'manual' FROM holdfast.loop_runs WHERE id = %(run_id)s"
+
+
+async def take(conn: psycopg.AsyncConnection[Any], loop: Loop, holder: str) -> Looked:
+    """Take the loop's row, if it is due and nobody has it. The decision is `due.decide`; here it is written down."""
+    missed = 0
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        while True:
+            await cursor.execute(READ_FOR_TAKING, {"name": loop.name})
+            found = await cursor.fetchone()
+            crashpoint("sched.after_read")
+            if found is None:
+                return Looked(None, LOOK_AGAIN, missed)
+            term, run_id = found[4], found[5]
+            decision, now = await _decide(cursor, found)
+            match decision:
+                case Wait(wait):
+                    return Looked(None, wait, missed)
+                case Skip(next_due_at, count):
+                    await cursor.execute(SET_NEXT_DUE, {"name": loop.name, "next_due_at": next_due_at})
+                    missed += count
+                case GiveUp():
+                    await cursor.execute(NOTE_ABANDONED, {"run_id": run_id, "name": loop.name})
+                    await cursor.execute(LET_GO, {"name": loop.name})
+                case Begin() | BeginQueued() | Resume():
+                    missed += decision.missed if isinstance(decision, Begin) else 0
+                    taken = await _begin(cursor, loop, holder, term + 1, run_id, decision, now)
+                    crashpoint("sched.in_tx")
+                    break
+    crashpoint("sched.after_commit")
+    return Looked(taken, timedelta(0), missed)
+
+
+async def _decide(cursor: Cursor, found: tuple[Any, ...]) -> tuple[Decision, datetime]:
+    every, cron, timezone, catch_up, _, run_id, now, next_due_at, held_until, is_paused, queued_run_id = found
+    tries, is_manual = 1, False
+    if held_until is not None:
+        await cursor.execute(READ_HELD_RUN, {"run_id": run_id})
+        tries, is_manual = await cursor.fetchone() or (tries, is_manual)
+    row = Row(now, next_due_at, held_until, is_paused, queued_run_id, tries, is_manual)
+    return decide(row, _Timetable(every, cron, timezone), catch_up=catch_up), now
+
+
+SET_NEXT_DUE = "UPDATE holdfast.loops SET next_due_at = %(next_due_at)s WHERE name = %(name)s"
+LET_GO = "UPDATE holdfast.loops SET holder = NULL, held_until = NULL WHERE name = %(name)s"
+# A run whose holder went silent counts as a failure; one that a stopping process gave back has its outcome already.
+NOTE_ABANDONED = """
+    WITH abandoned AS (
+        UPDATE holdfast.loop_runs SET outcome = 'abandoned', finished_at = clock_timestamp(), error = 'its holder went silent'
+        WHERE id = %(run_id)s AND outcome = 'running' RETURNING error
+    )
+    UPDATE holdfast.loops SET failures = failures + 1, last_outcome = 'abandoned', last_error = abandoned.error,
+        last_finished_at = clock_timestamp()
+    FROM abandoned WHERE name = %(name)s
+"""
+ADD_TICK = """
+    INSERT INTO holdfast.loop_runs (name, trigger, due_at, term, holder, started_at, outcome)
+    VALUES (%(name)s, 'schedule', %(due_at)s, %(term)s, %(holder)s, clock_timestamp(), 'running')
+    RETURNING id, trigger, due_at, actor, reason
+"""
+BEGIN_QUEUED = """
+    UPDATE holdfast.loop_runs SET term = %(term)s, holder = %(holder)s, started_at = clock_timestamp(), outcome = 'running'
+    WHERE id = %(run_id)s RETURNING id, trigger, due_at, actor, reason
+"""
+BEGIN_AGAIN = """
+    INSERT INTO holdfast.loop_runs (name, trigger, due_at, tries, actor, reason, term, holder, started_at, outcome)
+    SELECT name, trigger, due_at, tries + 1, actor, reason, %(term)s, %(holder)s, clock_timestamp(), 'running'
+    FROM holdfast.loop_runs WHERE id = %(run_id)s
+    RETURNING id, trigger, due_at, actor, reason
+"""
+HOLD = """
+    UPDATE holdfast.loops
+    SET term = %(term)s, holder = %(holder)s, held_until = clock_timestamp() + %(lease)s, run_id = %(run_id)s,
+        next_due_at = coalesce(%(next_due_at)s, next_due_at),
+        queued_run_id = CASE WHEN queued_run_id = %(run_id)s THEN NULL ELSE queued_run_id END,
+        last_started_at = clock_timestamp()
+    WHERE name = %(name)s
+"""
+
+
+async def _begin(
+    cursor: Cursor,
+    loop: Loop,
+    holder: str,
+    term: int,
+    held_run_id: int | None,
+    decision: Begin | BeginQueued | Resume,
+    now: datetime,
+) -> Term:
+    """Write down that this run begins under this term, and hold the row for it."""
+    begin = {"name": loop.name, "term": term, "holder": holder}
+    next_due_at = None
+    match decision:
+        case Begin():
+            next_due_at = decision.next_due_at
+            await cursor.execute(ADD_TICK, begin | {"due_at": decision.due_at})
+        case BeginQueued(run_id):
+            await cursor.execute(BEGIN_QUEUED, begin | {"run_id": run_id})
+        case Resume():
+            await cursor.execute(NOTE_ABANDONED, {"run_id": held_run_id, "name": loop.name})
+            await cursor.execute(BEGIN_AGAIN, begin | {"run_id": held_run_id})
+    run = await cursor.fetchone()
+    assert run is not None, f"loop {loop.name}: the run that was to begin is gone"
+    run_id, trigger, due, actor, reason = run
+    await cursor.execute(HOLD, begin | {"run_id": run_id, "lease": loop.lease, "next_due_at": next_due_at})
+    return Term(loop.name, term, holder, run_id, trigger, due, actor, reason, now - due if due else timedelta(0))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Keeping it, and writing under it
+# ---------------------------------------------------------------------------------------------------------------------
+
+# Our own writers lock the row too: then it cannot be taken from us either, and the renewal comes with the next beat.
+RENEW = """
+    WITH mine AS MATERIALIZED (
+        SELECT name FROM holdfast.loops
+        WHERE name = %(name)s AND term = %(term)s AND holder = %(holder)s FOR NO KEY UPDATE SKIP LOCKED
+    ), renewed AS (
+        UPDATE holdfast.loops l SET held_until = clock_timestamp() + %(lease)s
+        FROM mine WHERE l.name = mine.name AND l.term = %(term)s AND l.holder = %(holder)s
+    )
+    SELECT EXISTS (SELECT FROM holdfast.loops WHERE name = %(name)s AND term = %(term)s AND holder = %(holder)s)
+"""
+
+
+async def renew(conn: psycopg.AsyncConnection[Any], term: Term, lease: timedelta) -> bool:
+    """Keep the row for another lease; False if somebody else has it."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(RENEW, {**_fence(term), "lease": lease})
+        row = await cursor.fetchone()
+    return row is not None and bool(row[0])
+
+
+# FOR SHARE: nobody can take the row before this transaction has ended, and one that was taken is seen as it is by now.
+GUARD = """
+    SELECT term FROM holdfast.loops WHERE name = %(name)s AND term = %(term)s AND holder = %(holder)s FOR SHARE
+"""
+
+
+def guard(term: Term) -> Steps[None]:
+    """The step that makes a transaction one of this term; `TermLost` if the term is over."""
+    if not (yield Statement(GUARD, _fence(term))):
+        raise TermLost(term.loop, term.number)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ending
+# ---------------------------------------------------------------------------------------------------------------------
+
+END = """
+    WITH mine AS (
+        UPDATE holdfast.loops
+        SET holder = NULL, held_until = NULL, last_finished_at = clock_timestamp(), last_outcome = %(outcome)s,
+            last_error = %(error)s, failures = CASE WHEN %(outcome)s = 'success' THEN 0 ELSE failures + 1 END,
+            last_success_at = CASE WHEN %(outcome)s = 'success' THEN clock_timestamp() ELSE last_success_at END
+        WHERE name = %(name)s AND term = %(term)s AND holder = %(holder)s
+        RETURNING run_id, failures
+    )
+    UPDATE holdfast.loop_runs r
+    SET outcome = %(outcome)s, finished_at = clock_timestamp(), error = %(error)s,
+        items = %(items)s, failed_items = %(failed)s, skipped_items = %(skipped)s
+    FROM mine WHERE r.id = mine.run_id
+    RETURNING mine.failures
+"""
+# What a stopping process could not end: its lease ends now, and whoever looks next begins the run again.
+GIVE_BACK = """
+    WITH mine AS (
+        UPDATE holdfast.loops SET held_until = clock_timestamp(), last_outcome = 'interrupted', last_error = %(error)s
+        WHERE name = %(name)s AND term = %(term)s AND holder = %(holder)s
+        RETURNING run_id
+    )
+    UPDATE holdfast.loop_runs r SET outcome = 'interrupted', finished_at = clock_timestamp(), error = %(error)s
+    FROM mine WHERE r.id = mine.run_id
+    RETURNING 0
+"""
+READ_OUTCOME = "SELECT outcome FROM holdfast.loop_runs WHERE id = %(run_id)s AND term = %(term)s"
+
+
+async def end(
+    conn: psycopg.AsyncConnection[Any], term: Term, result: Result | None, error: str | None, *, again: bool = False
+) -> int:
+    """End the run and let go of the row; how many runs have failed one after another. `TermLost` if the term is over.
+
+    With `again` an earlier try may have been committed without its answer having come; then that is the end.
+    """
+    outcome, counted = ("success" if error is None else "failed"), result or Result()
+    fields = {"items": counted.items, "failed": counted.failed, "skipped": counted.skipped}
+    row = await _one(conn, END, {**_fence(term), **fields, "outcome": outcome, "error": error})
+    if row is not None:
+        return int(row[0])
+    written = await _one(conn, READ_OUTCOME, {"run_id": term.run_id, "term": term.number}) if again else None
+    if written != (outcome,):
+        raise TermLost(term.loop, term.number)
+    return 0
+
+
+async def give_back(conn: psycopg.AsyncConnection[Any], term: Term, error: str) -> None:
+    """Leave the run to somebody else, at once. `TermLost` if somebody else has it."""
+    if await _one(conn, GIVE_BACK, {**_fence(term), "error": error}) is None:
+        raise TermLost(term.loop, term.number)
+
+
+def _fence(term: Term) -> dict[str, Any]:
+    return {"name": term.loop, "term": term.number, "holder": term.holder}
+
+
+async def _one(conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any]) -> tuple[Any, ...] | None:
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(statement, parameters)
+        return await cursor.fetchone()

@@ -1,0 +1,291 @@
+"""One tick, top to bottom: events, metrics, health, failures, and what happens to a pass whose term is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+import structlog
+
+from factories import Conn, rows
+from holdfast.errors import UsageError
+from holdfast.schedule.context import Pass, SyncPass
+from holdfast.schedule.read import get_loop
+from holdfast.schedule.registry import Loop, Result
+from holdfast.schedule.scheduler import show
+from holdfast.schedule.term import ensure
+from holdfast.schedule.tick import Place, tick
+from holdfast.telemetry.metrics import REGISTRY
+from loop_factories import column, loop, make_due, outcomes, silence, until, witness
+
+
+def metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Every event that is logged, in order."""
+    from holdfast.schedule import reconcile, steer
+    from holdfast.schedule import tick as module
+
+    said: list[dict[str, Any]] = []
+
+    def keep(_: Any, level: str, event: dict[str, Any]) -> str:
+        said.append({**event, "level": level})
+        raise structlog.DropEvent
+
+    recorder = structlog.wrap_logger(None, processors=[keep], wrapper_class=structlog.BoundLogger)
+    for one in (module, reconcile, steer):
+        monkeypatch.setattr(one, "log", recorder)
+    return said
+
+
+async def run(conn: Conn, place: Place, one: Loop) -> None:
+    await ensure(conn, [one])
+    await tick(one, place)
+
+
+async def test_a_pass_is_announced_counted_and_noted(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
+    """S-04, S-05, R-11: the events, the counter and the histogram by the documents' names."""
+
+    async def work(ctx: Pass) -> Result:
+        return Result(3, 1, 2, {"orphaned_pods_cleaned": 3})
+
+    before = metric("background_job_execution_total", job_name="tidy", status="success")
+    observed = metric("background_job_execution_duration_seconds_count", job_name="tidy")
+    await run(conn, place, loop(work))
+
+    assert [event["event"] for event in events] == ["job_started", "tidy_job_started", "job_completed", "tidy_job_completed"]
+    assert events[0]["job"] == "tidy"
+    assert events[3]["orphaned_pods_cleaned"] == 3
+    assert "duration_seconds" in events[3]
+    assert metric("background_job_execution_total", job_name="tidy", status="success") == before + 1
+    assert metric("background_job_execution_duration_seconds_count", job_name="tidy") == observed + 1
+    assert metric("holdfast_loop_items_total", job_name="tidy", outcome="failed") >= 1
+    assert await rows(conn, "SELECT outcome, items, failed_items, skipped_items FROM holdfast.loop_runs") == [
+        ("success", 3, 1, 2)
+    ]
+
+
+async def test_a_failing_pass_is_noted_with_its_error_and_stops_nobody(
+    conn: Conn, place: Place, events: list[dict[str, Any]]
+) -> None:
+    """S-04, S-05, S-17: exceptions never crash the process; failures are measured too; the next tick tries again."""
+
+    async def work(ctx: Pass) -> None:
+        raise RuntimeError("the warehouse is away")
+
+    observed = metric("background_job_execution_duration_seconds_count", job_name="tidy")
+    failed = metric("background_job_execution_total", job_name="tidy", status="failed")
+    await run(conn, place, loop(work))
+
+    assert events[-1]["event"] == "job_failed"
+    assert isinstance(events[-1]["exc_info"], RuntimeError), "with its stack"
+    assert metric("background_job_execution_duration_seconds_count", job_name="tidy") == observed + 1
+    assert metric("background_job_execution_total", job_name="tidy", status="failed") == failed + 1
+    view = await get_loop(conn, "tidy")
+    assert (view.failures, view.last_outcome, view.last_error) == (1, "failed", "RuntimeError: the warehouse is away")
+
+
+async def test_three_failures_make_a_loop_unhealthy_and_one_success_heals_it(conn: Conn, place: Place) -> None:
+    """S-06, S-07, P-09: health 0 after 3 failures one after another, kept in the database and so the same in every process."""
+    ok = False
+
+    async def work(ctx: Pass) -> None:
+        if not ok:
+            raise RuntimeError("no")
+
+    seen = []
+    for turn in range(4):
+        ok = turn == 3
+        await make_due(conn)
+        await run(conn, place, loop(work))
+        view = await get_loop(conn, "tidy")
+        show(view)
+        seen.append((view.is_healthy, metric("background_job_health_status", job_name="tidy")))
+
+    assert seen == [(True, 1), (True, 1), (False, 0), (True, 1)]
+    assert view.last_success_at is not None
+    assert metric("background_job_last_success_timestamp_seconds", job_name="tidy") == view.last_success_at.timestamp()
+    assert metric("background_job_interval_seconds", job_name="tidy") == 3600
+
+
+async def test_a_lost_database_fails_the_pass_and_leaves_no_trace(conn: Conn, place: Place) -> None:
+    """S-17: no corruption: what the pass wrote in its open transaction is not there."""
+
+    async def work(ctx: Pass) -> None:
+        async with ctx.transaction() as own:
+            await own.execute("INSERT INTO public.witness (loop) VALUES ('tidy')")
+            pid = own.info.backend_pid
+            await conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+            await own.execute("SELECT 1")
+
+    await run(conn, place, loop(work))
+
+    assert await witness(conn) == []
+    assert await outcomes(conn) == [(1, "schedule", "failed")]
+    await make_due(conn)
+    await run(conn, place, loop())
+    assert (await outcomes(conn))[-1] == (2, "schedule", "success")
+
+
+async def test_a_plain_function_runs_in_a_thread_and_the_event_loop_goes_on(conn: Conn, place: Place) -> None:
+    """S-10: nothing blocks the loop."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def work(ctx: SyncPass) -> int:
+        entered.set()
+        assert go_on.wait(60), "the event loop was blocked"
+        with ctx.transaction() as own:
+            own.execute("INSERT INTO public.witness (loop, who) VALUES (%s, 'thread')", [ctx.name])
+        return 1
+
+    running = asyncio.create_task(run(conn, place, loop(work)))
+    await until(entered.is_set)
+    go_on.set()
+    await running
+
+    assert await witness(conn) == [("tidy", None, "thread")]
+    assert await outcomes(conn) == [(1, "schedule", "success")]
+
+
+async def test_a_pass_keeps_renewing_its_lease_and_so_keeps_the_row(conn: Conn, places: Any) -> None:
+    here, there = await places("here"), await places("there")
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work(ctx: Pass) -> None:
+        began.set()
+        await go_on.wait()
+
+    slow = loop(work, lease=timedelta(seconds=8))
+    running = asyncio.create_task(run(conn, here, slow))
+    await began.wait()
+    taken_until = await column(conn, "held_until")
+    await until(lambda: _is_held_beyond(conn, taken_until))
+    await tick(loop(), there)
+    go_on.set()
+    await running
+
+    assert await outcomes(conn) == [(1, "schedule", "success")]
+
+
+async def _is_held_beyond(conn: Conn, moment: Any) -> bool:
+    return bool(await column(conn, "held_until") > moment)
+
+
+async def test_f_14_a_replaced_pass_is_cancelled_and_its_writes_are_refused(
+    conn: Conn, places: Any, events: list[dict[str, Any]]
+) -> None:
+    here, there = await places("here"), await places("there")
+    began, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def slow(ctx: Pass) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def quick(ctx: Pass) -> None:
+        async with ctx.transaction() as own:
+            await own.execute("INSERT INTO public.witness (loop, who) VALUES ('tidy', 'there')")
+
+    before = metric("holdfast_loop_terms_lost_total", job_name="tidy")
+    running = asyncio.create_task(run(conn, here, loop(slow, lease=timedelta(seconds=2))))
+    await began.wait()
+    while [outcome for *_, outcome in await outcomes(conn)] != ["abandoned", "success"]:
+        await silence(conn)
+        await tick(loop(quick), there)
+    async with asyncio.timeout(60):
+        await running
+
+    assert cancelled.is_set()
+    assert await witness(conn) == [("tidy", None, "there")]
+    assert "loop_term_lost" in [event["event"] for event in events]
+    assert metric("holdfast_loop_terms_lost_total", job_name="tidy") == before + 1
+
+
+async def test_f_14_a_thread_that_lost_its_term_is_refused_as_it_writes(conn: Conn, places: Any) -> None:
+    here, there = await places("here"), await places("there")
+    began, go_on = threading.Event(), threading.Event()
+    refused: list[str] = []
+
+    def slow(ctx: SyncPass) -> None:
+        began.set()
+        go_on.wait(60)
+        with psycopg.connect(here.url, autocommit=True) as own, own.transaction():
+            try:
+                ctx.write(own)
+            except Exception as error:
+                refused.append(type(error).__name__)
+                raise
+            own.execute("INSERT INTO public.witness (loop, who) VALUES ('tidy', 'here')")
+
+    running = asyncio.create_task(run(conn, here, loop(slow, lease=timedelta(hours=1))))
+    await until(began.is_set)
+    await silence(conn)
+    await tick(loop(), there)
+    go_on.set()
+    async with asyncio.timeout(60):
+        await running
+
+    assert refused == ["TermLost"]
+    assert await witness(conn) == []
+    assert await outcomes(conn) == [(1, "schedule", "abandoned"), (2, "schedule", "success")]
+
+
+async def test_check_refuses_once_the_local_deadline_is_past(conn: Conn, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a side effect outside: a process that slept through its lease must not be sure of anything."""
+    began = time.monotonic()
+    reached: list[str] = []
+
+    async def work(ctx: Pass) -> None:
+        ctx.check()
+        reached.append("in time")
+        monkeypatch.setattr("holdfast.schedule.context.time.monotonic", lambda: began + 3600)
+        ctx.check()
+        reached.append("too late")
+
+    await run(conn, place, loop(work))
+
+    assert reached == ["in time"]
+
+
+async def test_a_write_without_a_transaction_is_a_mistake_and_said_so(conn: Conn, place: Place) -> None:
+    said: list[str] = []
+
+    async def work(ctx: Pass) -> None:
+        async with ctx.connection() as own:
+            with pytest.raises(UsageError) as wrong:
+                await ctx.write(own)
+            said.append(str(wrong.value))
+
+    await run(conn, place, loop(work))
+
+    assert "needs an open transaction" in said[0]
+
+
+async def test_a_quiet_loop_says_nothing_when_there_is_nothing_to_say(
+    conn: Conn, place: Place, events: list[dict[str, Any]]
+) -> None:
+    await run(conn, place, loop(is_quiet=True))
+
+    assert {event["level"] for event in events} == {"debug"}
+
+
+async def test_a_pass_knows_which_tick_it_is(conn: Conn, place: Place) -> None:
+    seen: list[Any] = []
+
+    async def work(ctx: Pass) -> None:
+        seen.extend([ctx.name, ctx.term, ctx.due_at, ctx.is_manual, ctx.actor])
+
+    await run(conn, place, loop(work))
+
+    assert seen == ["tidy", 1, (await rows(conn, "SELECT due_at FROM holdfast.loop_runs"))[0][0], False, None]
