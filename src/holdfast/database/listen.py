@@ -6,8 +6,8 @@ Whatever happens to this connection, nothing is lost: the worker looks by itself
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -29,6 +29,8 @@ class ListeningLink(Link):
         super().__init__(url)
         self._wake: Callable[[str], None] | None = None
         self._lost = asyncio.Event()
+        self._planned: asyncio.TimerHandle | None = None
+        self._socket = -1  # the one that is being watched
 
     async def listen(self, wake: Callable[[str], None], *, again_after: float = 1.0) -> None:
         """Call `wake` for every hint, and once after every reconnect, for what was missed meanwhile. Runs until cancelled."""
@@ -37,22 +39,25 @@ class ListeningLink(Link):
         while True:
             self._lost.clear()
             try:
-                async with self.use():
+                async with self:
                     pass
                 await self._lost.wait()
             except (psycopg.Error, OSError) as error:
                 log.warning("listen_lost", error=str(error))
                 await asyncio.sleep(again_after)
 
-    @asynccontextmanager
-    async def use(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """As of any link; hints that arrive meanwhile are heard as well."""
-        async with super().use() as conn:
-            loop, socket = asyncio.get_running_loop(), conn.fileno()
-            loop.remove_reader(socket)  # while it is used, the driver reads
-            yield conn
-            if self._wake is not None:
-                loop.add_reader(socket, self._read, conn)
+    async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
+        conn = await super().__aenter__()
+        self._stop_watching()  # while it is used, the driver reads, and hears the hints that arrive meanwhile
+        return conn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        if self._wake is not None and self._conn is not None:
+            # Not at once: whoever got jobs by this use has something better to do first.
+            self._planned = asyncio.get_running_loop().call_later(0, self._watch, self._conn)
 
     async def _open(self) -> psycopg.AsyncConnection[Any]:
         conn = await super()._open()
@@ -63,13 +68,26 @@ class ListeningLink(Link):
         return conn
 
     async def _drop(self) -> None:
-        if self._conn is not None and not self._conn.closed:
-            asyncio.get_running_loop().remove_reader(self._conn.fileno())
+        self._stop_watching()
         await super()._drop()
 
     def _hear(self, hint: str) -> None:
         if self._wake is not None:
             self._wake(hint)
+
+    def _watch(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        if not conn.closed:
+            self._socket = conn.fileno()
+            asyncio.get_running_loop().add_reader(self._socket, self._read, conn)
+
+    def _stop_watching(self) -> None:
+        """Before anybody else reads, and before the socket's number goes to another connection."""
+        if self._planned is not None:
+            self._planned.cancel()
+            self._planned = None
+        if self._socket >= 0:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket = -1
 
     def _read(self, conn: psycopg.AsyncConnection[Any]) -> None:
         """Something has arrived at an idle connection: hints, or its end."""
@@ -79,5 +97,5 @@ class ListeningLink(Link):
                 self._hear(hint.extra.decode())
         except psycopg.Error as error:
             log.warning("listen_lost", error=str(error))
-            asyncio.get_running_loop().remove_reader(conn.fileno())
+            self._stop_watching()
             self._lost.set()

@@ -6,8 +6,7 @@ By default a client hangs for ever in a network partition, keep-alives or not: `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -70,24 +69,35 @@ def pool(url: str, *, most: int = 4) -> AsyncConnectionPool[Any]:
 
 
 class Link:
-    """One long-lived connection for one user of it at a time, opened again when it breaks."""
+    """One long-lived connection for one user of it at a time, opened again when it breaks.
+
+    `async with link as conn:`, written out: it stands before the claim of an idle worker, where every step counts.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._conn: psycopg.AsyncConnection[Any] | None = None
         self._one_at_a_time = asyncio.Lock()
 
-    @asynccontextmanager
-    async def use(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
         """The connection, for the length of the block. One that broke inside is closed; the next use opens another."""
-        async with self._one_at_a_time:
-            if self._conn is None or self._conn.closed or self._conn.broken:
+        await self._one_at_a_time.acquire()
+        try:
+            if self._conn is None or self._conn.closed:
                 self._conn = await self._open()
-            try:
-                yield self._conn
-            except (psycopg.OperationalError, psycopg.InterfaceError, asyncio.CancelledError):
+        except BaseException:
+            self._one_at_a_time.release()
+            raise
+        return self._conn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, asyncio.CancelledError)):
                 await self._drop()
-                raise
+        finally:
+            self._one_at_a_time.release()
 
     @property
     def is_busy(self) -> bool:

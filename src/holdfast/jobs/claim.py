@@ -118,9 +118,9 @@ def known(kinds: Kinds) -> dict[str, str]:
 async def _claim(
     conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any], worker_id: WorkerId
 ) -> list[Claim]:
-    async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(statement, parameters, prepare=True)
-        rows = await cursor.fetchall()
+    cursor = conn.cursor(row_factory=tuple_row)
+    await cursor.execute(statement, parameters, prepare=True)
+    rows = await cursor.fetchall()
     tied = [row[0] for row in rows if row[3] is None]
     if not tied:
         return [Claim._make(row) for row in rows]

@@ -96,7 +96,7 @@ class Direct(OnConnections):
         await self._pool.close()
 
     async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
-        async with self._claims.use() as conn:
+        async with self._claims as conn:
             await register(conn, worker, lease=lease)
 
     async def resign(self, worker_id: WorkerId) -> None:
@@ -116,11 +116,11 @@ class Direct(OnConnections):
     # ------------------------------------------------------------------------------------------------- claiming
 
     async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
-        async with self._claims.use() as conn:
+        async with self._claims as conn:
             return await claim(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
 
     async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None:
-        async with self._claims.use() as conn:
+        async with self._claims as conn:
             return await claim_by_id(conn, worker_id, job_id, kinds=takes.versions)
 
     async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]:
@@ -133,7 +133,7 @@ class Direct(OnConnections):
     # ------------------------------------------------------------------------------------------------- ending
 
     async def complete(self, claims: Sequence[Claim], results: Sequence[str | None]) -> set[JobId]:
-        async with self._batches.use() as conn:
+        async with self._batches as conn:
             return await complete_plain(conn, claims, results)
 
     async def complete_and_chain(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
@@ -142,7 +142,7 @@ class Direct(OnConnections):
 
     def _for_a_chain(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
         """A connection that is kept for it, without the cost of a pool; when several chains run at once, the pool as well."""
-        return self._pool.connection() if self._chains.is_busy else self._chains.use()
+        return self._pool.connection() if self._chains.is_busy else self._chains
 
     async def finish(self, claim: Claim, end: End) -> None:
         async with self._pool.connection() as conn:
@@ -192,11 +192,11 @@ class DirectPulse:
         self._link = Link(url)
 
     async def beat(self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta) -> Beat:
-        async with self._link.use() as conn:
+        async with self._link as conn:
             return await renew(conn, worker.id, held, lease=lease, kinds=list(takes.versions), queues=takes.queues)
 
     async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
-        async with self._link.use() as conn:
+        async with self._link as conn:
             await register(conn, worker, lease=lease)
 
     async def close(self) -> None:

@@ -54,6 +54,7 @@ class Worker:
         self.options = options = options or WorkerOptions()
         self.id = worker_id or WorkerId(str(uuid4()))
         self._kinds = {kind.kind: kind for kind in (registered().values() if kinds is None else kinds)}
+        self._all_that_is_known = Takes({name: kind.policy.version for name, kind in self._kinds.items()}, options.queues)
         self.info = self._describe()
         self._transport: Transport = (
             Direct(url_or_transport, most=min(options.concurrency, 8))
@@ -79,7 +80,7 @@ class Worker:
             self._heartbeat.lease,
             count=options.concurrency,
             takes=self._takes,
-            hungry=self.nudge,
+            hungry=self._on_free_lane,
             isolated=self._isolated,
         )
         self._sweeps = Sweeps(
@@ -92,7 +93,7 @@ class Worker:
         )
         self._wake, self._stopping, self._saw_empty = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._ended_at_beat = 0
-        self._is_claiming = False
+        self._is_claiming, self._may_be_more = False, True
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -204,6 +205,7 @@ class Worker:
                 claims = await self._claim(room)
                 self._lanes.hand_out(claims)
                 self._is_claiming = False
+            self._may_be_more = len(claims) == room
             if len(claims) < room:
                 self._saw_empty.set()
             if len(claims) < room or room <= 0:
@@ -224,7 +226,7 @@ class Worker:
         return []
 
     def _takes(self) -> Takes:
-        return Takes({name: kind.policy.version for name, kind in list(self._kinds.items())}, self.options.queues)
+        return self._all_that_is_known
 
     # ------------------------------------------------------------------------------------------------- beats and hints
 
@@ -232,6 +234,11 @@ class Worker:
         if end.delay is not None and end.state is State.PENDING:
             self._sweeps.promote_in(end.delay)
         self._wake.set()
+
+    def _on_free_lane(self) -> None:
+        """Nothing was left when last looked: what has come since comes with a hint, and with the beat if that is lost."""
+        if self._may_be_more:
+            self._wake.set()
 
     def _on_hint(self, hint: str) -> None:
         if hint == "@":  # something for later: the beat tells when

@@ -608,9 +608,8 @@ async def test_run_by_id_runs_this_very_job_and_refuses_what_cannot_be_claimed(d
     async def work(number: int) -> None:
         called.append(number)
 
-    kind, idle = a_kind(work), a_kind(lambda: None, "test.idle")
-    async with working(database, idle) as worker:
-        worker._kinds[kind.kind] = kind
+    kind = a_kind(work, queue="of nobody")  # so that the worker does not find it by itself
+    async with working(database, kind) as worker:
         made = await enqueue(conn, kind.new(number=1), hint=False)
         assert await worker.run_by_id(made.id)
         assert (await ended(conn, made.id)).state == "completed"
