@@ -267,7 +267,8 @@ MEANINGS: dict[type, dict[str, str]] = {
     WorkerOptions: {
         "queues": "which queues it claims from",
         "concurrency": "how many handlers run at once",
-        "beat": "how often it renews its lease",
+        "beat": "how often it renews its lease while it holds jobs",
+        "poll": "how often it looks around while it holds none; by default every second beat",
         "lease": "how long it keeps its jobs when it falls silent",
         "grace": "how long running jobs get at shutdown",
         "name": "what people call it; the host's name if none is given",

@@ -1,5 +1,8 @@
 """Holdfast: fenced background jobs in Postgres. The public names, and nothing else."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from holdfast.errors import CancelRequested, ClaimLost, HoldfastError, TermLost
 from holdfast.jobs.client import Client, connect
 from holdfast.jobs.model import Claim, Lock, NewJob
@@ -15,6 +18,9 @@ from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.kinds import cleaner, job
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
+
+if TYPE_CHECKING:
+    from holdfast.apps.in_process import lifespan
 
 __all__ = [
     "Backoff",
@@ -50,5 +56,13 @@ __all__ = [
     "connect",
     "crashpoint",
     "job",
+    "lifespan",
     "reconciler",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`lifespan` is loaded when it is asked for: it brings the migrations along, which cost more than all the rest."""
+    if name == "lifespan":
+        return import_module("holdfast.apps.in_process").lifespan
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -22,6 +22,14 @@ class Settings(BaseSettings):
     port: int = Field(default=54329, description="Port of the embedded Postgres; another is taken, and said, when it is busy.")
 
     beat_seconds: float = Field(default=5.0, gt=0, description="How often a worker renews its lease.")
+    poll_seconds: float = Field(
+        default=10.0, gt=0, description="How often an idle worker looks for what no hint told it of, and up to a fifth later."
+    )
+    run_background_poller: bool = Field(
+        default=True,
+        validation_alias=AliasChoices("HOLDFAST_RUN_BACKGROUND_POLLER", "RUN_BACKGROUND_POLLER"),
+        description="Whether a web application with `holdfast.lifespan()` runs jobs; false: it only enqueues, as in tests.",
+    )
     lease_seconds: float = Field(default=30.0, gt=0, description="How long a silent worker keeps its jobs.")
     grace_seconds: float = Field(
         default=30.0, ge=0, description="How long running jobs may go on when a worker is told to stop."

@@ -41,6 +41,7 @@ def run_command(
         queues=tuple(queue or ("default",)),
         concurrency=concurrency,
         beat=timedelta(seconds=given.beat_seconds),
+        poll=timedelta(seconds=min(given.poll_seconds, 2 * given.beat_seconds)),
         lease=timedelta(seconds=given.lease_seconds),
         grace=timedelta(seconds=given.grace_seconds),
         name=given.hostname,

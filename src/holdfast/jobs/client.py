@@ -7,7 +7,7 @@ given a transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -43,6 +43,7 @@ class Client:
         self._quiet_until = 0.0
         self._owed: set[str] = set()  # queues that are still to be told
         self._telling: asyncio.Task[None] | None = None
+        self.on_change: Callable[[], None] | None = None  # a worker in this process: told after the commit, without a hint
 
     async def enqueue(self, job: NewJob) -> Enqueued:
         """Make one job."""
@@ -51,7 +52,12 @@ class Client:
             made = await enqueue(conn, job, hint=tell_now)
         if not tell_now:
             self._owe(job.queue)
+        self._changed()
         return made
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def _may_tell(self, job: NewJob) -> bool:
         if job.run_after is not None:
@@ -81,12 +87,16 @@ class Client:
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued]:
         """Make many jobs in one transaction, by COPY where that can be."""
         async with self.pool.connection() as conn:
-            return await enqueue_many(conn, jobs)
+            made = await enqueue_many(conn, jobs)
+        self._changed()
+        return made
 
     async def enqueue_payloads(self, like: NewJob, payloads: Iterable[str], count: int) -> Sequence[Enqueued]:
         """Make many jobs that differ in nothing but their payload; `kind.enqueue_many` is the way to call it."""
         async with self.pool.connection() as conn:
-            return await enqueue_payloads(conn, like, payloads, count)
+            made = await enqueue_payloads(conn, like, payloads, count)
+        self._changed()
+        return made
 
     async def get(self, job_id: JobId) -> read.JobView:
         """One job as it is now."""
@@ -132,11 +142,13 @@ class Client:
         """Take a job from a holder that went silent; `NotStale` if it did not."""
         async with self.pool.connection() as conn:
             await recover(conn, job_id, actor=actor, reason=reason, grant=grant)
+        self._changed()
 
     async def rerun(self, job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1) -> None:
         """Run a failed or cancelled job once more."""
         async with self.pool.connection() as conn:
             await rerun(conn, job_id, actor=actor, reason=reason, grant=grant)
+        self._changed()
 
     async def pause(self, kind: str = control.EVERYTHING, *, actor: str, reason: str | None = None) -> None:
         """Claim no more jobs of this kind until it is resumed."""
@@ -151,7 +163,9 @@ class Client:
     async def resume(self, kind: str = control.EVERYTHING) -> bool:
         """Undo `pause` and `drain`."""
         async with self.pool.connection() as conn:
-            return await control.resume(conn, kind)
+            resumed = await control.resume(conn, kind)
+        self._changed()
+        return resumed
 
     async def prune(self, *, older_than: timedelta) -> int:
         """Remove jobs that ended more than this long ago."""

@@ -102,7 +102,10 @@ BEAT = """
         ARRAY(SELECT j.id FROM holdfast.jobs j WHERE j.worker_id = %(worker_id)s
               AND j.claimed_at < clock_timestamp() - %(lease)s
               AND NOT EXISTS (SELECT FROM mine WHERE mine.attempt_id = j.attempt_id)),
-        (SELECT next_poll_at - clock_timestamp() FROM holdfast.jobs WHERE state = 'submitted' ORDER BY next_poll_at LIMIT 1)
+        (SELECT next_poll_at - clock_timestamp() FROM holdfast.jobs WHERE state = 'submitted' ORDER BY next_poll_at LIMIT 1),
+        (SELECT min(w.lease_until) - clock_timestamp() FROM holdfast.workers w
+         WHERE w.lease_until >= clock_timestamp() AND w.id <> %(worker_id)s
+           AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id))
 """
 
 
@@ -121,6 +124,7 @@ class Beat:
     next_due: timedelta | None  # until the next delayed job, by the database's clock
     strays: list[JobId]  # held by us without our knowing
     next_poll: timedelta | None
+    next_expiry: timedelta | None = None  # until the lease of somebody else who holds jobs ends, if it is not renewed
 
 
 async def renew(

@@ -1,4 +1,4 @@
-"""Keep the lease: a thread with its own event loop and its own line to the kernel. Started by: the worker's loop.
+"""Keep the lease and look around: a thread with its own event loop and its own line to the kernel. Started by: the worker.
 
 A handler that blocks the worker's event loop for minutes must not cost it its jobs, so the beat shares nothing with
 it but this object. What the beat learns is handed over to the worker's loop, in its thread.
@@ -10,8 +10,9 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 
@@ -20,6 +21,7 @@ from holdfast.jobs.model import Claim
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.telemetry.log import log
 from holdfast.worker.context import Lease
+from holdfast.worker.poller import Clock
 from holdfast.worker.transport import Pulse, Takes
 
 SAFE_SHARE = 0.8  # of the lease: side effects stop before it can end at the database
@@ -36,13 +38,13 @@ class Heartbeat:
         takes: Callable[[], Takes],
         on_beat: Callable[[Beat], None],
         *,
-        every: timedelta,
-        length: timedelta,
+        clock: Clock,
         lease: Lease | None = None,
+        beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        self.lease = lease or Lease(length.total_seconds() * SAFE_SHARE)
+        self.lease = lease or Lease(clock.lease * SAFE_SHARE)
         self._pulse, self._worker, self._held, self._takes, self._on_beat = pulse, worker, held, takes, on_beat
-        self._every, self._length = every, length
+        self._clock, self._beside = clock, beside
         self._loop: asyncio.AbstractEventLoop | None = None
         self._now: asyncio.Event | None = None
         self._stopping = False
@@ -63,28 +65,50 @@ class Heartbeat:
 
     async def _run(self) -> None:
         self._loop, self._now = asyncio.get_running_loop(), asyncio.Event()
+        beside = asyncio.create_task(self._beside()) if self._beside is not None else None
         pulse = self._pulse()
         while not self._stopping:
-            await self._beat(pulse)
-            wait = self._every.total_seconds() * random.uniform(0.9, 1.0)  # noqa: S311 - spreads the beats of a fleet
-            try:
-                await asyncio.wait_for(self._now.wait(), wait)
-            except TimeoutError:
-                continue
-            finally:
-                self._now.clear()
+            beat = await self._beat(pulse)
+            await self._rest(beat)
+        if beside is not None:
+            beside.cancel()
         await pulse.close()
 
-    async def _beat(self, pulse: Pulse) -> None:
+    async def _beat(self, pulse: Pulse) -> Beat | None:
+        """Renew the lease, and look around in the same statement; None if that did not get through."""
         asked_at = time.monotonic()  # before the question: an answer that took long must not stretch the lease
+        length = timedelta(seconds=self._clock.lease)
         try:
-            async with asyncio.timeout(self._every.total_seconds() + 2):
-                beat = await pulse.beat(self._worker, self._held(), self._takes(), lease=self._length)
+            async with asyncio.timeout(self._clock.beat + 2):
+                beat = await pulse.beat(self._worker, self._held(), self._takes(), lease=length)
                 if not beat.known:
                     log.warning("worker_unknown", worker_id=self._worker.id)
-                    await pulse.register(self._worker, lease=self._length)
+                    await pulse.register(self._worker, lease=length)
         except (psycopg.Error, HoldfastError, TimeoutError, OSError) as error:
             log.warning("heartbeat_failed", error=str(error), worker_id=self._worker.id)
-            return
-        self.lease.extend(asked_at + self._length.total_seconds() * SAFE_SHARE)
+            return None
+        self.lease.extend(asked_at + self._clock.lease * SAFE_SHARE)
         self._on_beat(beat)
+        return beat
+
+    async def _rest(self, last: Beat | None) -> None:
+        """Until the next beat: soon while something is held or after one that failed, at the next look if not."""
+        look_in = self._clock.next_look(random.random(), last.next_expiry) if last is not None else 0.0  # noqa: S311
+        look_at = time.monotonic() + look_in
+        while True:
+            tick = self._clock.next_beat(random.random())  # noqa: S311 - spreads the beats of a fleet
+            left = look_at - time.monotonic()
+            if await self._is_called(min(tick, left) if last is not None else tick):
+                return
+            if last is None or self._held() or time.monotonic() >= look_at:
+                return
+
+    async def _is_called(self, seconds: float) -> bool:
+        """Wait; True if somebody does not want to wait for the next beat."""
+        assert self._now is not None
+        try:
+            await asyncio.wait_for(self._now.wait(), max(0.0, seconds))
+        except TimeoutError:
+            return False
+        self._now.clear()
+        return True

@@ -35,10 +35,12 @@ class _Running:
     is_ending: bool = False  # the handler is done, and its end is being written: nobody may interrupt that
 
     def introduce(self, attempt: Attempt) -> None:
-        """It runs in a process of its own; whoever wanted it to stop meanwhile is heard now."""
+        """It runs in a process of its own; what was learned about it meanwhile is passed on."""
         self.context = attempt
         if self.stop_reason is not None:
             attempt.ask_to_stop(self.stop_reason)
+        if self.is_lost:
+            attempt.lose()
 
 
 class Lanes:

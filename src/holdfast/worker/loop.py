@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Coroutine, Iterable
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
@@ -30,8 +31,10 @@ from holdfast.worker.ends import Ends, attempts, refused
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.isolated import Isolated
 from holdfast.worker.kinds import Job, registered
+from holdfast.worker.lag import LoopLag
 from holdfast.worker.lanes import Lanes, given_back
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.poller import Clock
 from holdfast.worker.sweeps import Sweeps
 from holdfast.worker.transport import UNREACHABLE, Takes, Transport
 
@@ -61,15 +64,17 @@ class Worker:
             if isinstance(url_or_transport, str)
             else url_or_transport
         )
+        clock = Clock.of(options.beat, options.poll, options.lease)
+        self._lag = LoopLag(self._kinds.values())
         self._heartbeat = Heartbeat(
             self._transport.pulse,
             self.info,
             self.held,
             self._takes,
             self._on_beat_from_thread,
-            every=options.beat,
-            length=options.lease,
+            clock=clock,
             lease=lease,
+            beside=self._lag.watch,
         )
         self._ends = Ends(self._transport, lambda kind: self._kinds[kind].policy.retry, self._on_end)
         self._isolated = self._make_isolated(url_or_transport)
@@ -87,7 +92,7 @@ class Worker:
             self._transport,
             self.info,
             takes=self._takes,
-            beat=options.beat,
+            until_next=timedelta(seconds=clock.longest),
             hand_out=self._lanes.hand_out,
             nudge=self.nudge,
         )
@@ -100,6 +105,11 @@ class Worker:
     def completed(self) -> int:
         """How many jobs this worker has completed."""
         return self._ends.completed
+
+    @property
+    def loop_lag(self) -> float:
+        """How many seconds the event loop is late: more than a moment means that a handler blocks it."""
+        return self._lag.seconds
 
     # ------------------------------------------------------------------------------------------------- the story
 
@@ -114,6 +124,7 @@ class Worker:
         except BaseException:
             await self._transport.close()
             raise
+        self._lag.start()
         self._heartbeat.start()
         log.info("worker_started", worker_id=self.id, kinds=sorted(self._kinds))
         duties = [asyncio.create_task(duty) for duty in self._duties()]
@@ -190,6 +201,7 @@ class Worker:
         if self._isolated is not None:
             await self._isolated.close()
         await self._give_back(left)
+        self._lag.stop()
         await self._heartbeat.stop()
         await self._transport.close()
         log.info("worker_stopped", worker_id=self.id, completed=self.completed)

@@ -18,6 +18,7 @@ class WorkerOptions:
     queues: Sequence[str] = ("default",)
     concurrency: int = 10
     beat: timedelta = timedelta(seconds=5)
+    poll: timedelta | None = None  # how often to look around while nothing is held; None: every second beat
     lease: timedelta = timedelta(seconds=30)
     grace: timedelta = timedelta(seconds=30)
     name: str | None = None

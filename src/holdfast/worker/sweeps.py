@@ -20,6 +20,7 @@ from holdfast.worker.kinds import cleaners
 from holdfast.worker.transport import UNREACHABLE, Takes, Transport
 
 Work = Callable[[], Awaitable[None]]
+SAME_MOMENT = 0.05  # seconds
 
 
 class Sweeps:
@@ -31,13 +32,14 @@ class Sweeps:
         worker: WorkerInfo,
         *,
         takes: Callable[[], Takes],
-        beat: timedelta,
+        until_next: timedelta,
         hand_out: Callable[[list[Claim]], None],
         nudge: Callable[[], None],
     ) -> None:
-        self._transport, self._worker, self._takes, self._beat = transport, worker, takes, beat
+        self._transport, self._worker, self._takes, self._until_next = transport, worker, takes, until_next
         self._hand_out, self._nudge = hand_out, nudge
         self._tasks: set[asyncio.Task[None]] = set()  # a task that nobody refers to may vanish in the middle
+        self._planned: dict[Work, asyncio.TimerHandle] = {}
         self._closed = False
 
     def act_on(self, beat: Beat) -> None:
@@ -68,15 +70,22 @@ class Sweeps:
 
     async def close(self) -> None:
         self._closed = True
+        for planned in self._planned.values():
+            planned.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _when(self, wait: timedelta | None, work: Work) -> None:
-        """When its time has come, if that is before the next beat; otherwise the next beat says it again."""
-        if wait is not None and wait < self._beat:
-            delay = max(0.0, wait.total_seconds())
-            asyncio.get_running_loop().call_later(delay, lambda: self.aside(self._sweep(work)))
+        """When its time has come, if that may be before the next look; otherwise the next look says it again."""
+        if wait is None or wait >= self._until_next:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(0.0, wait.total_seconds())
+        planned = self._planned.get(work)
+        if planned is not None and not planned.cancelled() and loop.time() < planned.when() <= at + SAME_MOMENT:
+            return  # the last look said so too
+        self._planned[work] = loop.call_at(at, lambda: self.aside(self._sweep(work)))
 
     async def _sweep(self, work: Work) -> None:
         """One that fails is tried again with the next beat, and must not take the worker along."""

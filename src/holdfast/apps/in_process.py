@@ -1,0 +1,94 @@
+"""Jobs inside a web application: `app = FastAPI(lifespan=holdfast.lifespan())`. Called by: the user's application.
+
+It knows no web framework: a lifespan is a function that takes the application and gives back an async context manager. It
+can be wrapped in another, as in `docs/howto/run-jobs-in-a-web-app.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from holdfast.database.embedded import EmbeddedPostgres
+from holdfast.database.migrate import migrate, require_current
+from holdfast.settings import Settings
+from holdfast.telemetry.log import log
+from holdfast.worker.crashpoints import arm_from_settings
+from holdfast.worker.in_process import in_process
+from holdfast.worker.kinds import Job
+from holdfast.worker.options import WorkerOptions
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+
+
+def lifespan(
+    url: str | None = None,
+    *,
+    kinds: Iterable[Job[..., Any]] | None = None,
+    options: WorkerOptions | None = None,
+    run: bool | None = None,
+) -> Lifespan:
+    """Enqueue from routes, and run jobs beside them, for as long as the application runs.
+
+    `url`: else HOLDFAST_DATABASE_URL, else an embedded Postgres. `kinds`: else all that are registered when it starts. `run`:
+    whether jobs run here; else RUN_BACKGROUND_POLLER, which is true. The client is `app.state.holdfast`.
+    """
+
+    @asynccontextmanager
+    async def span(app: Any) -> AsyncIterator[None]:
+        given = Settings()  # when it starts, and not when it is imported
+        arm_from_settings(given.crash_at)
+        runs_here = given.run_background_poller if run is None else run
+        with _database(url or given.database_url, given) as address:
+            await _look_at_schema(address)
+            async with in_process(address, kinds, _options(options, given), run=runs_here) as client:
+                if hasattr(app, "state"):
+                    app.state.holdfast = client
+                yield
+
+    return span
+
+
+@contextmanager
+def _database(url: str | None, given: Settings) -> Iterator[str]:
+    """The database that was named, or the embedded one with the current schema for as long as the block runs."""
+    if url:
+        yield url
+        return
+    folder = given.data_dir.absolute()
+    with EmbeddedPostgres(
+        folder, port=given.port, on_message=lambda text: log.info("embedded_postgres", message=text)
+    ) as server:
+        migrate(server.url)
+        yield server.url
+
+
+def _tell(text: str) -> None:
+    log.info("embedded_postgres", message=text)
+
+
+async def _look_at_schema(url: str) -> None:
+    """A schema that is missing or old stops the start, with words; a database that is down for now does not."""
+    try:
+        await asyncio.to_thread(require_current, url)
+    except psycopg.OperationalError as error:
+        log.warning("worker_database_lost", error=str(error).strip())
+
+
+def _options(options: WorkerOptions | None, given: Settings) -> WorkerOptions:
+    if options is not None:
+        return replace(options, runner="in process")
+    return WorkerOptions(
+        beat=timedelta(seconds=given.beat_seconds),
+        poll=timedelta(seconds=given.poll_seconds),
+        lease=timedelta(seconds=given.lease_seconds),
+        grace=timedelta(seconds=given.grace_seconds),
+        name=given.hostname,
+        runner="in process",
+    )

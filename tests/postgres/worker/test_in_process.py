@@ -1,0 +1,358 @@
+"""Jobs inside a web application: a real server, real requests, and a worker in the same event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+
+import holdfast
+from factories import add, hold, rows, silence, value
+from holdfast import Done, Worker, WorkerOptions
+from holdfast.jobs.client import current_client
+from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.model import JobId
+from holdfast.jobs.read import get_job
+from holdfast.worker.direct import Direct
+from holdfast.worker.kinds import Job, job
+from holdfast.worker.poller import Clock
+
+CALM = WorkerOptions(beat=timedelta(minutes=5), poll=timedelta(minutes=5), lease=timedelta(hours=1), grace=timedelta(seconds=5))
+"""Nobody looks by itself within the time of a test."""
+LOOKING = WorkerOptions(beat=timedelta(seconds=0.1), poll=timedelta(seconds=0.2), lease=timedelta(seconds=30))
+
+
+@pytest.fixture
+def unhinted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hint of the database is ever heard."""
+
+    async def deaf(self: Direct, wake: Callable[[str], None]) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Direct, "listen", deaf)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RUN_BACKGROUND_POLLER", "HOLDFAST_RUN_BACKGROUND_POLLER", "HOLDFAST_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What Holdfast logs, line by line."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("holdfast")
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+
+
+@asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """The application under uvicorn: its requests are tasks that inherit nothing from the one that started it."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+    running = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(60):
+            while not server.started:
+                assert not running.done(), "it did not start"
+                await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            yield http
+    finally:
+        server.should_exit = True
+        await asyncio.wait_for(running, 60)
+
+
+async def ended(conn: Any, job_id: int, seconds: float = 60) -> Any:
+    async with asyncio.timeout(seconds):
+        while (found := await get_job(conn, JobId(job_id))).finished_at is None:
+            await asyncio.sleep(0.005)
+    return found
+
+
+async def until(reached: Callable[[], Awaitable[Any]], seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
+        while not await reached():
+            await asyncio.sleep(0.01)
+
+
+@job("in_process.double")
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@job("in_process.first")
+async def first() -> Done:
+    return Done(then=[second.new(), second.using(step="b").new()])
+
+
+@job("in_process.second")
+async def second() -> None: ...
+
+
+@job("in_process.blocks")
+async def blocks(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
+
+
+OURS = [double, first, second, blocks]
+
+
+def an_app(lifespan: Any) -> FastAPI:
+    app = FastAPI(lifespan=lifespan)
+
+    @app.post("/double/{number}")
+    async def enqueue_double(number: int) -> int:
+        return (await double.enqueue(number=number)).id
+
+    @app.get("/jobs/{job_id}")
+    async def look(job_id: int, request: Request) -> str:
+        return str((await request.app.state.holdfast.get(job_id)).state)
+
+    return app
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Coming and going with the application
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("unhinted")
+async def test_a_route_enqueues_and_the_job_runs_beside_it_without_any_hint(database: str, conn: Any) -> None:
+    """K-47: nobody looks for minutes and no hint arrives; the enqueue itself tells the worker, in memory."""
+    async with serving(an_app(holdfast.lifespan(database, kinds=OURS, options=CALM))) as http:
+        made = (await http.post("/double/21")).json()
+        found = await ended(conn, made)
+        assert (await http.get(f"/jobs/{made}")).json() == "completed"
+
+    assert found.result == 42
+
+
+@pytest.mark.usefixtures("unhinted")
+async def test_the_next_steps_start_without_any_hint(database: str, conn: Any) -> None:
+    """K-47: a finish with children tells the worker as an enqueue does."""
+    async with serving(an_app(holdfast.lifespan(database, kinds=OURS, options=CALM))):
+        made = await current_client().enqueue(first.new())
+        await ended(conn, made.id)
+
+        async def followed() -> bool:
+            statement = "SELECT count(*) FROM holdfast.jobs WHERE parent_id = %s AND state = 'completed'"
+            return bool(await value(conn, statement, made.id) == 2)
+
+        await until(followed)
+
+
+async def test_the_worker_comes_and_goes_with_the_application(database: str, conn: Any) -> None:
+    """K-56: and says what it is."""
+    workers = "SELECT runner, stopped_at IS NULL FROM holdfast.workers"
+    async with serving(an_app(holdfast.lifespan(database, kinds=OURS, options=CALM))):
+
+        async def is_there() -> bool:
+            return bool(await rows(conn, workers))
+
+        await until(is_there)
+        assert await rows(conn, workers) == [("in process", True)]
+
+    assert await rows(conn, workers) == [("in process", False)]
+    with pytest.raises(holdfast.HoldfastError, match="no database to enqueue into"):
+        current_client()
+
+
+@pytest.mark.parametrize("name", ["RUN_BACKGROUND_POLLER", "HOLDFAST_RUN_BACKGROUND_POLLER"])
+async def test_without_the_background_poller_it_only_enqueues(
+    database: str, conn: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """K-55: as in the tests of an application."""
+    monkeypatch.setenv(name, "false")
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", database)
+
+    async with serving(an_app(holdfast.lifespan(kinds=OURS))) as http:
+        made = (await http.post("/double/21")).json()
+
+    assert (await get_job(conn, made)).state == "pending"
+    assert await value(conn, "SELECT count(*) FROM holdfast.workers") == 0
+
+
+async def test_what_the_code_says_wins_over_the_setting(database: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUN_BACKGROUND_POLLER", "true")
+    async with serving(an_app(holdfast.lifespan(database, kinds=OURS, run=False))):
+        pass
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.workers") == 0
+
+
+async def test_it_can_stand_inside_a_lifespan_of_ones_own(database: str, conn: Any) -> None:
+    order: list[str] = []
+
+    @asynccontextmanager
+    async def own(app: FastAPI) -> AsyncIterator[None]:
+        order.append("mine")
+        async with holdfast.lifespan(database, kinds=OURS, options=CALM)(app):
+            order.append("jobs")
+            yield
+        order.append("end")
+
+    async with serving(an_app(own)) as http:
+        await ended(conn, (await http.post("/double/1")).json())
+
+    assert order == ["mine", "jobs", "end"]
+
+
+async def test_a_schema_that_is_missing_stops_the_start_with_words(database: str, conn: Any) -> None:
+    await conn.execute("DROP SCHEMA holdfast CASCADE")
+
+    with pytest.raises(holdfast.HoldfastError, match="holdfast db migrate"):
+        async with holdfast.lifespan(database, kinds=OURS)(FastAPI()):
+            pass
+
+
+async def test_an_application_without_kinds_is_told_so(database: str) -> None:
+    with pytest.raises(holdfast.HoldfastError, match="no kinds to run"):
+        async with holdfast.lifespan(database, kinds=[])(FastAPI()):
+            pass
+
+
+async def test_a_worker_that_fails_is_started_again_and_the_application_goes_on(
+    database: str, conn: Any, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    run, starts = Worker.run, []
+
+    async def fails_once(self: Worker, **arguments: Any) -> None:
+        starts.append(self.id)
+        if len(starts) == 1:
+            raise psycopg.OperationalError("the database is not there yet")
+        await run(self, **arguments)
+
+    monkeypatch.setattr(Worker, "run", fails_once)
+    async with serving(an_app(holdfast.lifespan(database, kinds=OURS, options=CALM))) as http:
+        assert (await ended(conn, (await http.post("/double/2")).json())).state == "completed"
+
+    assert len(set(starts)) == 2, "a new incarnation"
+    assert any("runner_failed" in line for line in said)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The safety poller
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def working(database: str, options: WorkerOptions, kinds: list[Job[..., Any]] = OURS) -> AsyncIterator[Worker]:
+    worker = Worker(database, kinds, options)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(running, 60)
+
+
+@pytest.mark.usefixtures("unhinted")
+async def test_f_42_the_poller_finds_everything_that_a_crash_left(database: str, conn: Any) -> None:
+    """F-42, K-48, K-52, K-59, E-33: never claimed, claimed by a pod that is gone, delayed; and nobody is told of anything."""
+    async with working(database, LOOKING):
+        dead = await hold(conn, second.kind)
+        await silence(conn, dead)
+        never_claimed = (await enqueue(conn, second.new(), hint=False)).id
+        delayed = await add(conn, second.kind, run_after=timedelta(seconds=0.3))
+
+        for job_id in (dead.id, never_claimed, delayed):
+            assert (await ended(conn, job_id)).state == "completed"
+
+
+async def test_ten_idle_workers_ask_less_than_once_a_second(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-58: every statement that they execute is counted, on a clock that runs fifty times as fast."""
+    asked: list[str] = []
+    execute = psycopg.AsyncCursor.execute
+
+    async def counting(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        asked.append(str(query).split()[0])
+        return await execute(self, query, *arguments, **options)
+
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", counting)
+    quick = WorkerOptions(concurrency=2, beat=timedelta(seconds=0.1), poll=timedelta(seconds=0.2), lease=timedelta(seconds=6))
+    workers = [Worker(database, OURS, quick) for _ in range(10)]
+    running = [asyncio.create_task(worker.run()) for worker in workers]
+    async with asyncio.timeout(60):
+        while len(asked) < 100:  # past all that a start costs
+            await asyncio.sleep(0.05)
+    begun, before = time.monotonic(), len(asked)
+    await asyncio.sleep(2)
+    looks, elapsed = len(asked) - before, time.monotonic() - begun
+    for worker in workers:
+        worker.stop()
+    await asyncio.gather(*running)
+
+    intervals = elapsed / 0.2
+    assert looks <= 10 * (intervals + 1), f"{looks} statements of ten workers in {intervals:.0f} intervals of ten seconds"
+
+
+async def test_a_worker_that_holds_a_job_beats_more_often_than_it_would_look(database: str, conn: Any) -> None:
+    """Its lease needs it, and so does whoever wants the job to stop."""
+    go = asyncio.Event()
+
+    async def holds() -> None:
+        await go.wait()
+
+    kind = job("in_process.holds")(holds)
+    options = WorkerOptions(beat=timedelta(seconds=0.1), poll=timedelta(seconds=20), lease=timedelta(seconds=60))
+    async with working(database, options, [kind]):
+        made = await enqueue(conn, kind.new())
+        beats: set[Any] = set()
+
+        async def beat_thrice() -> bool:
+            beats.add(await value(conn, "SELECT max(beat_at) FROM holdfast.workers"))
+            return len(beats) > 3
+
+        await until(beat_thrice)
+        go.set()
+        await ended(conn, made.id)
+
+
+async def test_the_beat_tells_when_the_next_lease_of_a_holder_ends(conn: Any, database: str) -> None:
+    from holdfast.jobs.renew import renew
+
+    claim = await hold(conn)
+    await conn.execute(
+        "UPDATE holdfast.workers SET lease_until = clock_timestamp() + interval '7 s' WHERE id = %s", [claim.worker_id]
+    )
+    other = await hold(conn)
+
+    seen = await renew(conn, other.worker_id, [other], lease=timedelta(minutes=5))
+
+    assert seen.next_expiry is not None
+    assert timedelta(seconds=0) < seen.next_expiry <= timedelta(seconds=7)
+    assert Clock.of(timedelta(seconds=5), None, timedelta(minutes=5)).next_look(0.0, seen.next_expiry) < 8
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A blocked loop
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_f_18_a_blocked_loop_is_reported_with_the_kind_that_blocks_it(database: str, conn: Any, said: list[str]) -> None:
+    """F-18, E-41: seen from the heartbeat's thread while it lasts."""
+    async with working(database, LOOKING) as worker:
+        made = await enqueue(conn, blocks.new(seconds=2.0))
+        assert (await ended(conn, made.id)).attempt_no == 1, "and its lease was kept"
+        assert worker.loop_lag >= 0.0
+
+    reported = [line for line in said if "loop_blocked" in line and "kind='in_process.blocks'" in line]
+    assert reported
+    assert "blocks (" in reported[0], "where it is"
