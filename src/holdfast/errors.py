@@ -15,6 +15,7 @@
     ├── ClaimLost                  someone else owns this job now: stop, and write nothing
     ├── TermLost                   someone else runs this loop now: stop, and write nothing
     ├── CancelRequested            somebody asked this job to stop; a checkpoint says so
+    ├── Unreachable                the API of a remote worker did not answer; what became of a write is unknown
     └── DatabaseProblem            no database, or not one that we can use
         ├── NoPostgres             neither an address, nor the wheel, nor system binaries
         ├── WrongMajorVersion      the data folder belongs to another major version
@@ -120,6 +121,15 @@ class CancelRequested(HoldfastError):
     def __init__(self, job_id: int, reason: str | None = None) -> None:
         super().__init__(f"job {job_id} was asked to stop" + (f": {reason}" if reason else ""))
         self.job_id, self.reason = job_id, reason
+
+
+class Unreachable(HoldfastError, ConnectionError):
+    """The API of a remote worker did not answer; what became of a write is unknown.
+
+    `is_fault`: it broke on this very request, and may do so again.
+    """
+
+    is_fault = False
 
 
 class DatabaseProblem(HoldfastError):

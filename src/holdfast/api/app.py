@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
-from holdfast.api import health, jobs, problems
+from holdfast.api import health, jobs, problems, worker_protocol
 from holdfast.api.edge import Edge
 from holdfast.api.plane import ApiOptions, Plane
 from holdfast.api.routes import Route, Routes, mount
@@ -51,6 +51,7 @@ def make_app(
         openapi_url=None,
     )
     app.state.table = mount(app, NOUNS)
+    app.include_router(worker_protocol.router)
     problems.install(app)
     app.add_middleware(Edge)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]

@@ -54,12 +54,14 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "idempotency-in-progress": ProblemKind(
         409, "The first request is still at work", "Send the same request again after a moment."
     ),
+    "cancel-requested": ProblemKind(409, "Somebody wants it to stop", "End the attempt with `cancel`."),
     "expected-count": ProblemKind(409, "More match than expected", "Do the dry run again and pass its count."),
     "refused": ProblemKind(409, "Not now", "Do what `detail` says."),
     "busy": ProblemKind(409, "Somebody else is changing it", "Send it again after a moment."),
     "stale-attempt": ProblemKind(412, "The attempt was replaced", "Stop: somebody else owns this job now."),
     "changed-meanwhile": ProblemKind(412, "It changed meanwhile", "Read it again and decide anew."),
     "too-large": ProblemKind(413, "The body is too large", "Store it elsewhere and send its address."),
+    "attempt-required": ProblemKind(428, "Under which attempt?", "Send the attempt id of your claim in `If-Match`."),
     "rate-limited": ProblemKind(429, "Too many requests", "Wait as many seconds as `Retry-After` says."),
     "internal": ProblemKind(500, "A fault of ours", "Report the `request_id`; the log has the rest under it."),
     "draining": ProblemKind(503, "No new jobs are taken", "Wait as many seconds as `Retry-After` says, or ask who drained it."),
@@ -147,7 +149,7 @@ OF_OUR_ERRORS: Final[Sequence[tuple[type[errors.HoldfastError], str]]] = (
     (errors.Draining, "draining"),
     (errors.Refused, "refused"),
     (errors.ClaimLost, "stale-attempt"),
-    (errors.CancelRequested, "wrong-state"),
+    (errors.CancelRequested, "cancel-requested"),
     (errors.DatabaseProblem, "database-unavailable"),
 )
 
@@ -159,6 +161,8 @@ def of_ours(error: errors.HoldfastError) -> Problem:
         return Problem(slug, str(error), lock_key=error.key, holder_job_id=error.holder)
     if isinstance(error, errors.Draining):
         return Problem(slug, str(error), headers=LATER, kind=error.kind, reason=error.reason)
+    if isinstance(error, errors.CancelRequested):
+        return Problem(slug, str(error), reason=error.reason)
     if isinstance(error, errors.DatabaseProblem):
         return Problem(slug, "the database cannot be used at the moment", headers=LATER)
     return Problem(slug, str(error))

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.jobs import locks
-from holdfast.jobs.claim import SET_CLAIMED
+from holdfast.jobs.claim import SET_CLAIMED, Kinds, known
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS, Claim, JobId, WorkerId
 from holdfast.jobs.outcome import overdue
@@ -37,7 +37,9 @@ CLAIM_TO_POLL = f"""
     WITH picked AS MATERIALIZED (
         SELECT id, fence_token FROM holdfast.jobs
         WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())
-          AND kind = ANY (%(kinds)s) AND queue = ANY (%(queues)s)
+          AND kind_version <= (SELECT version FROM unnest(%(kinds)s::text[], %(versions)s::int[]) AS k(name, version)
+                               WHERE name = kind)
+          AND queue = ANY (%(queues)s)
           AND (submitted_at + max_runtime <= (SELECT clock_timestamp())) IS NOT TRUE
         ORDER BY next_poll_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), {TAKE_PICKED}
@@ -48,12 +50,13 @@ async def claim_to_poll(
     conn: psycopg.AsyncConnection[Any],
     worker_id: WorkerId,
     *,
-    kinds: Sequence[str],
+    kinds: Kinds,
     queues: Sequence[str] = ("default",),
     limit: int = 50,
 ) -> list[Claim]:
-    """Claim up to `limit` jobs whose engine is due to be asked. A job that has ended is never among them."""
-    parameters = {"worker_id": worker_id, "kinds": list(kinds), "queues": list(queues), "limit": limit}
+    """Claim up to `limit` jobs whose engine is due to be asked. A job that has ended is never among them,
+    nor one that was made for newer code than `kinds` says that this worker has."""
+    parameters = {"worker_id": worker_id, **known(kinds), "queues": list(queues), "limit": limit}
     return await _claim(conn, CLAIM_TO_POLL, parameters)
 
 

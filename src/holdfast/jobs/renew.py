@@ -18,6 +18,7 @@ from psycopg.rows import tuple_row
 from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
 from holdfast.errors import NotMigrated
+from holdfast.jobs.claim import Kinds, known
 from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
 from holdfast.jobs.payload import to_json
 
@@ -68,8 +69,16 @@ async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, le
         raise NotMigrated("the schema is missing; run `holdfast db migrate`") from None
 
 
+CAN_CLAIM = """EXISTS (SELECT FROM unnest(%(queues)s::text[]) AS q(queue)
+                CROSS JOIN unnest(%(kinds)s::text[], %(versions)s::int[]) AS k(kind, version)
+                CROSS JOIN LATERAL (SELECT FROM holdfast.jobs j WHERE j.state = 'pending' AND j.run_after IS NULL
+                                    AND j.queue = q.queue AND j.kind = k.kind AND j.kind_version <= k.version
+                                    -- In the order of the index: else, with many such jobs in the statistics and none in
+                                    -- the table, all of it would be walked over to find that out.
+                                    ORDER BY j.priority, j.id LIMIT 1) AS waiting)"""
+
 # clock_timestamp() and not now(): a transaction that began long ago must not renew a lease from back then.
-BEAT = """
+BEAT = f"""
     WITH beat AS (
         UPDATE holdfast.workers SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + %(lease)s
         WHERE id = %(worker_id)s RETURNING id
@@ -82,12 +91,7 @@ BEAT = """
               WHERE NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.id = mine.id AND j.attempt_id = mine.attempt_id)),
         ARRAY(SELECT mine.attempt_id::text FROM mine JOIN holdfast.jobs j ON j.id = mine.id AND j.attempt_id = mine.attempt_id
               WHERE j.cancel_requested_at IS NOT NULL),
-        EXISTS (SELECT FROM unnest(%(queues)s::text[]) AS q(queue) CROSS JOIN unnest(%(kinds)s::text[]) AS k(kind)
-                CROSS JOIN LATERAL (SELECT FROM holdfast.jobs j WHERE j.state = 'pending' AND j.run_after IS NULL
-                                    AND j.queue = q.queue AND j.kind = k.kind
-                                    -- In the order of the index: else, with many such jobs in the statistics and none in
-                                    -- the table, all of it would be walked over to find that out.
-                                    ORDER BY j.priority, j.id LIMIT 1) AS waiting),
+        {CAN_CLAIM},
         EXISTS (SELECT FROM holdfast.jobs WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())),
         EXISTS (SELECT FROM holdfast.workers w WHERE w.lease_until < clock_timestamp()
                 AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id))
@@ -133,7 +137,7 @@ async def renew(
     held: Iterable[Claim] = (),
     *,
     lease: timedelta,
-    kinds: Sequence[str] = (),
+    kinds: Kinds = (),
     queues: Sequence[str] = ("default",),
 ) -> Beat:
     """Renew the lease of a worker, whatever it holds, and look around."""
@@ -143,7 +147,7 @@ async def renew(
         "lease": lease,
         "ids": arrays.of_words(claim.id for claim in claims),
         "attempts": arrays.of_words(claim.attempt_id for claim in claims),
-        "kinds": list(kinds),
+        **known(kinds),
         "queues": list(queues),
     }
     beat = await _beat(conn, parameters)
@@ -158,6 +162,15 @@ async def _beat(conn: psycopg.AsyncConnection[Any], parameters: dict[str, Any]) 
         row = await cursor.fetchone()
     assert row is not None
     return Beat(*row)
+
+
+async def can_claim(conn: psycopg.AsyncConnection[Any], *, kinds: Kinds, queues: Sequence[str]) -> bool:
+    """Whether a job waits that a worker with these kinds could take; asked by those who cannot hear hints."""
+    parameters = {**known(kinds), "queues": list(queues)}
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(f"SELECT {CAN_CLAIM}", parameters)
+        row = await cursor.fetchone()
+    return row is not None and bool(row[0])
 
 
 # The row stays until it is pruned: a job it may still hold must find the lease that has ended.

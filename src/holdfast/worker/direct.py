@@ -28,6 +28,7 @@ from holdfast.jobs.poll import claim_to_poll, fail_overdue
 from holdfast.jobs.renew import Beat, WorkerInfo, register, renew, resign
 from holdfast.jobs.rescue import rescue, rescue_worker
 from holdfast.telemetry.log import log
+from holdfast.worker.options import LARGEST_BATCH
 from holdfast.worker.transport import Takes
 
 Borrow = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]
@@ -80,6 +81,7 @@ class Direct(OnConnections):
     """A worker that talks to Postgres itself."""
 
     def __init__(self, url: str, *, most: int = 8) -> None:
+        self.largest_batch = LARGEST_BATCH
         self._url = url
         self._claims, self._batches, self._chains = ListeningLink(url), Link(url), Link(url)
         self._pool: AsyncConnectionPool[Any] = pool(url, most=max(2, most))
@@ -128,7 +130,7 @@ class Direct(OnConnections):
             overdue = await fail_overdue(conn, worker_id)
             if overdue:
                 log.warning("jobs_overdue", jobs=overdue, worker_id=worker_id)
-            return await claim_to_poll(conn, worker_id, kinds=list(takes.versions), queues=takes.queues)
+            return await claim_to_poll(conn, worker_id, kinds=takes.versions, queues=takes.queues)
 
     # ------------------------------------------------------------------------------------------------- ending
 
@@ -193,7 +195,7 @@ class DirectPulse:
 
     async def beat(self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta) -> Beat:
         async with self._link as conn:
-            return await renew(conn, worker.id, held, lease=lease, kinds=list(takes.versions), queues=takes.queues)
+            return await renew(conn, worker.id, held, lease=lease, kinds=takes.versions, queues=takes.queues)
 
     async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
         async with self._link as conn:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from holdfast.errors import ClaimLost, PayloadInvalid
+from holdfast.errors import ClaimLost, HoldfastError, Unreachable
 from holdfast.jobs.model import Claim, NewJob
 from holdfast.jobs.outcome import COMPLETED, End, RetryPolicy, decide
 from holdfast.jobs.payload import to_json
@@ -87,6 +87,8 @@ class Ends:
             except UNREACHABLE as error:
                 log.warning("worker_database_lost", error=str(error))
                 unsure = True
+                if isinstance(error, Unreachable) and error.is_fault and end.move in (Move.COMPLETE, Move.SUBMIT):
+                    end = decide(claim, error, self._policy_of(claim.kind))  # not the same again for ever
             except Exception as error:  # a publish, a child or a result that cannot be: nothing was committed, so it has failed
                 if end.move not in (Move.COMPLETE, Move.SUBMIT):
                     raise
@@ -99,7 +101,7 @@ class Ends:
         """Complete a job and claim its only child in the same commit; None if it must go the long way."""
         try:
             following = await self._transport.complete_and_chain(claim, result, child)
-        except (PayloadInvalid, *UNREACHABLE):
+        except (HoldfastError, *UNREACHABLE):  # the long way says what is wrong with it
             return None
         crashpoint("complete.after_commit_before_ack")
         self.completed += following is not None

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
@@ -176,13 +177,14 @@ class Worker:
     async def _drained(self) -> None:
         """Nothing was held, then a claim found nothing, and nothing had ended in between that could have left more to do."""
         while True:
-            quiet, ended = self._is_quiet(), self._lanes.pace.ended
+            while not self._is_quiet():  # first: else, where a claim takes long, the next would always be under way
+                await asyncio.sleep(0.002)
+            ended = self._lanes.pace.ended
             self._saw_empty.clear()
             self._wake.set()
             await self._saw_empty.wait()
-            if quiet and self._lanes.pace.ended == ended and self._is_quiet():
+            if self._lanes.pace.ended == ended and self._is_quiet():
                 return
-            await asyncio.sleep(0.002)
 
     def _is_quiet(self) -> bool:
         return not self.held() and not self._is_claiming
@@ -203,6 +205,7 @@ class Worker:
         await self._give_back(left)
         self._lag.stop()
         await self._heartbeat.stop()
+        await self._resign()  # after the last beat, which would make the lease good again
         await self._transport.close()
         log.info("worker_stopped", worker_id=self.id, completed=self.completed)
 
@@ -210,7 +213,7 @@ class Worker:
 
     async def _claim_batches(self) -> None:
         while not self._stopping.is_set():
-            room = min(self._lanes.room(), self.options.largest_batch)
+            room = min(self._lanes.room(), self.options.largest_batch, self._transport.largest_batch)
             claims: list[Claim] = []
             if room > 0:
                 self._is_claiming = True
@@ -292,15 +295,25 @@ class Worker:
             await asyncio.sleep(0.002)
 
     async def _give_back(self, left: list[Claim]) -> None:
-        """Release what was claimed and not finished, without prejudice, and end the lease."""
+        """Release what was claimed and not finished, without prejudice."""
+        async with self._without_waiting_long():
+            for held in left:
+                try:
+                    await self._transport.finish(held, given_back(held, "shutdown"))
+                except ClaimLost as lost:
+                    refused(lost)
+
+    async def _resign(self) -> None:
+        """End the lease: whatever could not be given back can be rescued at once."""
+        async with self._without_waiting_long():
+            await self._transport.resign(self.id)
+
+    @asynccontextmanager
+    async def _without_waiting_long(self) -> AsyncIterator[None]:
+        """On the way out: what does not work now is left to the end of the lease."""
         try:
             async with asyncio.timeout(5):
-                for held in left:
-                    try:
-                        await self._transport.finish(held, given_back(held, "shutdown"))
-                    except ClaimLost as lost:
-                        refused(lost)
-                await self._transport.resign(self.id)
+                yield
         except (psycopg.Error, HoldfastError, TimeoutError, *UNREACHABLE) as error:
             log.warning("worker_database_lost", error=str(error), worker_id=self.id)
 

@@ -282,7 +282,11 @@ async def test_a_fenced_write_goes_by_the_primary_key(crowd: Any, plan: Any, nam
 
 
 SWEEPS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "polls": (poll.CLAIM_TO_POLL, {"worker_id": WORKER, "kinds": ["k"], "queues": ["q"], "limit": 50}, "jobs_to_poll"),
+    "polls": (
+        poll.CLAIM_TO_POLL,
+        {"worker_id": WORKER, "kinds": ["k"], "versions": [1], "queues": ["q"], "limit": 50},
+        "jobs_to_poll",
+    ),
     "work that is overdue at its engine": (poll.CLAIM_OVERDUE, {"worker_id": WORKER, "limit": 50}, "jobs_to_poll"),
     "delayed jobs": (promote.PROMOTE_DUE, {"limit": 1000}, "jobs_delayed"),
     "silent holders": (rescue.RESCUE, {"cause": "c", "error": "e", "actor": "a", "limit": 100}, "jobs_held"),
@@ -319,6 +323,7 @@ async def test_a_heartbeat_never_walks_over_the_jobs(crowd: Any, plan: Any) -> N
         "ids": "{1,2}",
         "attempts": f"{{{ATTEMPT},{ATTEMPT}}}",
         "kinds": ["kind-1"],
+        "versions": [1],
         "queues": ["queue-1"],
     }
 

@@ -1,0 +1,78 @@
+"""What every request of the worker protocol needs: that it is a worker's, its body within limits, and its attempt.
+
+Used by: `worker_protocol.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import psycopg
+from fastapi import Depends, Header, Request
+from fastapi.exceptions import RequestValidationError
+from psycopg_pool import AsyncConnectionPool
+from pydantic import ValidationError
+
+from holdfast.api.plane import plane_of
+from holdfast.api.problems import Problem
+from holdfast.api.routes import guard
+from holdfast.jobs.held import held
+from holdfast.jobs.model import AttemptId, Claim, JobId
+from holdfast.jobs.wire import Said
+
+LARGEST_BODY = 8_000_000  # bytes: a batch of results, or the children of a fan-out
+
+T = TypeVar("T", bound=Said)
+Holding = tuple[psycopg.AsyncConnection[Any], Claim]
+
+
+async def workers_only(request: Request) -> None:
+    """The guard of every route, before anything of the request is read."""
+    request.state.action = "work"
+    request.state.caller = await guard(request, "work")
+
+
+def pool_of(request: Request) -> AsyncConnectionPool[Any]:
+    return plane_of(request).pool
+
+
+def _attempt(if_match: Annotated[str | None, Header()] = None) -> AttemptId:
+    """The attempt that the worker shows. `*` would match any, which is what a fence is there to refuse."""
+    shown = (if_match or "").strip()
+    if not shown or shown == "*":
+        raise Problem("attempt-required", 'send If-Match: "<attempt_id>" with the attempt id of your claim')
+    try:
+        return AttemptId(str(UUID(shown.strip('"'))))
+    except ValueError:
+        raise Problem("stale-attempt", "If-Match is no attempt id") from None
+
+
+Pool = Annotated[AsyncConnectionPool[Any], Depends(pool_of)]
+Attempt = Annotated[AttemptId, Depends(_attempt)]
+
+
+def said_as(model: type[T]) -> Any:
+    """The body, read up to its limit and checked; nesting beyond measure is refused by the parser."""
+
+    async def read(request: Request) -> T:
+        raw = bytearray()
+        async for chunk in request.stream():
+            raw += chunk
+            if len(raw) > LARGEST_BODY:
+                raise Problem("too-large", f"a body has at most {LARGEST_BODY:,} bytes", largest=LARGEST_BODY)
+        try:
+            return model.model_validate_json(bytes(raw))
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False, include_input=False)) from None
+
+    return Depends(read)
+
+
+@asynccontextmanager
+async def holding(pool: AsyncConnectionPool[Any], job_id: int, attempt: AttemptId, what: str) -> AsyncIterator[Holding]:
+    """A connection, and the claim as the row has it."""
+    async with pool.connection() as conn:
+        yield conn, await held(conn, JobId(job_id), attempt, what)

@@ -1,0 +1,330 @@
+"""The worker protocol over HTTP: the kernel's verbs for workers that have no database. Asked by: `worker/remote.py`.
+
+A worker shows the attempt id that its claim gave it, as `If-Match: "<attempt_id>"`; everything else about the claim is read
+from the row under that id. A replaced attempt gets 412 `stale-attempt` and has changed nothing. Only the database's clock
+decides. Every request names all that it needs, so any replica can answer it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+import psycopg
+from fastapi import APIRouter, BackgroundTasks, Depends, Request
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from pydantic import Field
+
+from holdfast.api.fenced import Attempt, Pool, holding, said_as, workers_only
+from holdfast.errors import UsageError
+from holdfast.jobs import effects, progress, promote
+from holdfast.jobs.claim import claim, claim_by_id
+from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
+from holdfast.jobs.held import require_worker
+from holdfast.jobs.model import AttemptId, Claim, JobId, Json, WorkerId
+from holdfast.jobs.payload import to_json
+from holdfast.jobs.pipelines import complete_and_chain
+from holdfast.jobs.poll import claim_to_poll
+from holdfast.jobs.renew import Beat, WorkerInfo, can_claim, register, renew, resign
+from holdfast.jobs.rescue import rescue, rescue_worker
+from holdfast.jobs.wire import (
+    Name,
+    Said,
+    SaidAttempt,
+    SaidCompletion,
+    SaidEnd,
+    SaidJob,
+    Text,
+    of_beat,
+    of_claim,
+    of_effect,
+)
+from holdfast.telemetry.log import log
+
+MOST_CLAIMS = 20  # in one answer: each may bring a payload of a megabyte
+LONGEST_WAIT = 30.0  # seconds that a worker may wait for something to claim
+FIRST_LOOK, LAST_LOOK = 0.05, 1.0  # seconds between two looks meanwhile
+
+router = APIRouter(prefix="/api/worker", tags=["worker protocol"], dependencies=[Depends(workers_only)])
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A worker comes, lives and goes
+# ---------------------------------------------------------------------------------------------------------------------
+
+Lease = Annotated[float, Field(ge=1, le=3600)]
+Kinds = Annotated[dict[Name, Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(max_length=1000)]
+Queues = Annotated[list[Name], Field(max_length=100)]
+
+
+class Registration(Said):
+    name: Name
+    host: Name
+    pid: Annotated[int, Field(ge=0, le=2**31 - 1)]
+    version: Name
+    git_sha: Name | None = None
+    pod: Name | None = None
+    kinds: Kinds
+    concurrency: Annotated[int, Field(ge=1, le=100_000)] = 1
+    lease: Lease
+
+
+class Looking(Said):
+    """What a worker can run, with the newest version of each kind that it knows."""
+
+    kinds: Kinds
+    queues: Queues
+
+
+class Beating(Looking):
+    name: Name
+    lease: Lease
+    held: Annotated[list[SaidAttempt], Field(max_length=100_000)]
+
+
+class Claiming(Looking):
+    limit: Annotated[int, Field(ge=1)] = MOST_CLAIMS
+
+
+class Waiting(Looking):
+    seconds: Annotated[float, Field(ge=0, le=LONGEST_WAIT)]
+
+
+@router.put("/{worker_id}", status_code=204)
+async def register_worker(worker_id: UUID, said: Annotated[Registration, said_as(Registration)], pool: Pool) -> None:
+    """Announce an incarnation, before its first claim; again, when a beat says that it is not known."""
+    about = said.model_dump(exclude={"lease"})
+    worker = WorkerInfo(WorkerId(str(worker_id)), runner="remote", **about)
+    async with pool.connection() as conn:
+        await register(conn, worker, lease=timedelta(seconds=said.lease))
+
+
+@router.post("/{worker_id}/beat")
+async def beat(
+    worker_id: UUID, said: Annotated[Beating, said_as(Beating)], pool: Pool, afterwards: BackgroundTasks
+) -> dict[str, Json]:
+    """Renew the lease and look around. What a worker with a database would sweep up is swept up here, after the answer."""
+    me = WorkerId(str(worker_id))
+    mine = [_shown(one, me) for one in said.held]
+    lease = timedelta(seconds=said.lease)
+    async with pool.connection() as conn:
+        found = await renew(conn, me, mine, lease=lease, kinds=said.kinds, queues=said.queues)
+    if found.strays or found.can_rescue or found.can_wake:
+        afterwards.add_task(_sweep, pool, me, said.name, found)
+    return of_beat(found) | {"strays": [], "can_rescue": False, "can_wake": False, "can_clean": False}
+
+
+def _shown(attempt: SaidAttempt, me: WorkerId) -> Claim:
+    """As much of a claim as an attempt id says: enough for what asks for nothing else."""
+    nothing: dict[str, Any] = dict.fromkeys(Claim._fields)
+    return Claim(**nothing | {"id": JobId(attempt.id), "attempt_id": AttemptId(str(attempt.attempt_id)), "worker_id": me})
+
+
+async def _sweep(pool: AsyncConnectionPool[Any], me: WorkerId, name: str, found: Beat) -> None:
+    """Every act is a guarded write, so it does not matter who is first; one that fails is tried again with the next beat."""
+    try:
+        async with pool.connection() as conn:
+            if found.strays:
+                error = "the answer to its claim was lost"
+                await rescue_worker(
+                    conn, me, cause="claim_unanswered", error=error, actor=name, jobs=list(found.strays), begun=[]
+                )
+            if found.can_rescue:
+                await rescue(conn, actor=name)
+            if found.can_wake:
+                await promote.wake_forgotten(conn)
+    except (psycopg.Error, PoolTimeout) as error:
+        log.warning("sweep_failed", error=str(error), worker_id=me)
+
+
+@router.delete("/{worker_id}", status_code=204)
+async def resign_worker(worker_id: UUID, pool: Pool) -> None:
+    """End the lease now: whatever the worker still holds can be rescued at once."""
+    async with pool.connection() as conn:
+        await resign(conn, WorkerId(str(worker_id)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claiming
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@router.post("/{worker_id}/claims")
+async def claim_batch(worker_id: UUID, said: Annotated[Claiming, said_as(Claiming)], pool: Pool) -> dict[str, Json]:
+    """Claim up to `limit` jobs, and never more than 20 at once."""
+    me = WorkerId(str(worker_id))
+    async with pool.connection() as conn:
+        await require_worker(conn, me)
+        claims = await claim(conn, me, kinds=said.kinds, queues=said.queues, limit=min(said.limit, MOST_CLAIMS))
+    return {"claims": [of_claim(one) for one in claims]}
+
+
+@router.post("/{worker_id}/claims/{job_id}")
+async def claim_one(worker_id: UUID, job_id: int, said: Annotated[Looking, said_as(Looking)], pool: Pool) -> dict[str, Json]:
+    """Claim this very job; null if it cannot be claimed."""
+    me = WorkerId(str(worker_id))
+    async with pool.connection() as conn:
+        await require_worker(conn, me)
+        one = await claim_by_id(conn, me, JobId(job_id), kinds=said.kinds)
+    return {"claim": None if one is None else of_claim(one)}
+
+
+@router.post("/{worker_id}/polls")
+async def claim_polls(worker_id: UUID, said: Annotated[Claiming, said_as(Claiming)], pool: Pool) -> dict[str, Json]:
+    """Claim jobs whose external engine is due to be asked."""
+    me = WorkerId(str(worker_id))
+    async with pool.connection() as conn:
+        await require_worker(conn, me)
+        claims = await claim_to_poll(conn, me, kinds=said.kinds, queues=said.queues, limit=min(said.limit, MOST_CLAIMS))
+    return {"claims": [of_claim(one) for one in claims]}
+
+
+@router.post("/{worker_id}/wait")
+async def wait(worker_id: UUID, said: Annotated[Waiting, said_as(Waiting)], pool: Pool, request: Request) -> dict[str, Json]:
+    """Answer when there is something to claim, or after `seconds`. Nothing is claimed, so a lost answer costs nothing."""
+    loop = asyncio.get_running_loop()
+    until, pause = loop.time() + said.seconds, FIRST_LOOK
+    while True:
+        async with pool.connection() as conn:
+            ready = await can_claim(conn, kinds=said.kinds, queues=said.queues)
+        left = until - loop.time()
+        if ready or left <= 0 or await request.is_disconnected():
+            return {"can_claim": ready}
+        await asyncio.sleep(min(pause, left))
+        pause = min(pause * 2, LAST_LOOK)
+
+
+@router.post("/promote")
+async def promote_due(pool: Pool) -> dict[str, Json]:
+    """Bring delayed jobs whose time has come, by the database's clock, where claims find them."""
+    async with pool.connection() as conn:
+        return {"promoted": len(await promote.promote_due(conn))}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ending
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Completions(Said):
+    """Plain completions, each fenced by its own attempt."""
+
+    completions: Annotated[list[SaidCompletion], Field(min_length=1, max_length=1000)]
+
+
+class Chain(Said):
+    result: Json = None
+    child: SaidJob
+
+
+def _as_text(result: Json) -> str | None:
+    return None if result is None else to_json(result, what="result")
+
+
+@router.post("/{worker_id}/completions")
+async def complete_batch(worker_id: UUID, said: Annotated[Completions, said_as(Completions)], pool: Pool) -> dict[str, Json]:
+    """Complete plain jobs in one statement; the ids that were. The rest is lost, or something hangs on it: see finish."""
+    claims = [_shown(one, WorkerId(str(worker_id))) for one in said.completions]
+    results = [_as_text(one.result) for one in said.completions]
+    async with pool.connection() as conn:
+        return {"completed": sorted(await complete_plain(conn, claims, results))}
+
+
+@router.post("/jobs/{job_id}/chain")
+async def chain(job_id: int, attempt: Attempt, said: Annotated[Chain, said_as(Chain)], pool: Pool) -> dict[str, Json]:
+    """Complete a plain job and hold its one plain child at once; null: it is tied or paused, and nothing was written."""
+    child = said.child.job()
+    if not child.is_plain or child.run_after is not None:
+        raise UsageError("only a plain child can be held at once; finish with it in `then` instead")
+    async with holding(pool, job_id, attempt, "chain") as (conn, mine):
+        following = await complete_and_chain(conn, mine, _as_text(said.result), child)
+    return {"claim": None if following is None else of_claim(following)}
+
+
+@router.post("/jobs/{job_id}/finish", status_code=204)
+async def finish_attempt(job_id: int, attempt: Attempt, said: Annotated[SaidEnd, said_as(SaidEnd)], pool: Pool) -> None:
+    """End the attempt in any way, with its children, in one transaction: complete, submit, retry, snooze, fail, release."""
+    async with holding(pool, job_id, attempt, str(said.move)) as (conn, mine):
+        await finish(conn, mine, said.end())
+
+
+@router.get("/jobs/{job_id}/end")
+async def was_written(job_id: int, attempt: Attempt, pool: Pool) -> dict[str, Json]:
+    """After an answer was lost: whether the end of this attempt is there. 412 if somebody else ended it."""
+    shown = SaidAttempt(id=job_id, attempt_id=UUID(attempt))
+    async with pool.connection() as conn:
+        return {"written": await resolve_unknown(conn, _shown(shown, WorkerId("")))}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# While it runs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Progress(Said):
+    progress: Annotated[float, Field(ge=0, le=1)] | None = None
+    message: Text | None = None
+
+
+class Plan(Said):
+    kind: Name
+    tag: Name | None = None
+    detail: dict[str, Json] | None = None
+    temporary: bool = False
+    adoptable: bool = False
+
+
+class Handle(Said):
+    handle: Json = None
+
+
+@router.post("/jobs/{job_id}/progress", status_code=204)
+async def report(job_id: int, attempt: Attempt, said: Annotated[Progress, said_as(Progress)], pool: Pool) -> None:
+    """Tell people how far it is; 409 `cancel-requested` when somebody asked the job to stop."""
+    async with holding(pool, job_id, attempt, "progress") as (conn, mine):
+        await progress.report(conn, mine, progress=said.progress, message=said.message)
+
+
+@router.post("/jobs/{job_id}/checkpoint", status_code=204)
+async def checkpoint(job_id: int, attempt: Attempt, pool: Pool) -> None:
+    """Before a side effect: whether the attempt still has its job, and nobody asked it to stop."""
+    async with holding(pool, job_id, attempt, "checkpoint") as (conn, mine):
+        await progress.checkpoint(conn, mine)
+
+
+@router.get("/jobs/{job_id}/effects")
+async def left_behind(job_id: int, attempt: Attempt, pool: Pool) -> dict[str, Json]:
+    """What earlier attempts of the job may have made outside."""
+    async with holding(pool, job_id, attempt, "effect") as (conn, mine):
+        return {"effects": [of_effect(one) for one in await effects.left_behind(conn, mine)]}
+
+
+@router.post("/jobs/{job_id}/effects")
+async def plan(job_id: int, attempt: Attempt, said: Annotated[Plan, said_as(Plan)], pool: Pool) -> dict[str, Json]:
+    """Write down what is about to be made outside."""
+    async with holding(pool, job_id, attempt, "effect") as (conn, mine):
+        return of_effect(await effects.plan(conn, mine, **said.model_dump()))
+
+
+@router.put("/jobs/{job_id}/effects/{effect_id}")
+async def confirm(
+    job_id: int, effect_id: int, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
+) -> dict[str, Json]:
+    """It is made; this is how to reach it."""
+    async with holding(pool, job_id, attempt, "effect") as (conn, mine):
+        return of_effect(await effects.confirm(conn, mine, _effect(effect_id, mine), said.handle))
+
+
+@router.post("/jobs/{job_id}/effects/{effect_id}/adopt")
+async def adopt(
+    job_id: int, effect_id: int, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
+) -> dict[str, Json]:
+    """Take over what an earlier attempt made."""
+    async with holding(pool, job_id, attempt, "effect") as (conn, mine):
+        return of_effect(await effects.adopt(conn, mine, _effect(effect_id, mine), said.handle))
+
+
+def _effect(effect_id: int, claim: Claim) -> effects.Effect:
+    """An effect by its number; the statements ask for nothing else of it."""
+    return effects.Effect(effect_id, claim.id, claim.attempt_id, claim.fence_token, "", "", None, None, "")

@@ -1,0 +1,248 @@
+"""The worker's way to the kernel without a database: the worker protocol of the HTTP API. Made by: `holdfast worker run --api`.
+
+The same fence, carried as `If-Match: "<attempt_id>"`; 412 is `ClaimLost`. A request that was not answered is like a
+connection that was lost: the worker tries again, and looks an end up under its attempt id before it writes it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from holdfast.errors import ClaimLost, HoldfastError, UsageError
+from holdfast.jobs import wire
+from holdfast.jobs.effects import Cleaner, Effect
+from holdfast.jobs.model import Claim, JobId, Json, NewJob, WorkerId
+from holdfast.jobs.outcome import End
+from holdfast.jobs.renew import Beat, WorkerInfo
+from holdfast.telemetry.log import log
+from holdfast.worker.line import Line, Token, TokenRefused, WorkerUnknown
+from holdfast.worker.transport import Takes
+
+LARGEST_BATCH = 20  # jobs in one claim
+LARGEST_WRITE = 4_000_000  # bytes of results in one batch of completions
+LONG_POLL = 10.0  # seconds
+
+
+class Remote:
+    """A worker that talks to the HTTP API and has no database."""
+
+    def __init__(self, url: str, token: Token | None = None, *, timeout: float = 15.0) -> None:
+        self.largest_batch = LARGEST_BATCH
+        self._url, self._token, self._timeout = url, token, timeout
+        self._line = Line(url, token, timeout=timeout)
+        self._looking: tuple[WorkerId, Takes] | None = None  # what the last claim asked for
+        self._claimed = 0
+
+    # ------------------------------------------------------------------------------------------------- coming and going
+
+    async def open(self) -> None:
+        """Nothing is opened before it is needed."""
+
+    async def close(self) -> None:
+        await self._line.close()
+
+    async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
+        try:
+            await _register(self._line, worker, lease)
+        except (TokenRefused, WorkerUnknown) as error:  # at the start this is a mistake; later it may be a hiccup
+            raise UsageError(f"{error}; is {self._url} the API, and the token one for workers?") from None
+
+    async def resign(self, worker_id: WorkerId) -> None:
+        await self._line.call("DELETE", f"/{worker_id}")
+
+    def pulse(self) -> RemotePulse:
+        return RemotePulse(self._url, self._token, self._timeout)
+
+    async def listen(self, wake: Callable[[str], None]) -> None:
+        """Wait at the API until there is something to claim. While it is there and we take none of it, look less and less."""
+        pause = 0.05
+        while True:
+            while self._looking is None:
+                await asyncio.sleep(0.01)
+            worker_id, takes = self._looking
+            claimed = self._claimed
+            try:
+                body = _looking(takes) | {"seconds": LONG_POLL}
+                ready = await self._line.ask("can_claim", "POST", f"/{worker_id}/wait", body, wait=LONG_POLL)
+            except HoldfastError as error:
+                log.warning("listen_lost", error=str(error))
+                ready = False
+                await asyncio.sleep(1.0)
+            if ready:
+                wake("")
+                await asyncio.sleep(pause)
+                pause = 0.05 if self._claimed > claimed else min(pause * 2, 2.0)
+
+    # ------------------------------------------------------------------------------------------------- claiming
+
+    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
+        self._looking = (worker_id, takes)
+        body = _looking(takes) | {"limit": min(limit, LARGEST_BATCH)}
+        found = _claims(await self._line.ask("claims", "POST", f"/{worker_id}/claims", body, repeat=False))
+        self._claimed += len(found)
+        return found
+
+    async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None:
+        found = await self._line.ask("claim", "POST", f"/{worker_id}/claims/{job_id}", _looking(takes), repeat=False)
+        return None if found is None else wire.to_claim(found)
+
+    async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]:
+        return _claims(await self._line.ask("claims", "POST", f"/{worker_id}/polls", _looking(takes), repeat=False))
+
+    # ------------------------------------------------------------------------------------------------- ending
+
+    async def complete(self, claims: Sequence[Claim], results: Sequence[str | None]) -> set[JobId]:
+        written: set[JobId] = set()
+        for batch in _batches(claims, results):
+            completions = [
+                {"id": claim.id, "attempt_id": claim.attempt_id, "result": None if result is None else json.loads(result)}
+                for claim, result in batch
+            ]
+            path = f"/{batch[0][0].worker_id}/completions"
+            written.update(await self._line.ask("completed", "POST", path, {"completions": completions}, repeat=False))
+        return written
+
+    async def complete_and_chain(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
+        body = {"result": None if result is None else json.loads(result), "child": wire.of_job(child)}
+        try:
+            found = await self._line.ask("claim", "POST", f"/jobs/{claim.id}/chain", body, claim=claim, repeat=False)
+        except ClaimLost:
+            return None
+        return None if found is None else wire.to_claim(found)
+
+    async def finish(self, claim: Claim, end: End) -> None:
+        await self._line.call("POST", f"/jobs/{claim.id}/finish", wire.of_end(end), claim=claim, repeat=False)
+
+    async def was_written(self, claim: Claim) -> bool:
+        return bool(await self._line.ask("written", "GET", f"/jobs/{claim.id}/end", claim=claim))
+
+    # ------------------------------------------------------------------------------------------------- for handlers
+
+    def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
+        raise UsageError(
+            "ctx.connection() needs the database, and a remote worker has none: pass the data in the payload and the result, "
+            "or run this kind on a worker with a database address"
+        )
+
+    async def progress(self, claim: Claim, done: float | None, message: str | None) -> None:
+        await self._line.call("POST", f"/jobs/{claim.id}/progress", {"progress": done, "message": message}, claim=claim)
+
+    async def checkpoint(self, claim: Claim) -> None:
+        await self._line.call("POST", f"/jobs/{claim.id}/checkpoint", claim=claim)
+
+    async def plan(
+        self,
+        claim: Claim,
+        kind: str,
+        *,
+        tag: str | None,
+        detail: Mapping[str, Any] | None,
+        temporary: bool,
+        adoptable: bool,
+    ) -> Effect:
+        body = {
+            "kind": kind,
+            "tag": tag,
+            "detail": None if detail is None else dict(detail),
+            "temporary": temporary,
+            "adoptable": adoptable,
+        }
+        return wire.to_effect(await self._line.call("POST", f"/jobs/{claim.id}/effects", body, claim=claim, repeat=False))
+
+    async def confirm(self, claim: Claim, effect: Effect, handle: Json) -> Effect:
+        path = f"/jobs/{claim.id}/effects/{effect.id}"
+        return wire.to_effect(await self._line.call("PUT", path, {"handle": handle}, claim=claim))
+
+    async def left_behind(self, claim: Claim) -> list[Effect]:
+        found = await self._line.ask("effects", "GET", f"/jobs/{claim.id}/effects", claim=claim)
+        return [wire.to_effect(one) for one in found]
+
+    async def adopt(self, claim: Claim, effect: Effect, handle: Json) -> Effect:
+        path = f"/jobs/{claim.id}/effects/{effect.id}/adopt"
+        return wire.to_effect(await self._line.call("POST", path, {"handle": handle}, claim=claim))
+
+    # ------------------------------------------------------------------------------------------------- sweeping
+
+    async def promote(self) -> int:
+        return int(await self._line.ask("promoted", "POST", "/promote"))
+
+    # The API does these by itself after a beat: its answers never ask a remote worker for them.
+
+    async def wake_forgotten(self) -> None: ...
+
+    async def rescue(self, worker: WorkerInfo) -> list[JobId]:
+        return []
+
+    async def release_strays(self, worker: WorkerInfo, strays: Sequence[JobId]) -> list[JobId]:
+        return []
+
+    async def clean(self, cleaners: Mapping[str, Cleaner]) -> int:
+        return 0
+
+
+class RemotePulse:
+    """The heartbeat's own client, in the heartbeat's own event loop."""
+
+    def __init__(self, url: str, token: Token | None, timeout: float) -> None:
+        self._line = Line(url, token, timeout=timeout, most=2)
+
+    async def beat(self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta) -> Beat:
+        body = _looking(takes) | {
+            "name": worker.name,
+            "lease": lease.total_seconds(),
+            "held": [{"id": claim.id, "attempt_id": claim.attempt_id} for claim in held],
+        }
+        return wire.to_beat(await self._line.call("POST", f"/{worker.id}/beat", body))
+
+    async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
+        await _register(self._line, worker, lease)
+
+    async def close(self) -> None:
+        await self._line.close()
+
+
+async def _register(line: Line, worker: WorkerInfo, lease: timedelta) -> None:
+    body = {
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "version": worker.version,
+        "git_sha": worker.git_sha,
+        "pod": worker.pod,
+        "kinds": dict(worker.kinds),
+        "concurrency": worker.concurrency,
+        "lease": lease.total_seconds(),
+    }
+    await line.call("PUT", f"/{worker.id}", body)
+
+
+def _looking(takes: Takes) -> dict[str, Json]:
+    return {"kinds": dict(takes.versions), "queues": list(takes.queues)}
+
+
+def _claims(answer: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    return [wire.to_claim(one) for one in answer]
+
+
+def _batches(
+    claims: Sequence[Claim], results: Sequence[str | None], most: int = 200
+) -> Iterator[list[tuple[Claim, str | None]]]:
+    """Completions in batches that fit into one request."""
+    batch: list[tuple[Claim, str | None]] = []
+    size = 0
+    for claim, result in zip(claims, results, strict=True):
+        weight = 100 + len(result or "")
+        if batch and (len(batch) >= most or size + weight > LARGEST_WRITE):
+            yield batch
+            batch, size = [], 0
+        batch.append((claim, result))
+        size += weight
+    if batch:
+        yield batch

@@ -1,0 +1,325 @@
+"""Whole jobs through a `Worker` on each transport, and what becomes of them when an answer is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from conformance.conftest import Api, Make
+from conformance.cutting import Cut, cutting
+from factories import moves_of, rows, value
+from holdfast import Context, Done, Retry, Submitted, SyncContext, Worker, WorkerOptions
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.enqueue import enqueue, enqueue_many
+from holdfast.jobs.read import get_job
+from holdfast.worker.direct import Direct
+from holdfast.worker.kinds import Job, job
+from holdfast.worker.remote import Remote
+from holdfast.worker.transport import Transport
+
+QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=30), grace=timedelta(seconds=5))
+MOMENT = timedelta(milliseconds=20)
+
+
+def a_kind(function: Callable[..., Any], **policy: Any) -> Job[..., Any]:
+    return job(f"test.{function.__name__}", **policy)(function)
+
+
+@asynccontextmanager
+async def working(transport: Transport, *kinds: Job[..., Any], options: WorkerOptions = QUICK) -> AsyncIterator[Worker]:
+    worker = Worker(transport, kinds, options)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(running, 120)
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(120):
+        while not await reached():
+            await asyncio.sleep(0.01)
+
+
+async def ended(conn: psycopg.AsyncConnection[Any], job_id: int) -> Any:
+    async def is_over() -> bool:
+        return (await get_job(conn, job_id)).finished_at is not None
+
+    await until(is_over)
+    return await get_job(conn, job_id)
+
+
+async def test_many_jobs_are_each_completed_once(make: Make, conn: Any) -> None:
+    seen: list[int] = []
+
+    async def count(number: int) -> dict[str, int]:
+        seen.append(number)
+        return {"number": number}
+
+    kind = a_kind(count)
+    await enqueue_many(conn, [kind.new(number=n) for n in range(200)])
+
+    worker = Worker(make(), [kind], QUICK)
+    await asyncio.wait_for(worker.run(until_empty=True), 120)
+
+    assert sorted(seen) == list(range(200))
+    assert worker.completed == 200
+    assert await rows(conn, "SELECT state, count(*) FROM holdfast.jobs GROUP BY state") == [("completed", 200)]
+    assert await value(conn, "SELECT count(*) FROM holdfast.history") == 200
+
+
+async def test_a_plain_function_reports_and_passes_its_checkpoint(make: Make, conn: Any) -> None:
+    def slow(ctx: SyncContext, number: int) -> dict[str, int]:
+        ctx.progress(0.5, f"half, in {threading.current_thread().name}")
+        ctx.checkpoint()
+        return {"number": number}
+
+    kind = a_kind(slow)
+    made = await enqueue(conn, kind.new(number=3))
+    async with working(make(), kind):
+        job_now = await ended(conn, made.id)
+
+    assert (job_now.state, job_now.result) == ("completed", {"number": 3})
+    assert job_now.message.startswith("half")
+
+
+async def test_a_chain_a_fan_out_and_its_join(make: Make, conn: Any) -> None:
+    order: list[str] = []
+
+    async def first(ctx: Context, left: int) -> Done:
+        order.append(f"step {left}")
+        return Done(then=[chained.new(left=left - 1) if left else split_kind.new()])
+
+    async def split(ctx: Context) -> None:
+        ctx.chain(*[part_kind.new(number=n) for n in range(3)], join=join_kind.new())
+
+    async def part(number: int) -> None:
+        order.append("part")
+
+    async def join() -> None:
+        order.append("join")
+
+    chained, split_kind, part_kind, join_kind = a_kind(first), a_kind(split), a_kind(part), a_kind(join)
+    await enqueue(conn, chained.new(left=5))
+    async with working(make(), chained, split_kind, part_kind, join_kind):
+        await until(lambda: _is(len(order) == 10))
+
+    assert order == [*(f"step {n}" for n in range(5, -1, -1)), "part", "part", "part", "join"]
+    taken_along = "SELECT count(*) FROM holdfast.jobs WHERE parent_id IS NOT NULL AND attempt_no = 1"
+    assert await value(conn, taken_along) == 10
+
+
+async def _is(reached: bool) -> bool:
+    return reached
+
+
+async def test_work_at_an_engine_is_submitted_polled_and_completed(make: Make, conn: Any) -> None:
+    async def query(ctx: Context) -> Any:
+        if not ctx.job.is_poll:
+            async with ctx.effect("engine.query") as planned:
+                planned.made({"id": planned.tag})
+            return Submitted({"query": 1}, poll_after=MOMENT)
+        return Submitted(ctx.job.handle, poll_after=MOMENT) if ctx.job.poll_count < 3 else Done("ready")
+
+    kind = a_kind(query)
+    made = await enqueue(conn, kind.new())
+    async with working(make(), kind):
+        job_now = await ended(conn, made.id)
+
+    assert (job_now.state, job_now.result, job_now.poll_count) == ("completed", "ready", 3)
+    assert await moves_of(conn, made.id) == ["submit", "submit", "submit", "complete"]
+    assert await value(conn, "SELECT state FROM holdfast.effects") == "kept"
+
+
+async def test_an_error_is_tried_again_until_the_budget_ends(make: Make, conn: Any) -> None:
+    tries: list[int] = []
+
+    async def flaky(ctx: Context) -> Retry:
+        tries.append(ctx.job.attempt_no)
+        return Retry("not yet", delay=timedelta(milliseconds=1))
+
+    kind = a_kind(flaky, max_attempts=3)
+    made = await enqueue(conn, kind.new())
+    async with working(make(), kind):
+        job_now = await ended(conn, made.id)
+
+    assert (job_now.state, job_now.errors, tries) == ("failed", 3, [1, 2, 3])
+
+
+async def test_a_job_that_is_asked_to_stop_stops(make: Make, conn: Any) -> None:
+    started = asyncio.Event()
+
+    async def endless(ctx: Context) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    kind = a_kind(endless)
+    made = await enqueue(conn, kind.new())
+    async with working(make(), kind):
+        await asyncio.wait_for(started.wait(), 120)
+        await cancel(conn, made.id, actor="ada", reason="enough")
+        assert (await ended(conn, made.id)).state == "cancelled"
+
+
+async def test_stopping_gives_back_what_has_not_ended(make: Make, conn: Any) -> None:
+    started = asyncio.Event()
+
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    kind = a_kind(endless)
+    made = await enqueue(conn, kind.new())
+    async with working(make(), kind, options=WorkerOptions(concurrency=1, grace=MOMENT)):
+        await asyncio.wait_for(started.wait(), 120)
+
+    job_now = await get_job(conn, made.id)
+    assert (job_now.state, job_now.errors, job_now.crashes) == ("pending", 0, 0)
+    assert await moves_of(conn, made.id) == ["release"]
+    assert await value(conn, "SELECT lease_until <= clock_timestamp() FROM holdfast.workers")
+
+
+async def test_the_jobs_of_a_silent_worker_are_rescued_and_run(make: Make, conn: Any) -> None:
+    """Also where every worker is remote: the API sweeps for them."""
+
+    async def work() -> None: ...
+
+    kind = a_kind(work)
+    made = await enqueue(conn, kind.new())
+    await conn.execute(
+        """WITH dead AS (INSERT INTO holdfast.workers (id, name, host, pid, version, lease_until)
+                         VALUES (gen_random_uuid(), 'dead', 'h', 1, '0', clock_timestamp()) RETURNING id)
+           UPDATE holdfast.jobs SET state = 'running', attempt_id = gen_random_uuid(), attempt_no = 1,
+               worker_id = (SELECT id FROM dead), fence_token = 1, claimed_at = clock_timestamp()"""
+    )
+    async with working(make(), kind):
+        job_now = await ended(conn, made.id)
+
+    assert (job_now.state, job_now.attempt_no) == ("completed", 2)
+    assert await moves_of(conn, made.id) == ["rescue", "complete"]
+
+
+async def test_a_claim_whose_answer_was_lost_is_given_back(make: Make, conn: Any) -> None:
+    async def work() -> None: ...
+
+    kind = a_kind(work)
+    options = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=50), lease=timedelta(seconds=1))
+    async with working(make(), kind, options=options) as worker:
+        await until(lambda: _has_worker(conn))
+        await conn.execute(
+            """INSERT INTO holdfast.jobs (kind, state, attempt_id, attempt_no, worker_id, fence_token, claimed_at)
+               VALUES ('nobody.runs.this', 'running', gen_random_uuid(), 1, %s, 1, clock_timestamp() - interval '2 s')""",
+            [worker.id],
+        )
+
+        async def is_back() -> bool:
+            return bool(await value(conn, "SELECT cause = 'claim_unanswered' FROM holdfast.jobs"))
+
+        await until(is_back)
+
+
+async def _has_worker(conn: Any) -> bool:
+    return bool(await value(conn, "SELECT count(*) = 1 FROM holdfast.workers"))
+
+
+async def test_a_remote_worker_fails_a_job_that_needs_the_database_and_says_why(api: Api, conn: Any) -> None:
+    async def publishes(ctx: Context, how: str) -> Any:
+        if how == "connection":
+            async with ctx.connection() as inner:
+                await inner.execute("SELECT 1")
+        return Done(publish=_publish)
+
+    kind = a_kind(publishes)
+    one, other = await enqueue(conn, kind.new(how="connection")), await enqueue(conn, kind.new(how="publish"))
+    async with working(Remote(api.url, api.token), kind):
+        failed = [await ended(conn, made.id) for made in (one, other)]
+
+    assert [job_now.state for job_now in failed] == ["failed", "failed"]
+    assert "ctx.connection() needs the database, and a remote worker has none" in failed[0].error
+    assert "Done(publish=…) needs the database, and a remote worker has none" in failed[1].error
+
+
+async def _publish(conn: Any) -> None:
+    await conn.execute("SELECT 1")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# An answer is lost
+# ---------------------------------------------------------------------------------------------------------------------
+
+When = Literal["before", "after"]
+TO_FINISH = {"direct": b"COMMIT", "remote": b"/finish HTTP"}
+
+
+@asynccontextmanager
+async def cut_once(sort: str, word: bytes, when: When, database: str, api: Api) -> AsyncIterator[tuple[Transport, Cut]]:
+    """A transport whose line is cut once: before the word has come to the server, or before the answer is back."""
+    to = urlsplit(api.url if sort == "remote" else database)
+    async with cutting(to.hostname or "", to.port or 0, word, when) as cut:
+        if sort == "remote":
+            yield Remote(f"http://127.0.0.1:{cut.port}", api.token), cut
+        else:
+            plain = {"sslmode": "disable", "gssencmode": "disable"}
+            url = make_url(database).set(host="127.0.0.1", port=cut.port, query=plain)
+            yield Direct(url.render_as_string(hide_password=False)), cut
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_an_end_whose_answer_was_lost_is_written_once(sort: str, when: When, database: str, conn: Any, api: Api) -> None:
+    """P13: the outcome is looked up under the attempt before anything is written again."""
+    ran: list[int] = []
+
+    async def parent(ctx: Context) -> Done:
+        ran.append(ctx.job.attempt_no)
+        return Done("once", then=[child_kind.new(), child_kind.new()])
+
+    async def child() -> None: ...
+
+    kind, child_kind = a_kind(parent), a_kind(child)
+    async with cut_once(sort, TO_FINISH[sort], when, database, api) as (transport, cut):
+        made = await enqueue(conn, kind.new())
+        async with working(transport, kind, child_kind) as worker:
+            job_now = await ended(conn, made.id)
+            await until(lambda: _is(worker.completed == 3))
+        assert cut.done.is_set()
+
+    assert (job_now.state, job_now.result, ran) == ("completed", "once", [1])
+    assert await moves_of(conn, made.id) == ["complete"]
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE parent_id = %s", made.id) == 2
+
+
+@pytest.mark.parametrize("word", [b"/completions HTTP", b"/chain HTTP", b"/claims HTTP", b"/progress HTTP", b"/beat HTTP"])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_no_lost_answer_of_the_api_costs_a_job(word: bytes, when: When, database: str, conn: Any, api: Api) -> None:
+    async def parent(ctx: Context) -> Done:
+        await ctx.progress(0.5, "half")
+        return Done(then=[child_kind.new()])
+
+    async def child() -> None: ...
+
+    kind, child_kind = a_kind(parent), a_kind(child)
+    options = WorkerOptions(concurrency=2, beat=timedelta(milliseconds=50), lease=timedelta(seconds=2))
+    async with cut_once("remote", word, when, database, api) as (transport, cut):
+        made = await enqueue(conn, kind.new())
+        async with working(transport, kind, child_kind, options=options):
+            await until(lambda: _all_over(conn))
+        assert cut.done.is_set()
+
+    assert (await get_job(conn, made.id)).state == "completed"
+    assert await rows(conn, "SELECT state, count(*) FROM holdfast.jobs GROUP BY 1") == [("completed", 2)]
+    ends = "SELECT job_id, count(*) FROM holdfast.history WHERE move = 'complete' GROUP BY 1 ORDER BY 1"
+    assert [count for _, count in await rows(conn, ends)] == [1, 1]
+
+
+async def _all_over(conn: Any) -> bool:
+    return bool(await value(conn, "SELECT count(*) = 2 AND bool_and(finished_at IS NOT NULL) FROM holdfast.jobs"))
