@@ -31,7 +31,7 @@ MOMENT = timedelta(milliseconds=20)
 
 
 def a_kind(function: Callable[..., Any], **policy: Any) -> Job[..., Any]:
-    return job(f"test.{function.__name__}", **policy)(function)
+    return job(f"conformance.{function.__name__}", **policy)(function)
 
 
 @asynccontextmanager
