@@ -5,11 +5,26 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+INTERVAL = "_job_interval_seconds"
+
+
+def _interval_of(loop: str) -> Any:
+    """How often a loop runs, under our name and the one that the documents use."""
+    name = f"{loop}{INTERVAL}".upper()
+    return Field(
+        default=None,
+        gt=0,
+        validation_alias=AliasChoices(f"HOLDFAST_{name}", f"GRAPH_OLAP_{name}"),
+        description=f"How often the loop `{loop}` runs, instead of what the loop says itself.",
+    )
 
 
 class Settings(BaseSettings):
@@ -43,6 +58,33 @@ class Settings(BaseSettings):
         default=None,
         description="For tests of crash safety: the point (`name` or `name:n`) at which this process gets a SIGKILL.",
     )
+
+    # Periodic loops
+    scheduler_look_seconds: float = Field(
+        default=2.0, gt=0, description="How often a scheduler looks at the rows of its loops; a triggered run begins within it."
+    )
+    retention_days: float = Field(
+        default=30.0, ge=0, description="How long jobs that have ended stay before the loop `prune` removes them; 0: for ever."
+    )
+    loop_history_days: float = Field(default=7.0, gt=0, description="How long runs of periodic loops stay in the history.")
+    rescue_job_interval_seconds: float | None = _interval_of("rescue")
+    promote_job_interval_seconds: float | None = _interval_of("promote")
+    wake_job_interval_seconds: float | None = _interval_of("wake")
+    effects_job_interval_seconds: float | None = _interval_of("effects")
+    pipeline_status_job_interval_seconds: float | None = _interval_of("pipeline_status")
+    prune_job_interval_seconds: float | None = _interval_of("prune")
+    reconciliation_job_interval_seconds: float | None = _interval_of("reconciliation")
+    lifecycle_job_interval_seconds: float | None = _interval_of("lifecycle")
+    export_reconciliation_job_interval_seconds: float | None = _interval_of("export_reconciliation")
+    schema_cache_job_interval_seconds: float | None = _interval_of("schema_cache")
+    instance_orchestration_job_interval_seconds: float | None = _interval_of("instance_orchestration")
+    resource_monitor_job_interval_seconds: float | None = _interval_of("resource_monitor")
+
+    @property
+    def intervals(self) -> dict[str, timedelta]:
+        """The loops whose interval is set from outside."""
+        said = {name.removesuffix(INTERVAL): value for name, value in self if name.endswith(INTERVAL) and value is not None}
+        return {loop: timedelta(seconds=seconds) for loop, seconds in said.items()}
 
 
 @lru_cache(maxsize=1)

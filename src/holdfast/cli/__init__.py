@@ -10,7 +10,7 @@ from alembic.util import CommandError
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli import db, up, worker
+from holdfast.cli import db, periodic, up, worker
 from holdfast.errors import HoldfastError
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app = typer.Typer(
 )
 app.add_typer(db.app, name="db")
 app.add_typer(worker.app, name="worker")
+app.add_typer(periodic.app, name="periodic")
+app.add_typer(periodic.scheduler, name="scheduler")
 app.command("up")(up.command)
 
 

@@ -20,18 +20,18 @@ from holdfast.jobs.states import State
 FIRST = "00000000-0000-0000-0000-000000000000"
 
 READ_STATES = """
-    SELECT some.id::text, some.status, j.state, count(j.id), max(j.finished_at) FROM some
-    LEFT JOIN holdfast.jobs j ON j.pipeline_id = some.id GROUP BY some.id, some.status, j.state ORDER BY some.id
+    SELECT page.id::text, page.status, j.state, count(j.id), max(j.finished_at) FROM page
+    LEFT JOIN holdfast.jobs j ON j.pipeline_id = page.id GROUP BY page.id, page.status, j.state ORDER BY page.id
 """
 READ_RUNNING = f"""
-    WITH some AS MATERIALIZED (
+    WITH page AS MATERIALIZED (
         SELECT id, status FROM holdfast.pipelines
         WHERE status = 'running' AND id > %(after)s ORDER BY id LIMIT %(limit)s
     ) {READ_STATES}
 """
 # One that has ended may begin again, when a job of it is run once more: a few of them each time, in turn.
 READ_ENDED = f"""
-    WITH some AS MATERIALIZED (
+    WITH page AS MATERIALIZED (
         SELECT id, status FROM holdfast.pipelines WHERE status <> 'running' ORDER BY checked_at LIMIT %(limit)s
     ) {READ_STATES}
 """

@@ -1,0 +1,276 @@
+"""Schedulers: several on one database in one process, started and stopped, with a clock that is only a clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import structlog
+
+from factories import Conn, rows, value
+from holdfast.schedule import scheduler as module
+from holdfast.schedule.clock import SETTINGS, Clock
+from holdfast.schedule.context import Pass
+from holdfast.schedule.registry import Loop
+from holdfast.schedule.scheduler import Scheduler, SchedulerOptions
+from holdfast.schedule.steer import pause, trigger
+from holdfast.telemetry.metrics import REGISTRY
+from loop_factories import HOUR, column, loop, outcomes, until
+
+QUICK = timedelta(milliseconds=200)
+OPTIONS = SchedulerOptions(look=timedelta(milliseconds=100), grace=timedelta(seconds=30), connections=4)
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+async def start(database: str) -> AsyncIterator[Start]:
+    """Starts schedulers that are stopped after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def run(*loops: Loop, options: SchedulerOptions = OPTIONS) -> Scheduler:
+            return await stack.enter_async_context(Scheduler(database, loops, options))
+
+        yield run
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the scheduler logs."""
+    heard: list[dict[str, Any]] = []
+
+    def keep(_: Any, level: str, event: dict[str, Any]) -> str:
+        heard.append({**event, "level": level})
+        raise structlog.DropEvent
+
+    monkeypatch.setattr(module, "log", structlog.wrap_logger(None, processors=[keep], wrapper_class=structlog.BoundLogger))
+    return heard
+
+
+async def ticked(conn: Conn, name: str = "tidy") -> int:
+    return int(await value(conn, "SELECT count(*) FROM holdfast.loop_runs WHERE name = %s AND outcome = 'success'", name))
+
+
+async def test_f_59_three_schedulers_run_every_tick_once(conn: Conn, start: Start) -> None:
+    """S-20: the unique key and the row agree: no due time twice, no term twice, and every one has its run."""
+    ran: list[Any] = []
+
+    async def work(ctx: Pass) -> None:
+        ran.append(ctx.due_at)
+
+    one = loop(work, every=QUICK)
+    for _ in range(3):
+        await start(one)
+    await until(lambda: len(ran) >= 15)
+
+    assert len(ran) == len(set(ran))
+    steps = {(after - before) % QUICK for before, after in pairwise(ran)}
+    assert steps == {timedelta(0)}, "on the grid"
+
+
+async def test_the_clock_has_the_settings_of_the_documents(start: Start, said: list[dict[str, Any]]) -> None:
+    """S-02, S-09: coalesce, one instance, a grace of 60 s; a registration replaces an earlier one; the runbook's events."""
+    assert SETTINGS == {"coalesce": True, "max_instances": 1, "misfire_grace_time": 60}
+    clock = Clock(lambda loop: asyncio.sleep(0))
+    clock.register(loop())
+    clock.register(loop(every=QUICK))
+    clock.start()
+    assert len(clock._scheduler.get_jobs()) == 1
+    clock.stop()
+
+    await start(loop(), loop(name="other"))
+
+    assert [event["event"] for event in said][:3] == ["scheduler_starting", "job_registered", "job_registered"]
+
+
+async def test_the_row_is_the_authority_and_the_clock_follows_it(conn: Conn, start: Start) -> None:
+    """A clock that would wake in an hour wakes at once when the row says so: somebody changed it, or a wall clock jumped."""
+    await start(Loop("tidy", loop().function, every=HOUR))
+    await until(lambda: rows(conn, "SELECT 1 FROM holdfast.loops"))
+
+    await conn.execute("UPDATE holdfast.loops SET next_due_at = clock_timestamp()")
+
+    await until(lambda: ticked(conn))
+
+
+async def test_a_triggered_run_begins_within_a_look(conn: Conn, start: Start) -> None:
+    """P-07"""
+    await start(Loop("tidy", loop().function, every=HOUR))
+    await until(lambda: rows(conn, "SELECT 1 FROM holdfast.loops"))
+
+    await trigger(conn, "tidy", actor="ada", reason="smoke test")
+
+    await until(lambda: ticked(conn))
+    assert await outcomes(conn) == [(1, "manual", "success")]
+
+
+async def test_stop_waits_for_what_runs(conn: Conn, database: str) -> None:
+    """S-08"""
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work(ctx: Pass) -> int:
+        began.set()
+        await go_on.wait()
+        return 1
+
+    scheduler = Scheduler(database, [loop(work)], OPTIONS)
+    await scheduler.start()
+    await began.wait()
+    stopping = asyncio.create_task(scheduler.stop())
+    await asyncio.sleep(0)
+    go_on.set()
+    await stopping
+
+    assert await outcomes(conn) == [(1, "schedule", "success")]
+
+
+async def test_what_does_not_end_within_the_grace_is_given_back_and_begun_elsewhere(
+    conn: Conn, database: str, start: Start
+) -> None:
+    """S-14: interruptible."""
+    began = asyncio.Event()
+
+    async def work(ctx: Pass) -> None:
+        if ctx.term == 1:
+            began.set()
+            await asyncio.Event().wait()
+
+    scheduler = Scheduler(database, [loop(work)], SchedulerOptions(look=QUICK, grace=timedelta(milliseconds=10)))
+    await scheduler.start()
+    await began.wait()
+    await scheduler.stop()
+    assert await outcomes(conn) == [(1, "schedule", "interrupted")]
+
+    await start(loop(work))
+
+    await until(lambda: ticked(conn))
+    assert await outcomes(conn) == [(1, "schedule", "interrupted"), (2, "schedule", "success")]
+
+
+async def test_a_slow_loop_does_not_hold_up_the_others(conn: Conn, start: Start) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(ctx: Pass) -> None:
+        await go_on.wait()
+
+    await start(loop(slow, name="slow"), loop(every=QUICK, name="quick"))
+
+    await until(lambda: _at_least(conn, 3))
+    go_on.set()
+    await until(lambda: ticked(conn, "slow"))
+
+
+async def _at_least(conn: Conn, count: int) -> bool:
+    return await ticked(conn, "quick") >= count
+
+
+async def test_a_pass_longer_than_its_interval_never_overlaps(
+    conn: Conn, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-11"""
+    running = most = passes = 0
+
+    async def work(ctx: Pass) -> None:
+        nonlocal running, most, passes
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.5)
+        running -= 1
+        passes += 1
+
+    with caplog.at_level(logging.WARNING, "apscheduler"):
+        for _ in range(2):
+            await start(loop(work, every=timedelta(milliseconds=100)))
+        await until(lambda: passes >= 3)
+
+    assert most == 1
+
+
+async def test_a_database_that_goes_away_is_waited_for(conn: Conn, start: Start) -> None:
+    """S-17, S-18: the connections break, and the loops go on."""
+    one = await start(loop(every=QUICK))
+    await until(lambda: ticked(conn))
+
+    before = await ticked(conn)
+    await conn.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+    await until(lambda: _more(conn, before))
+    assert one.loops
+
+
+async def _more(conn: Conn, count: int) -> bool:
+    return await ticked(conn) > count
+
+
+async def test_a_row_that_somebody_deleted_is_made_again(conn: Conn, start: Start) -> None:
+    await start(Loop("tidy", loop().function, every=HOUR))
+    await until(lambda: rows(conn, "SELECT 1 FROM holdfast.loops"))
+
+    await conn.execute("DELETE FROM holdfast.loops")
+
+    await until(lambda: rows(conn, "SELECT 1 FROM holdfast.loops"))
+
+
+async def test_a_fault_of_our_own_is_critical_and_stops_nothing(
+    conn: Conn, start: Start, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-18: logged as critical; the process and its other loops go on."""
+    faults = 0
+
+    async def broken(one: Loop, place: Any) -> timedelta:
+        nonlocal faults
+        faults += 1
+        if faults < 3:
+            raise AssertionError("this should never happen")
+        return await tick(one, place)
+
+    tick = module.tick
+    monkeypatch.setattr(module, "tick", broken)
+    await start(loop())
+
+    await until(lambda: ticked(conn))
+    assert ("scheduler_failed", "critical") in [(event["event"], event["level"]) for event in said]
+
+
+async def test_every_loop_has_its_metrics_in_every_process_that_looks(conn: Conn, start: Start) -> None:
+    """S-19, S-06: no loop without metrics; the interval is there for alerts on the last success."""
+    await start(loop(name="watched"))
+
+    def gauge(name: str) -> float | None:
+        return REGISTRY.get_sample_value(name, {"job_name": "watched"})
+
+    await until(lambda: gauge("background_job_last_success_timestamp_seconds"))
+    assert gauge("background_job_interval_seconds") == 3600
+    assert gauge("background_job_health_status") == 1
+
+
+async def test_a_paused_loop_stays_paused_for_a_new_scheduler(conn: Conn, start: Start) -> None:
+    await start(loop(name="other", every=QUICK), Loop("tidy", loop().function, every=HOUR))
+    await until(lambda: rows(conn, "SELECT 1 FROM holdfast.loops WHERE name = 'tidy'"))
+    await pause(conn, "tidy", actor="ada")
+    await conn.execute("UPDATE holdfast.loops SET next_due_at = clock_timestamp() WHERE name = 'tidy'")
+
+    await start(loop(name="another", every=QUICK), Loop("tidy", loop().function, every=HOUR))
+    await until(lambda: ticked(conn, "another"))
+    await until(lambda: ticked(conn, "other"))
+
+    assert await outcomes(conn) == []
+    assert await column(conn, "paused_by") == "ada"
+
+
+async def test_no_database_at_the_start_is_no_reason_to_fail(said: list[dict[str, Any]]) -> None:
+    """S-18: what serves people beside the loops goes on."""
+    away = Scheduler("postgresql://nobody@127.0.0.1:1/nothing", [loop()], OPTIONS)
+    await away.start()
+
+    await until(lambda: "scheduler_database_lost" in [event["event"] for event in said])
+
+    await away.stop()
