@@ -138,7 +138,7 @@ class Scheduler:
             await asyncio.sleep(self.options.look.total_seconds())
 
     async def _look(self) -> None:
-        async with self._place.rows.use() as conn:
+        async with self._place.rows as conn:
             if not self._has_rows:
                 await ensure(conn, list(self.loops.values()))
             views = [view for view in await list_loops(conn) if view.name in self.loops]

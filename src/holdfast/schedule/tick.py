@@ -43,7 +43,7 @@ class Place:
 async def tick(loop: Loop, place: Place) -> timedelta:
     """Run the loop if it is due and nobody else does; how long there is nothing to do for it after that."""
     try:
-        async with place.rows.use() as conn:
+        async with place.rows as conn:
             term, wait, missed = await take(conn, loop, place.holder)
     except LOST_DATABASE as error:
         log.warning("scheduler_database_lost", job=loop.name, error=str(error))
@@ -130,7 +130,7 @@ async def _keep(loop: Loop, term: Term, place: Place, held: Held) -> None:
         await asyncio.sleep(loop.lease.total_seconds() / 4)
         asked_at = time.monotonic()  # before the question: an answer that took long must not stretch the lease
         try:
-            async with place.rows.use() as conn:
+            async with place.rows as conn:
                 held.is_lost = not await renew(conn, term, loop.lease)
         except LOST_DATABASE as error:
             log.warning("loop_renewal_failed", job=loop.name, term=term.number, error=str(error))
@@ -149,7 +149,7 @@ async def _end(term: Term, place: Place, result: Result, failure: Exception | No
     error = None if failure is None else storable(f"{type(failure).__name__}: {failure}", 2000)
     for attempt in range(TRIES):
         try:
-            async with place.rows.use() as conn:
+            async with place.rows as conn:
                 await end(conn, term, result, error, again=attempt > 0)
             return
         except LOST_DATABASE as lost:
@@ -160,7 +160,7 @@ async def _end(term: Term, place: Place, result: Result, failure: Exception | No
 
 async def _give_back(term: Term, place: Place) -> None:
     with contextlib.suppress(TermLost, *LOST_DATABASE):
-        async with place.rows.use() as conn:
+        async with place.rows as conn:
             await give_back(conn, term, "its process was stopped")
         log.info("loop_given_back", job=term.loop, term=term.number)
 
