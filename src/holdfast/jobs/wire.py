@@ -62,8 +62,9 @@ def of_beat(beat: Beat) -> dict[str, Json]:
 
 
 def to_beat(said: Mapping[str, Any]) -> Beat:
-    known = {one.name: said[one.name] for one in fields(Beat) if one.name in said}
-    return Beat(**{name: span(value) if name in SPANS_OF_A_BEAT else value for name, value in known.items()})
+    known: dict[str, Any] = {one.name: said[one.name] for one in fields(Beat) if one.name in said}
+    spans = {name: span(known[name]) for name in SPANS_OF_A_BEAT if name in known}
+    return Beat(**known | spans)
 
 
 def of_effect(effect: Effect) -> dict[str, Json]:

@@ -156,9 +156,8 @@ class Remote:
             "temporary": temporary,
             "adoptable": adoptable,
         }
-        return _understood(
-            wire.to_effect, await self._line.call("POST", f"/jobs/{claim.id}/effects", body, claim=claim, repeat=False)
-        )
+        planned = await self._line.call("POST", f"/jobs/{claim.id}/effects", body, claim=claim, repeat=False)
+        return _understood(wire.to_effect, planned)
 
     async def confirm(self, claim: Claim, effect: Effect, handle: Json) -> Effect:
         path = f"/jobs/{claim.id}/effects/{effect.id}"
