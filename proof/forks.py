@@ -44,6 +44,7 @@ class Order:
     concurrency: int = 4
     name: str = "worker"
     kinds: Sequence[str] = ()  # none: all
+    version: int = 1  # of all its kinds
     modules: Sequence[str] = (HANDLERS,)
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -126,18 +127,19 @@ class Forked:
 
     def stop(self) -> None:
         """Freeze the process and all that it started."""
-        self._group(signal.SIGSTOP)
+        self._send_to_all(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        self._group(signal.SIGCONT)
+        self._send_to_all(signal.SIGCONT)
 
-    def kill_group(self) -> None:
+    def kill_all(self) -> None:
         """The process and all that it started, as when a pod is gone."""
-        self._group(signal.SIGKILL)
+        self._send_to_all(signal.SIGKILL)
 
-    def _group(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+    def _send_to_all(self, number: signal.Signals) -> None:
+        for pid in [self.pid, *descendants(self.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def wait(self, seconds: float = 60) -> int:
         """Its exit code; minus the signal that killed it."""
@@ -152,8 +154,7 @@ class Forked:
     def bury(self) -> None:
         """Whatever state it is in: gone afterwards."""
         if self.code is None:
-            self.kill_group()
-            self.kill()
+            self.kill_all()
             self.wait()
 
 
@@ -213,6 +214,22 @@ class ForkServer:
             raise RuntimeError("the fork server died; see its error above")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def descendants(pid: int) -> list[int]:
+    """All that a process has started, and all that they have."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):  # ended meanwhile
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, left = [], [pid]
+    while left:
+        mine = children.get(left.pop(), [])
+        found += mine
+        left += mine
+    return found
 
 
 def until(reached: Any, seconds: float = 60, every: float = 0.005) -> Any:

@@ -24,6 +24,8 @@ QUERY = "proof.query"
 SOON = RetryPolicy(Backoff(first=timedelta(seconds=0.05), longest=timedelta(seconds=0.2)))
 PATIENT = {"max_crashes": 50, "max_attempts": 20, "retry": SOON}  # a schedule may kill as often as it likes
 
+FOLDER = "PROOF_FOLDER"
+
 _witness = -1
 _engine = Path()
 
@@ -34,6 +36,7 @@ def remember(folder: Path) -> None:
     _witness = os.open(folder / "witness", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     _engine = folder / "engine"
     _engine.mkdir(exist_ok=True)
+    os.environ[FOLDER] = str(folder)  # for processes that run one of these jobs alone
 
 
 def tell(what: str, claim: Claim, **more: Any) -> None:
@@ -183,6 +186,9 @@ async def cancel_query(effect: Effect) -> bool:
     (_engine / effect.tag).unlink(missing_ok=True)
     return True
 
+
+if FOLDER in os.environ:
+    remember(Path(os.environ[FOLDER]))
 
 KINDS = [quick, steps, blocking, chain, fan, locked, slot, publish, flaky, engine]
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from proof import handlers
 from proof.forks import Order, seconds
 
+from holdfast.apps.in_process import lifespan
 from holdfast.apps.worker import work
+from holdfast.crashpoints import POINTS, arm_from_settings
 from holdfast.telemetry.log import configure
-from holdfast.worker.kinds import registered
+from holdfast.worker.kinds import Job, registered
 from holdfast.worker.options import WorkerOptions
 
 
@@ -34,11 +40,33 @@ def options_of(order: Order) -> WorkerOptions:
     )
 
 
+def kinds_of(order: Order) -> list[Job[..., Any]]:
+    """The kinds it is to run, all in the same version."""
+    known = {name: kind for name, kind in registered().items() if name in (order.kinds or registered())}
+    return [Job(name, kind.function, replace(kind.policy, version=order.version)) for name, kind in known.items()]
+
+
 def as_worker(order: Order) -> int:
     """Everything in one process: heartbeat thread, loop, handlers."""
-    kinds = [kind for name, kind in registered().items() if name in (order.kinds or registered())]
-    work(order.url, kinds, options_of(order), crash_at=order.crash_at)
+    work(order.url, kinds_of(order), options_of(order), crash_at=order.crash_at)
     return 0
 
 
-MODES: dict[str, Callable[[Order], int]] = {"worker": as_worker}
+def in_process(order: Order) -> int:
+    """Inside a web application, as its lifespan."""
+    arm_from_settings(order.crash_at)
+
+    async def serve() -> None:
+        told_to_stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
+        async with lifespan(order.url, kinds=kinds_of(order), options=options_of(order))(None):
+            await told_to_stop.wait()
+
+    asyncio.run(serve())
+    return 0
+
+
+# Where a process that runs jobs can be made to die. The others are of schedulers, keepers and the like.
+OF_WORKERS = ("claim.", "lock.", "run.", "hb.", "submit.", "poll.", "publish.", "complete.", "unlock.", "reap.")
+WORKER_POINTS = tuple(point for point in POINTS if point.startswith(OF_WORKERS))
+MODES: dict[str, Callable[[Order], int]] = {"worker": as_worker, "in process": in_process}

@@ -28,6 +28,8 @@ Violations = Iterator[str]
 AT_ONCE = 0.05
 CLOCKS = 0.005  # the witness's clock and the database's are read a moment apart
 
+PUBLISHERS = frozenset({"proof.publish", "fault.late"})
+
 WORKERS = "SELECT id::text, beat_at, lease_until, stopped_at FROM holdfast.workers"
 RESULTS = "SELECT id, result FROM holdfast.jobs WHERE state = 'completed'"
 SLOTS = "SELECT id, slot_key FROM holdfast.jobs WHERE slot_key IS NOT NULL"
@@ -161,7 +163,7 @@ def completed_means_finished(account: Account) -> Violations:
 
 def published_once(account: Account) -> Violations:
     """Promise 6: what is published is there once for each completion, under its attempt, and never otherwise."""
-    published = {line.job for line in account.lines if line.kind == "proof.publish"}
+    published = {line.job for line in account.lines if line.kind in PUBLISHERS}
     wanted = Counter(
         (move.job_id, move.attempt_id)
         for moves in account.story.moves.values()

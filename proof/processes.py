@@ -28,12 +28,11 @@ import psycopg
 from proof.checker import Violation
 from proof.forks import Forked, ForkServer, until
 from proof.handlers import some_job
-from proof.modes import MODES
+from proof.modes import MODES, WORKER_POINTS
 from proof.outside import Account, Acknowledged, check, read_account
 from proof.postgres import OwnPostgres
 from proof.proxy import Proxy
 
-from holdfast.crashpoints import POINTS
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
 
@@ -71,7 +70,7 @@ class Plan:
     jobs: tuple[NewJob, ...]
     later: int  # how many of them are enqueued while the faults go on
     unsure: int  # how many through the proxy, with the connection cut under them
-    workers: tuple[tuple[str, bool, str | None], ...]  # mode, by way of the proxy, crash point
+    workers: tuple[tuple[str, bool, str | None, int], ...]  # mode, by way of the proxy, crash point, lanes
     faults: tuple[tuple[int, str], ...]  # after so many lines of the witness
 
     @classmethod
@@ -81,8 +80,8 @@ class Plan:
         jobs = tuple(replace(some_job(rng, n), idempotency_key=f"{seed}-{n}") for n in range(count))
         workers = []
         for _ in range(rng.randint(1, 3)):
-            point = f"{rng.choice(list(POINTS))}:{rng.choice((1, 1, 2, 3, 5))}" if rng.random() < 0.6 else None
-            workers.append((rng.choice(modes), rng.random() < 0.6, point))
+            point = f"{rng.choice(WORKER_POINTS)}:{rng.choice((1, 1, 2, 3, 5))}" if rng.random() < 0.6 else None
+            workers.append((rng.choice(modes), rng.random() < 0.6, point, rng.choice((1, 1, 2, 4))))
         kinds = rng.choices(list(FAULTS), list(FAULTS.values()), k=rng.choice((0, 1, 1, 2, 2, 3)))
         faults = sorted((rng.randint(0, count * 2), kind) for kind in kinds)
         return cls(seed, jobs, rng.randint(0, count // 2), int(rng.random() < 0.2), tuple(workers), tuple(faults))
@@ -181,9 +180,9 @@ class Play:
         with self._connect() as conn:
             conn.execute(CLEAR)
         self._enqueue(len(self.waiting) - self.plan.later)
-        for number, (mode, by_proxy, point) in enumerate(self.plan.workers):
+        for number, (mode, by_proxy, point, lanes) in enumerate(self.plan.workers):
             url = self.stage.postgres.through(self.stage.proxy.port) if by_proxy else self.stage.postgres.url
-            options = {"mode": mode, "crash_at": point, "lease": LEASE, "name": f"worker-{number}"}
+            options = {"mode": mode, "crash_at": point, "lease": LEASE, "name": f"worker-{number}", "concurrency": lanes}
             self.workers.append(self.stage.forks.start(url, self.folder, **options))
 
     def _wait_for_lines(self, count: int) -> None:
@@ -295,7 +294,7 @@ class Play:
     def _kill(self) -> None:
         if (worker := self._some_worker()) is not None:
             self.killed.add(worker.pid)
-            worker.kill_group()
+            worker.kill_all()
             self.exercised["fault: kill"] += 1
 
     def _stop(self) -> None:
@@ -349,7 +348,7 @@ class Play:
 
 SOMETIMES = (
     *(f"fault: {fault}" for fault in FAULTS),
-    *(f"crash: {point}" for point in POINTS),
+    *(f"crash: {point}" for point in WORKER_POINTS),
     *(f"mode: {mode}" for mode in MODES),
     *("move: rescue", "move: release", "move: retry", "move: submit", "enqueue: asked again", "said: writeback_stale_attempt"),
 )

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import ctypes
 import json
+import random
 import socket
 import struct
 import subprocess
@@ -51,6 +52,8 @@ class Relay:
 
     server: tuple[str, int]
     cuts: list[Cut] = field(default_factory=list)
+    share: float = 0.0  # of all round trips that are cut after the server has handled them
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
     done: int = 0
     delay: float = 0.0
     refusing: bool = False
@@ -67,6 +70,9 @@ class Relay:
                     self.cuts.remove(cut)
                     self.done += 1
                     return cut.side
+        if self.share and self.chance.random() < self.share:
+            self.done += 1
+            return "after"
         return None
 
     def command(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -74,6 +80,8 @@ class Relay:
         match order["do"]:
             case "cut":
                 self.cuts.append(Cut(order["text"], order["side"], order["nth"]))
+            case "cut some":
+                self.share, self.chance = order["share"], random.Random(order["seed"])
             case "cut all":
                 for one in list(self.carried):
                     one.cut()
@@ -85,7 +93,7 @@ class Relay:
                 self.darken()
             case "heal":
                 self.cuts.clear()
-                self.delay, self.refusing = 0.0, False
+                self.delay, self.share, self.refusing = 0.0, 0.0, False
                 self.lighten()
         return {"cuts": self.done, "carried": len(self.carried)}
 
@@ -267,6 +275,10 @@ class Proxy:
     def cut(self, text: str, *, side: str, nth: int = 1) -> None:
         """Cut the connection that brings the n-th statement with this text: `before` or `after` the server has handled it."""
         self._tell(do="cut", text=text, side=side, nth=nth)
+
+    def cut_some(self, share: float, seed: int = 1) -> None:
+        """Of all round trips, lose the answers to so many: the server has done it, the client sees a dead connection."""
+        self._tell(do="cut some", share=share, seed=seed)
 
     def cut_all(self) -> int:
         """Cut every connection now; how many there were."""

@@ -22,7 +22,12 @@ CAREFUL = {
     "keepalives_interval": "2",
     "keepalives_count": "3",
     "application_name": "holdfast",
+    # A process that is frozen inside a transaction would keep everybody from the rows that it holds.
+    "options": "-c idle_in_transaction_session_timeout=10s",
 }
+
+# The database is not there for us: out of reach, overloaded, or read-only as in the middle of a failover. Another time.
+LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 
 
 def careful(url: str) -> str:
@@ -94,7 +99,7 @@ class Link:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, asyncio.CancelledError)):
+            if isinstance(error, (*LOST, asyncio.CancelledError)):
                 await self._drop()
         finally:
             self._one_at_a_time.release()

@@ -15,13 +15,14 @@ from typing import Any, Protocol
 import psycopg
 from psycopg_pool import PoolTimeout
 
+from holdfast.database.pool import LOST
 from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.model import Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
 from holdfast.jobs.renew import Beat, WorkerInfo
 
 # The other end cannot be reached, or its answer was lost: try again, and look up what became of a write before that.
-UNREACHABLE = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, OSError)
+UNREACHABLE = (*LOST, PoolTimeout, OSError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,110 @@
+"""Handlers that behave badly, or that are slow at the one place where it hurts. Run in forked worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+import psycopg
+from proof.handlers import PATIENT, quick, tell
+
+from holdfast import Context, Done, Lock, job
+
+
+@job("fault.late", **PATIENT)
+async def late(ctx: Context, n: int, pause: float) -> Done:
+    """Is allowed to act, and acts much later: it was frozen in between."""
+    tell("start", ctx.job)
+    await ctx.checkpoint()
+    checked = time.monotonic()
+    if ctx.job.attempt_no == 1:
+        time.sleep(pause)  # noqa: ASYNC251 - that nothing else can happen meanwhile is the point
+    tell("effect", ctx.job, checked=checked, key=None)
+    claim = ctx.job
+
+    async def write(conn: psycopg.AsyncConnection[Any]) -> None:
+        await conn.execute("INSERT INTO proof.published (job_id, attempt_id) VALUES (%s, %s)", [claim.id, claim.attempt_id])
+
+    tell("finish", ctx.job)
+    return Done(ctx.attempt_id, publish=write)
+
+
+@job("fault.parent", locks=lambda key, **_: [Lock(key)], **PATIENT)
+async def parent(ctx: Context, n: int, key: str, pause: float) -> Done:
+    """Never asks whether it may go on; ends with a lock to give back and a child to make."""
+    tell("start", ctx.job, key=key)
+    if ctx.job.attempt_no == 1:
+        await asyncio.sleep(pause)
+    tell("finish", ctx.job, key=key)
+    return Done(ctx.attempt_id, then=[quick.new(n=n)])
+
+
+@job("fault.talker", **PATIENT)
+async def talker(ctx: Context, n: int, pause: float) -> str:
+    """Reports progress after its first sleep."""
+    tell("start", ctx.job)
+    if ctx.job.attempt_no == 1:
+        await asyncio.sleep(pause)
+    await ctx.progress(0.5, "half way")
+    tell("finish", ctx.job)
+    return ctx.attempt_id
+
+
+@job("fault.holder", **PATIENT)
+async def holder(ctx: Context, n: int, pause: float) -> Done:
+    """Sits in its finish transaction, with its row locked."""
+    tell("start", ctx.job)
+
+    async def write(conn: psycopg.AsyncConnection[Any]) -> None:
+        tell("in transaction", ctx.job)
+        if ctx.job.attempt_no == 1:
+            await asyncio.sleep(pause)
+
+    tell("finish", ctx.job)
+    return Done(ctx.attempt_id, publish=write)
+
+
+@job("fault.endless", **PATIENT)
+async def endless(ctx: Context, n: int) -> str:
+    """Runs until it is stopped; a later attempt is quick."""
+    tell("start", ctx.job)
+    if ctx.job.attempt_no == 1:
+        await asyncio.Event().wait()
+    tell("finish", ctx.job)
+    return ctx.attempt_id
+
+
+@job("fault.stubborn", **PATIENT)
+async def stubborn(ctx: Context, n: int, patience: float) -> str:
+    """Swallows every request to stop."""
+    tell("start", ctx.job)
+    until = time.monotonic() + patience
+    while ctx.job.attempt_no == 1 and time.monotonic() < until:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            continue
+    tell("finish", ctx.job)
+    return ctx.attempt_id
+
+
+@job("fault.poison", **PATIENT)
+async def poison(ctx: Context, n: int, how: str) -> str:
+    """Takes its process down."""
+    tell("start", ctx.job)
+    if how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return "never"
+
+
+@job("fault.sleeper", **PATIENT)
+async def sleeper(ctx: Context, n: int, pause: float) -> str:
+    """Blocks the event loop of its worker."""
+    tell("start", ctx.job)
+    time.sleep(pause)  # noqa: ASYNC251 - that is the fault
+    tell("finish", ctx.job)
+    return ctx.attempt_id

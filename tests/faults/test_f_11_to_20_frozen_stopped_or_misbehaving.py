@@ -1,0 +1,186 @@
+"""F-11 to F-20: processes that are frozen past their lease, told to stop, poisoned, blocked, or started all at once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from datetime import timedelta
+
+import psycopg
+import pytest
+from proof.forks import Forked
+from tests.faults.conftest import LEASE, PATIENCE, Scene
+
+from holdfast.database.pool import careful
+from holdfast.jobs.model import Lock
+
+pytestmark = pytest.mark.processes
+
+OPEN_TRANSACTIONS = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+
+
+def frozen(scene: Scene, *jobs: int) -> Forked:
+    """A worker that has begun these jobs and cannot move any more."""
+    worker = scene.worker(name="frozen")
+    scene.until(lambda: {line.job for line in scene.lines("start")} >= set(jobs))
+    worker.stop()
+    return worker
+
+
+def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene):
+    """Heartbeat, checkpoint, progress, finish, unlock and child: all come to nothing, all are logged, and it works on."""
+    steps = scene.add("proof.steps", steps=60, pause=0.05)
+    talks = scene.add("fault.talker", pause=8 * LEASE)  # still at it when it wakes up: the heartbeat tells it first
+    child = scene.add("fault.parent", key="k", pause=2.5 * LEASE, _locks=(Lock("k"),))
+    worker = frozen(scene, steps, talks, child)
+    scene.until(lambda: scene.lines("effect", steps))
+    before = len(scene.lines())
+
+    scene.worker(name="successor", concurrency=8)
+    scene.until(lambda: scene.job(child)[0] == "completed" and scene.job(talks)[0] == "completed")
+    scene.until(lambda: len(scene.lines("effect", steps)) > before)
+    worker.go_on()
+    refused = "writeback_stale_attempt"
+    scene.until(lambda: {line["operation"] for line in scene.said(refused)} >= {"heartbeat", "checkpoint", "complete"})
+    scene.until(lambda: len([line for line in scene.said(refused) if line["job_id"] == talks]) == 2)
+
+    own = [line for line in scene.lines() if line.pid == worker.pid]
+    assert {line["job_id"] for line in scene.said(refused)} == {steps, talks, child}
+    assert len([line for line in own if line.what == "effect"]) == len([line for line in own[:before] if line.what == "effect"])
+    assert scene.value("SELECT count(*) FROM holdfast.jobs WHERE parent_id = %s", child) == 1
+
+    after = scene.add("proof.quick")
+    scene.until(lambda: scene.job(after)[0] == "completed")
+    assert worker.is_alive, "it goes on by itself"
+    scene.all_is_well()
+
+
+def test_f_12_frozen_between_the_look_and_the_act_is_attributable_and_not_published(scene: Scene):
+    job = scene.add("fault.late", pause=0.3)
+    worker = frozen(scene, job)
+
+    scene.worker(name="successor")
+    scene.until(lambda: scene.job(job)[0] == "completed")
+    worker.go_on()
+    scene.until(lambda: len(scene.lines("effect", job)) == 2)
+    account = scene.all_is_well()
+
+    late = [line for line in account.lines if line.what == "effect" and line.pid == worker.pid]
+    other = [line for line in account.lines if line.what == "effect" and line.pid != worker.pid]
+    assert late[0].fence < other[0].fence
+    assert late[0].attempt != other[0].attempt
+    assert account.story.records.published == [(job, other[0].attempt)]
+
+
+def test_f_13_frozen_inside_a_transaction_is_ended_by_the_server(scene: Scene):
+    """Its row locks would keep everybody from its jobs for as long as it is frozen."""
+    job = scene.add("fault.holder", pause=60.0)
+    url = scene.postgres.url + "?options=-c%20idle_in_transaction_session_timeout%3D1s"
+    worker = scene.worker(name="frozen", url=url, lease=0.4)
+    scene.until(lambda: scene.lines("in transaction", job))
+    worker.stop()
+
+    scene.everything_ends()
+
+    assert scene.moves(job) == ["rescue", "complete"]
+
+
+def test_f_13_every_connection_of_a_worker_has_a_limit_on_idle_transactions(scene: Scene):
+    scene.worker()
+    scene.until(lambda: scene.said("worker_started"))
+    scene.add("proof.publish")
+    scene.all_is_well()
+
+    with psycopg.connect(careful(scene.postgres.url)) as conn:
+        assert conn.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("10s",)
+
+
+def test_f_15_sigterm_gives_back_without_burning_an_attempt(scene: Scene):
+    job = scene.add("fault.endless")
+    worker = scene.worker(grace=0.1)
+    scene.until(lambda: scene.lines("start", job))
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait(PATIENCE) == 0
+    assert scene.job(job) == ("pending", 1, 0, 0)
+    scene.everything_ends()
+    assert scene.moves(job) == ["release", "complete"]
+
+
+def test_f_16_sigterm_then_sigkill_is_a_crash_like_any_other(scene: Scene):
+    job = scene.add("fault.stubborn", patience=60.0)
+    worker = scene.worker(grace=60.0, lease=0.5)
+    scene.until(lambda: scene.lines("start", job))
+
+    worker.send(signal.SIGTERM)
+    scene.until(lambda: scene.said("worker_stopping"))
+    worker.kill()
+
+    assert worker.wait(PATIENCE) == -9
+    scene.everything_ends()
+    assert scene.job(job) == ("completed", 2, 0, 1)
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit", 3), ("segfault", -signal.SIGSEGV)])
+def test_f_17_a_poison_job_is_quarantined_and_takes_nobody_along(scene: Scene, how: str, code: int):
+    poison = scene.add("fault.poison", how=how, _max_crashes=2)
+    others = [scene.add("proof.steps", steps=3, pause=0.02) for _ in range(3)]
+
+    for _ in range(20):
+        worker = scene.worker(lease=0.5)
+        scene.until(lambda worker=worker: not worker.is_alive or scene.job(poison)[0] == "failed")
+        if scene.job(poison)[0] == "failed":
+            break
+        assert worker.wait(PATIENCE) == code
+    scene.until(lambda: all(scene.job(job)[0] == "completed" for job in others))
+
+    state, errors, cause = scene.job(poison, "state, errors, cause")
+    assert (state, errors) == ("failed", 0)
+    assert cause is not None
+    assert scene.moves(poison)[-1] == "quarantine"
+    scene.all_is_well()
+
+
+def test_f_18_a_handler_that_blocks_the_loop_keeps_its_lease(scene: Scene):
+    job = scene.add("fault.sleeper", pause=2.5 * LEASE)
+    worker = scene.worker()
+    scene.until(lambda: scene.lines("start", job))
+    scene.worker(name="waits for a chance to take it")
+
+    scene.all_is_well()
+
+    assert scene.moves(job) == ["complete"]
+    assert scene.lines("finish", job)[0].pid == worker.pid
+
+
+def test_f_19_a_handler_that_never_stops_loses_its_job_and_its_finish(scene: Scene):
+    job = scene.add("fault.stubborn", patience=4.0, _max_runtime=timedelta(seconds=0.2))
+    worker = scene.worker(name="stuck", concurrency=1)
+    scene.until(lambda: scene.lines("start", job))
+    # Nobody waits for the grace of an overdue attempt here: its time is moved instead.
+    scene.conn.execute("UPDATE holdfast.jobs SET deadline_at = clock_timestamp() - interval '40 s' WHERE id = %s", [job])
+
+    scene.worker(name="successor")
+    scene.until(lambda: scene.job(job)[0] == "completed")
+    scene.until(lambda: len(scene.lines("finish", job)) == 2)
+    scene.until(lambda: scene.said("writeback_stale_attempt"))
+
+    assert scene.moves(job) == ["rescue", "complete"]
+    assert [line.pid == worker.pid for line in scene.lines("finish", job)] == [False, True]
+    scene.all_is_well()
+
+
+def test_f_20_a_herd_that_starts_at_once_claims_nothing_twice(scene: Scene):
+    with scene.conn.transaction():
+        jobs = [scene.add("proof.quick") for _ in range(300)]
+    scene.postgres.restart(signal.SIGINT)
+    began = time.monotonic()
+    for number in range(8):
+        scene.worker(name=f"herd-{number}", beat=0.5, lease=30.0)
+    scene.reconnect()
+
+    account = scene.all_is_well()
+
+    assert len({line.job for line in account.lines}) == len(jobs) == len(scene.lines("start"))
+    assert time.monotonic() - began < PATIENCE

@@ -1,0 +1,136 @@
+"""F-21 to F-27: partitions, cut connections, terminated backends, restarts. Workers go on by themselves, nothing is lost."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+import psycopg
+import pytest
+from tests.faults.conftest import LEASE, Scene
+
+from holdfast.database.pool import careful
+
+pytestmark = pytest.mark.processes
+
+
+def test_f_21_a_client_in_a_black_hole_gets_an_error_and_does_not_hang(scene: Scene):
+    """Nothing is acknowledged: by default a client would still hang after 40 s; `tcp_user_timeout` ends it in 5 to 6."""
+    with psycopg.connect(careful(scene.postgres.through(scene.proxy.port)), autocommit=True) as conn:
+        scene.proxy.black_hole()
+        began = time.monotonic()
+
+        with pytest.raises(psycopg.OperationalError):
+            conn.execute("SELECT 1")
+
+        assert time.monotonic() - began < 20
+        scene.proxy.heal()
+
+
+def test_f_21_a_partitioned_worker_stops_by_its_own_deadline_and_its_job_goes_on_elsewhere(scene: Scene):
+    job = scene.add("proof.steps", steps=100, pause=0.05)
+    cut_off = scene.worker(by_proxy=True, name="cut off")
+    scene.until(lambda: scene.lines("effect", job))
+    scene.proxy.black_hole()
+
+    successor = scene.worker(name="successor")
+    scene.until(lambda: any(line.pid != cut_off.pid for line in scene.lines("effect", job)))
+    scene.proxy.heal()
+
+    scene.all_is_well()
+    assert scene.moves(job) == ["rescue", "complete"]
+    assert scene.lines("finish", job)[-1].pid != cut_off.pid
+    assert successor.pid != cut_off.pid
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize(
+    ("kind", "arguments", "statement"),
+    [
+        ("proof.quick", {}, "'complete', 'completed'"),
+        ("proof.publish", {}, "COMMIT"),
+        ("proof.flaky", {"errors": 1}, "COMMIT"),
+        ("proof.chain", {"length": 2}, "'running', $"),
+    ],
+)
+def test_f_23_24_a_commit_whose_answer_is_lost_is_looked_up_and_has_one_effect(
+    scene: Scene, side: str, kind: str, arguments: dict[str, int], statement: str
+):
+    """Cut before it reached the server, or after it was done: to the worker both look the same."""
+    job = scene.add(kind, **arguments)
+    cuts = scene.proxy.cuts
+    scene.proxy.cut(statement, side=side)
+    scene.worker(by_proxy=True, lease=5.0)
+
+    scene.all_is_well()
+
+    assert scene.proxy.cuts == cuts + 1, "the cut was never made"
+    assert len(scene.lines("start", job)) == 1 + arguments.get("errors", 0)
+    assert scene.moves(job) == ["retry"] * arguments.get("errors", 0) + ["complete"]
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_f_23_24_a_claim_whose_answer_is_lost_costs_no_crash(scene: Scene, side: str):
+    job = scene.add("proof.quick")
+    scene.proxy.cut("FOR UPDATE SKIP LOCKED", side=side)
+    scene.worker(by_proxy=True)
+
+    scene.all_is_well()
+
+    assert scene.job(job, "state, errors, crashes") == ("completed", 0, 0)
+    assert len(scene.lines("start", job)) == 1
+
+
+def test_f_25_terminated_backends_cost_nothing(scene: Scene):
+    rng = random.Random(25)
+    workers = [scene.worker(concurrency=4, lease=5.0, name=f"worker-{number}") for number in range(2)]
+    for _ in range(12):
+        for _ in range(4):
+            scene.add("proof.chain", length=3)
+        scene.add("proof.publish")
+        scene.postgres.terminate_backends(rng, 3)
+        time.sleep(0.05)
+
+    scene.all_is_well()
+
+    assert scene.said("listen_lost") or scene.said("worker_database_lost") or scene.said("heartbeat_failed")
+    assert all(worker.code in (None, -signal.SIGKILL) for worker in workers), "a worker ended by itself"
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate", "kill -9 of a backend"])
+def test_f_26_27_a_restart_under_load_loses_nothing(scene: Scene, how: str):
+    workers = [scene.worker(lease=5.0, beat=0.2, name=f"worker-{number}") for number in range(2)]
+    for number in range(10):
+        scene.add("proof.steps", steps=4, pause=0.05)
+        scene.add("proof.publish")
+        if number == 5:
+            scene.until(lambda: scene.lines("start") and len(scene.said("worker_started")) == 2)
+            scene.conn.close()
+            if how == "kill -9 of a backend":
+                assert scene.postgres.kill_backend(random.Random(1))
+                time.sleep(0.05)
+            else:
+                scene.postgres.restart(signal.SIGINT if how == "fast" else signal.SIGQUIT)
+            scene.reconnect()
+    assert all(worker.is_alive for worker in workers), "it waits for the database by itself"
+
+    account = scene.all_is_well()
+
+    assert len(account.story.jobs) == 20
+    assert len(account.story.records.published) == 10
+
+
+def test_f_26_a_long_outage_is_sat_out(scene: Scene):
+    job = scene.add("proof.steps", steps=10, pause=0.05)
+    worker = scene.worker()
+    scene.until(lambda: scene.lines("effect", job))
+    scene.conn.close()
+
+    scene.postgres.restart(signal.SIGQUIT, down=2 * LEASE)
+
+    scene.reconnect()
+    after = scene.add("proof.quick")
+    scene.until(lambda: scene.job(after)[0] == "completed")
+    assert worker.is_alive
+    scene.all_is_well()
