@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.postgres import Server
+if TYPE_CHECKING:
+    from benchmarks.postgres import Server
 
 
 async def describe(server: Server) -> dict[str, Any]:

@@ -124,3 +124,18 @@ def test_an_unknown_kind_names_the_ones_there_are(render: Job[..., Any]):
 def test_an_unknown_option_names_the_ones_there_are(render: Job[..., Any]):
     with pytest.raises(UsageError, match="no option prio; there are: after, "):
         render.using(prio=1)
+
+
+def test_a_script_that_is_read_twice_registers_its_kinds_twice():
+    """`uvicorn.run("main:app")` from main.py: once as `__main__`, once under its name."""
+
+    def render() -> None: ...
+
+    first = job("test.read_twice")(render)
+    render.__module__ = "__main__"
+    assert job("test.read_twice")(render).kind == first.kind
+
+    elsewhere = eval(compile("lambda: None", "another.py", "eval"))
+    elsewhere.__module__ = "another"
+    with pytest.raises(UsageError, match="registered already"):
+        job("test.read_twice")(elsewhere)

@@ -105,6 +105,7 @@ class Inside:
         except Exception as error:  # foreign code: what its module raises is the reason
             self._say({"say": "cannot", "error": f"{type(error).__name__}: {error}"})
             return
+        self._say({"say": "running"})
         self._attempt, self._wrote = claim.attempt_id, None
         before = self._ends.completed
         self._idle.clear()

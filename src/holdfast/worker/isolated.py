@@ -75,7 +75,7 @@ class Cell:
             return
         self._reader, self._writer = await asyncio.open_connection(sock=self._ours)
         self.say(self._hello)
-        await self._hear()
+        await self.hear()
 
     async def begin(self, order: Message) -> None:
         """Hand it an attempt; `ChildDied` means that it was gone before it began."""
@@ -83,11 +83,7 @@ class Cell:
         self.say(order)
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
-        await self._hear()
-
-    async def end(self) -> Message:
-        """Its last word on the attempt; `ChildDied` if there is none."""
-        return await self._hear()
+        await self.hear()
 
     def say(self, message: Message) -> None:
         if self._writer is not None and not self._writer.is_closing():
@@ -132,7 +128,8 @@ class Cell:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 
-    async def _hear(self) -> Message:
+    async def hear(self) -> Message:
+        """The next thing it says; `ChildDied` if there is nothing more to come."""
         assert self._reader is not None
         try:
             text = await self._reader.readline()
@@ -200,9 +197,8 @@ class Isolated:
             return decide(claim, Snooze(NO_PROCESS, f"no process could be started for it: {error}"))
         attempt = Attempt(cell)
         introduce(attempt)
-        overdue = self._when_overdue(claim, attempt)
         try:
-            said = await cell.end()
+            said = await self._hear_out(claim, attempt)
         except ChildDied as died:
             return await self._after_death(kind, claim, attempt, died.returncode)
         except BaseException:  # the worker leaves: it gives the job back itself, and nobody may be at it then
@@ -210,8 +206,6 @@ class Isolated:
             raise
         finally:
             self._busy.discard(cell)
-            if overdue is not None:
-                overdue.cancel()
         cell.spare()
         if said["say"] == "cannot":
             await self._put_back(cell, clean=True)
@@ -258,10 +252,19 @@ class Isolated:
             raise
         return cell
 
-    def _when_overdue(self, claim: Claim, attempt: Attempt) -> asyncio.TimerHandle | None:
+    async def _hear_out(self, claim: Claim, attempt: Attempt) -> Message:
+        """What the child says at the end. Its time counts from when its module was imported."""
+        said = await attempt.cell.hear()
+        if said["say"] != "running":
+            return said
         if claim.max_runtime is None:
-            return None
-        return asyncio.get_running_loop().call_later(claim.max_runtime.total_seconds() + MOMENT, attempt.overrun)
+            return await attempt.cell.hear()
+        longest = claim.max_runtime.total_seconds() + MOMENT
+        overdue = asyncio.get_running_loop().call_later(longest, attempt.overrun)
+        try:
+            return await attempt.cell.hear()
+        finally:
+            overdue.cancel()
 
     async def _put_back(self, cell: Cell, *, clean: bool) -> None:
         """Keep it for the next job, for a while; one that something is left over in is ended."""

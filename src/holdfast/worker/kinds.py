@@ -241,7 +241,7 @@ class _Decorator:
     def __call__(self, function: Callable[P, R]) -> Job[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Job[..., Any]:
         existing = _kinds.get(self._kind)
-        if existing is not None and existing.function.__module__ != function.__module__:
+        if existing is not None and not _is_same_place(existing.function, function):
             raise UsageError(f"{self._kind} is registered already, by {existing.function.__module__}; choose another name")
         made: Job[..., Any] = Job(self._kind, function, self._policy)
         _kinds[self._kind] = made
@@ -288,6 +288,14 @@ def cleaners() -> dict[str, Cleaner]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading a function
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def _is_same_place(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether it is one module: perhaps read twice, as a script that is `__main__` and is imported under its name as well."""
+    if one.__module__ == other.__module__:
+        return True
+    files = {getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None) for function in (one, other)}
+    return len(files) == 1 and None not in files and "__main__" in (one.__module__, other.__module__)
 
 
 def _refuse_wrong_place(kind: str, function: Callable[..., Any], run_in: str | None, *, is_async: bool) -> None:
