@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -29,10 +30,14 @@ import holdfast
 import holdfast.jobs
 import holdfast.testing
 from holdfast import errors
+from holdfast.api.app import NOUNS, make_app
+from holdfast.api.policy import POLICY, Role
+from holdfast.api.problems import KINDS, code_of
 from holdfast.cli import app
 from holdfast.crashpoints import POINTS
 from holdfast.database import migrate
 from holdfast.database.migrations import versions
+from holdfast.database.pool import pool
 from holdfast.jobs.model import Lock
 from holdfast.jobs.states import ENDED, LEGAL_MOVES, LIVE, WAITING, Move, State, legal_pairs
 from holdfast.schedule.kernel import kernel_loops
@@ -40,7 +45,7 @@ from holdfast.schedule.registry import Loop
 from holdfast.schedule.scheduler import SchedulerOptions
 from holdfast.settings import Settings
 from holdfast.telemetry.metrics import REGISTRY
-from holdfast.telemetry.names import EVENTS, LOOP_EVENTS, METRICS
+from holdfast.telemetry.names import EVENTS, LOOP_EVENTS, METRICS, PLANE_METRICS
 from holdfast.worker.kinds import Job, Options, Policy
 from holdfast.worker.options import WorkerOptions
 
@@ -169,10 +174,15 @@ def events() -> str:
 
 def metrics_page() -> str:
     kinds = {metric.name: metric.type for metric in REGISTRY.collect()}
-    rows = [[code(name), kinds[name.removesuffix("_total")], meaning] for name, meaning in METRICS.items()]
+    rows = [
+        [code(name), kinds.get(name.removesuffix("_total"), "gauge"), meaning]
+        for name, meaning in (METRICS | PLANE_METRICS).items()
+    ]
     return page(
         "Metrics",
-        "Every metric, from `src/holdfast/telemetry/names.py`. They are in the registry `holdfast.telemetry.metrics.REGISTRY` "
+        "Every metric, from `src/holdfast/telemetry/names.py`. `holdfast serve` has them at `/metrics`. What comes from the "
+        "database is the same in every replica: take the maximum, not the sum. The counters of a process are in the registry "
+        "`holdfast.telemetry.metrics.REGISTRY` "
         "of each process. The label `job_name` is the name of a [loop](loops.md).",
         table(["Metric", "Type", "Meaning"], rows),
     )
@@ -600,6 +610,62 @@ def help_of(command: list[str]) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# The HTTP API
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def http() -> str:
+    parts = []
+    for noun in NOUNS:
+        rows = [[code(route.method), code(route.path), code(route.action), str(route.status), first_line(route.handler)
+                 if route.alias_of is None else f"the same as {code(route.alias_of)}"] for route in noun.declared]  # fmt: skip
+        parts.append(f"## {noun.noun.capitalize()}\n\n" + table(["Method", "Path", "Action", "Status", "What it does"], rows))
+    return page(
+        "HTTP API",
+        "Every route of `holdfast serve`, with the action that the [roles](roles.md) speak of and the status when all is well; "
+        "everything else is a [problem](problems.md). [openapi.json](openapi.json) has the whole of it for machines, and the "
+        "worker protocol, too.",
+        'A good answer is `{"data": …}`, a list has its `page` beside it. Lists take `limit` (1 to 200) and `cursor`. '
+        "`Idempotency-Key` on anything that changes something makes a repetition harmless for a day. `X-Request-Id` is echoed.",
+        *parts,
+    )
+
+
+def roles() -> str:
+    rows = []
+    for action, rule in POLICY.items():
+        marks = [
+            "anyone" if rule.anyone else "yes" if role in rule.roles else "own" if role in rule.own else "" for role in Role
+        ]
+        rows.append([code(action), rule.says, *marks, "yes" if rule.needs_reason else ""])
+    said = comments_of(Role)
+    return page(
+        "Roles",
+        "Who may do what, from `src/holdfast/api/policy.py`, which is also what the code asks and what a test tries for every "
+        "route and every role. `own`: only to jobs that the caller enqueued. What is not here, nobody may.",
+        table(["Role", "Is"], [[code(role.value), said[role.name]] for role in Role]),
+        table(["Action", "Means to", *(role.value for role in Role), "Reason needed"], rows),
+        "An identity provider may also grant the permission `backoffice.data_management.sync`, which is `jobs.recover` by "
+        "another name.",
+    )
+
+
+def problems_page() -> str:
+    rows = [[code(code_of(slug)), str(kind.status), kind.title, kind.advice] for slug, kind in KINDS.items()]
+    return page(
+        "Problems",
+        "Whatever does not go well is answered in the form of RFC 9457 (`application/problem+json`) with a stable `code`. "
+        "`type` is a path, `/problems/<slug>`, that says the same as the line here.",
+        table(["Code", "Status", "Title", "What to do"], rows),
+    )
+
+
+def openapi() -> str:
+    app = make_app(pool("postgresql://nowhere"))
+    return json.dumps(app.openapi() | {"info": {"title": app.title, "version": "0"}}, indent=1, sort_keys=True) + "\n"
+
+
 def pages(url: str) -> dict[str, str]:
     """Every page by its file's name."""
     return {
@@ -613,6 +679,10 @@ def pages(url: str) -> dict[str, str]:
         "python.md": python(),
         "schema.md": schema(url),
         "cli.md": cli(),
+        "http.md": http(),
+        "roles.md": roles(),
+        "problems.md": problems_page(),
+        "openapi.json": openapi(),
     }
 
 

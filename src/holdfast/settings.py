@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 INTERVAL = "_job_interval_seconds"
@@ -49,6 +49,40 @@ class Settings(BaseSettings):
     grace_seconds: float = Field(
         default=30.0, ge=0, description="How long running jobs may go on when a worker is told to stop."
     )
+    http_host: str = Field(
+        default="127.0.0.1", description="Where the control plane listens; beyond this machine only with auth."
+    )
+    http_port: int = Field(
+        default=8080, ge=0, le=65535, description="On which port the control plane listens; 0 takes a free one."
+    )
+    http_connections: int = Field(
+        default=10, ge=2, description="How many connections to Postgres the control plane opens at most."
+    )
+    proxies: str | None = Field(
+        default=None, description="Addresses of proxies whose X-Forwarded-For and -Proto count, comma separated; never `*`."
+    )
+    docs_open: bool = Field(default=False, description="Serve the interactive API documentation at /docs, to anybody.")
+    metrics_open: bool = Field(default=False, description="Serve /metrics to anybody; by default a token is needed.")
+    requests_per_minute: int = Field(default=600, ge=1, description="How many requests one person may send in a minute.")
+    request_burst: int = Field(default=120, ge=1, description="How many of those may come at once.")
+    oidc_issuer: str | None = Field(
+        default=None, description="An OpenID Connect provider whose tokens count; needs holdfast[oidc]."
+    )
+    oidc_audience: str | None = Field(default=None, description="The audience that such a token must name.")
+    oidc_jwks_url: str | None = Field(
+        default=None, description="Where its keys are; default: what its discovery document says."
+    )
+    oidc_groups_claim: str = Field(default="groups", description="The claim that names the groups of the user.")
+    oidc_roles: dict[str, str] = Field(
+        default_factory=dict, description='Which group has which role, as JSON: {"data-ops": "ops"}.'
+    )
+    gateway_secret: SecretStr | None = Field(
+        default=None, description="What a gateway shows in X-Holdfast-Gateway so that its X-Forwarded-User counts."
+    )
+    gateway_roles: dict[str, str] = Field(
+        default_factory=dict, description="Which of the groups in X-Forwarded-Groups has which role, as JSON."
+    )
+
     hostname: str | None = Field(
         default=None,
         validation_alias=AliasChoices("HOLDFAST_HOSTNAME", "HOSTNAME"),

@@ -16,6 +16,7 @@ from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.plane import ApiOptions
 from holdfast.api.policy import Role
+from holdfast.apps.loops import ScheduledLoops
 from holdfast.database.pool import pool
 
 Client = httpx.AsyncClient
@@ -31,7 +32,7 @@ def options() -> ApiOptions:
 
 @pytest.fixture
 async def app(database: str, options: ApiOptions) -> AsyncIterator[FastAPI]:
-    made = make_app(pool(database), options)
+    made = make_app(pool(database, most=8), options, hints_from=database, loops=ScheduledLoops())
     async with made.router.lifespan_context(made):
         yield made
 

@@ -6,6 +6,7 @@ guard of each route (who, how often, may they), the body's bounds, and for what 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,13 +16,44 @@ from fastapi.openapi.utils import get_openapi
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
-from holdfast.api import health, jobs, problems, worker_protocol
+from holdfast.api import (
+    bulk,
+    config,
+    failures,
+    health,
+    jobs,
+    locks,
+    metrics,
+    ops,
+    periodic,
+    pipelines,
+    problems,
+    streams,
+    tokens,
+    worker_protocol,
+    workers,
+)
 from holdfast.api.edge import Edge
+from holdfast.api.metrics import Gauges
+from holdfast.api.oidc import Oidc
+from holdfast.api.periodic import Loops, NoLoops
 from holdfast.api.plane import ApiOptions, Plane
 from holdfast.api.routes import Route, Routes, mount
+from holdfast.api.sse import Hub
 
 NOUNS: tuple[Routes, ...] = (
+    bulk.routes,  # before the jobs: /api/jobs/bulk is no job's id
     jobs.routes,
+    streams.routes,
+    failures.routes,
+    pipelines.routes,
+    locks.routes,
+    workers.routes,
+    periodic.routes,
+    ops.routes,
+    config.routes,
+    tokens.routes,
+    metrics.routes,
     health.routes,
 )
 
@@ -29,16 +61,32 @@ READ_CURSOR_KEY = "SELECT value FROM holdfast.secrets WHERE name = 'cursor'"
 
 
 def make_app(
-    pool: AsyncConnectionPool[Any], options: ApiOptions | None = None, *, wanted_revision: str | None = None
+    pool: AsyncConnectionPool[Any],
+    options: ApiOptions | None = None,
+    *,
+    hints_from: str | None = None,
+    oidc: Oidc | None = None,
+    loops: Loops | None = None,
+    wanted_revision: str | None = None,
 ) -> FastAPI:
-    """The app on this pool, which it opens when it starts and closes when it ends."""
+    """The app on this pool, which it opens when it starts and closes when it ends.
+
+    `hints_from` is the address to listen at for hints; without it the streams look by themselves.
+    """
     options = options or ApiOptions()
+    hub = Hub(pool, hints_from, poll=options.poll, ping=options.ping, most=options.most_streams)
+    gauges = Gauges(pool, options.version)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with pool:
-            app.state.plane = Plane(pool, options, await _cursor_key(pool), wanted_revision=wanted_revision)
+            key = await _cursor_key(pool)
+            app.state.plane = Plane(pool, options, key, hub, gauges, loops or NoLoops(), oidc, wanted_revision)
+            hub.start()
+            lag = asyncio.create_task(gauges.watch_the_loop())
             yield
+            lag.cancel()
+            await hub.close()
 
     app = FastAPI(
         title="Holdfast",
@@ -50,6 +98,7 @@ def make_app(
         redoc_url=None,
         openapi_url=None,
     )
+    app.state.hub = hub
     app.state.table = mount(app, NOUNS)
     app.include_router(worker_protocol.router)
     problems.install(app)

@@ -5,8 +5,9 @@ The table is only ever added to; a trigger refuses everything else. It also answ
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 from fastapi import Request
@@ -53,7 +54,8 @@ async def write(
     await conn.execute(WRITE, parameters)
 
 
-class AuditEntry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
     """One line of the audit."""
 
     id: int
@@ -86,7 +88,7 @@ async def read(conn: psycopg.AsyncConnection[Any], *, limit: int, **filters: Any
     """Lines of the audit, newest first; one more than `limit` if there are more."""
     given = {name: value for name, value in filters.items() if value is not None}
     where = " AND ".join(FILTERS[name] for name in given) or "true"
-    statement = READ.format(columns=", ".join(AuditEntry._fields), filters=where)
+    statement = READ.format(columns=", ".join(field.name for field in fields(AuditEntry)), filters=where)
     async with conn.cursor(row_factory=class_row(AuditEntry)) as cursor:
         await cursor.execute(statement, given | {"limit": limit + 1})
         return await cursor.fetchall()

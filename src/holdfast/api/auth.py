@@ -10,9 +10,10 @@ import hmac
 import re
 import secrets
 import string
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -45,8 +46,7 @@ async def authenticate(request: Request, plane: Plane, conn: psycopg.AsyncConnec
     if scheme.lower() == "bearer" and (match := TOKEN.match(credentials.strip())):
         return await _by_token(conn, *match.groups())
     if scheme.lower() == "bearer" and plane.oidc is not None and credentials.count(".") == 2:
-        known: Principal = await plane.oidc.principal(credentials.strip())
-        return known
+        return await plane.oidc.principal(credentials.strip())
     if scheme:
         raise Unknown("these credentials are not ones that we know")
     if plane.options.gateway_secret is not None and GATEWAY_SECRET in request.headers:
@@ -89,7 +89,8 @@ async def _by_token(conn: psycopg.AsyncConnection[Any], token_id: str, secret: s
     return principal
 
 
-class TokenView(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TokenView:
     """A token as admins see it: everything but its secret."""
 
     id: str

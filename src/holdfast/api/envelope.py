@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from holdfast.api.problems import Problem
 
 T = TypeVar("T")
+UNCHANGED = (304, "It is still what `If-None-Match` names")
 
 
 class Data(BaseModel, Generic[T]):

@@ -8,7 +8,7 @@ import psycopg
 from fastapi import Request
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from holdfast.api.acts import Model
 from holdfast.api.envelope import Data, respond
@@ -89,6 +89,12 @@ async def whoami(request: Request) -> Response:
     """Say who the caller is."""
     caller = caller_of(request)
     return respond({"actor": caller.actor, "method": caller.method, "role": caller.role})
+
+
+@routes.add("GET", "/openapi.json", action="openapi.read", media="application/json")
+async def show_openapi(request: Request) -> Response:
+    """Show the OpenAPI document of all this."""
+    return JSONResponse(request.app.openapi())
 
 
 class ProblemMeaning(Model):

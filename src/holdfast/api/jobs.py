@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, Field
 from starlette.responses import Response
 
 from holdfast.api.acts import Acting, Model, Reason, Text
-from holdfast.api.envelope import Answer, Data, Listed, etag_of, jsonable, require_match, respond, respond_tagged
+from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, etag_of, jsonable, require_match, respond, respond_tagged
 from holdfast.api.paging import JobNumber, Paged
 from holdfast.api.plane import Principal, caller_of, plane_of
 from holdfast.api.problems import Problem
@@ -81,7 +81,13 @@ async def list_jobs(
 
 
 @routes.add(
-    "GET", "/api/jobs/{job_id}", action="jobs.read", answers=Data[JobView], refuses=["not-found"], also=["/jobs/{job_id}"]
+    "GET",
+    "/api/jobs/{job_id}",
+    action="jobs.read",
+    answers=Data[JobView],
+    refuses=["not-found"],
+    also=["/jobs/{job_id}"],
+    others=[UNCHANGED],
 )
 async def show_job(request: Request, job_id: JobNumber) -> Response:
     """Show one job."""
@@ -105,14 +111,30 @@ async def explain_job(request: Request, job_id: JobNumber) -> Response:
     return respond({"job_id": job_id, "sentence": sentence})
 
 
-@routes.add("GET", "/api/jobs/{job_id}/attempts", action="jobs.read", answers=Data[list[history.Entry]], refuses=["not-found"])
+class Move(Model):
+    """One line of a job's history. For an attempt, `claimed_at` to `at` is its whole life."""
+
+    at: datetime
+    move: str
+    state: str
+    attempt_no: int | None
+    attempt_id: str | None
+    worker_id: str | None
+    claimed_at: datetime | None
+    actor: str | None
+    reason: str | None
+    detail: Any
+    xid: str
+
+
+@routes.add("GET", "/api/jobs/{job_id}/attempts", action="jobs.read", answers=Data[list[Move]], refuses=["not-found"])
 async def list_attempts(request: Request, job_id: JobNumber) -> Response:
     """List the moves that ended an attempt, oldest first."""
     entries = await _entries(request, job_id)
     return respond([entry for entry in entries if entry["attempt_id"] is not None])
 
 
-@routes.add("GET", "/api/jobs/{job_id}/history", action="jobs.read", answers=Data[list[history.Entry]], refuses=["not-found"])
+@routes.add("GET", "/api/jobs/{job_id}/history", action="jobs.read", answers=Data[list[Move]], refuses=["not-found"])
 async def list_history(request: Request, job_id: JobNumber) -> Response:
     """List every move of a job, oldest first."""
     return respond(await _entries(request, job_id))

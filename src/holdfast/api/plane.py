@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 from psycopg_pool import AsyncConnectionPool
 
 from holdfast.api.policy import Role, allows, only_own
+
+if TYPE_CHECKING:
+    from holdfast.api.metrics import Gauges
+    from holdfast.api.oidc import Oidc
+    from holdfast.api.periodic import Loops
+    from holdfast.api.sse import Hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,10 @@ class Plane:
     pool: AsyncConnectionPool[Any]
     options: ApiOptions
     cursor_key: bytes = field(repr=False)
-    oidc: Any = None
+    hub: Hub
+    gauges: Gauges
+    loops: Loops
+    oidc: Oidc | None = None
     wanted_revision: str | None = None
 
 

@@ -147,9 +147,11 @@ OF_OUR_ERRORS: Final[Sequence[tuple[type[errors.HoldfastError], str]]] = (
     (errors.NotStale, "not-stale"),
     (errors.IllegalMove, "wrong-state"),
     (errors.Draining, "draining"),
+    (errors.TriggeredTooOften, "rate-limited"),
     (errors.Refused, "refused"),
     (errors.ClaimLost, "stale-attempt"),
     (errors.CancelRequested, "cancel-requested"),
+    (errors.TermLost, "refused"),
     (errors.DatabaseProblem, "database-unavailable"),
 )
 
@@ -163,6 +165,9 @@ def of_ours(error: errors.HoldfastError) -> Problem:
         return Problem(slug, str(error), headers=LATER, kind=error.kind, reason=error.reason)
     if isinstance(error, errors.CancelRequested):
         return Problem(slug, str(error), reason=error.reason)
+    if isinstance(error, errors.TriggeredTooOften):
+        seconds = error.retry_after
+        return Problem(slug, str(error), headers={"Retry-After": str(seconds)}, retry_after=seconds, job_name=error.loop)
     if isinstance(error, errors.DatabaseProblem):
         return Problem(slug, "the database cannot be used at the moment", headers=LATER)
     return Problem(slug, str(error))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -40,11 +40,12 @@ class Route:
     refuses: tuple[str, ...]
     alias_of: str | None = None
     media: str = "application/json"
+    others: tuple[tuple[int, str], ...] = ()  # further statuses that are no problem
 
     @property
     def statuses(self) -> set[int]:
         """Every status that it may answer with."""
-        return {self.status, *(KINDS[slug].status for slug in self._refusals())}
+        return {self.status, *(status for status, _ in self.others), *(KINDS[slug].status for slug in self._refusals())}
 
     def _refusals(self) -> tuple[str, ...]:
         guarded = () if POLICY[self.action].anyone else EVERY_GUARDED_ROUTE
@@ -62,7 +63,7 @@ class Route:
             found[self.status] = {"model": self.answers, "description": "Done"}
         elif self.media != "application/json":
             found[self.status] = {"content": {self.media: {"schema": {"type": "string"}}}, "description": "Done"}
-        return found
+        return found | {status: {"description": says} for status, says in self.others}
 
 
 class Routes:
@@ -83,14 +84,14 @@ class Routes:
         refuses: Sequence[str] = (),
         also: Sequence[str] = (),
         media: str = "application/json",
+        others: Sequence[tuple[int, str]] = (),
     ) -> Callable[[Handler], Handler]:
         """Declare a route; `also` are other paths for the same, served as they are written and never redirected."""
         assert action in POLICY, f"{action} is not in the policy"
 
         def declare(handler: Handler) -> Handler:
-            self.declared.append(Route(method, path, action, handler, status, answers, tuple(refuses), None, media))
-            for alias in also:
-                self.declared.append(Route(method, alias, action, handler, status, answers, tuple(refuses), path, media))
+            route = Route(method, path, action, handler, status, answers, tuple(refuses), None, media, tuple(others))
+            self.declared += [route, *(replace(route, path=alias, alias_of=path) for alias in also)]
             return handler
 
         return declare

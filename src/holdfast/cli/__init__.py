@@ -10,7 +10,7 @@ from alembic.util import CommandError
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli import db, periodic, up, worker
+from holdfast.cli import auth, db, periodic, serve, up, worker
 from holdfast.errors import HoldfastError
 
 app = typer.Typer(
@@ -20,6 +20,8 @@ app.add_typer(db.app, name="db")
 app.add_typer(worker.app, name="worker")
 app.add_typer(periodic.app, name="periodic")
 app.add_typer(periodic.scheduler, name="scheduler")
+app.add_typer(auth.app, name="auth")
+app.command("serve")(serve.command)
 app.command("up")(up.command)
 
 

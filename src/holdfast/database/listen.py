@@ -63,7 +63,11 @@ class ListeningLink(Link):
         conn = await super()._open()
         if self._wake is not None:
             conn.add_notify_handler(lambda hint: self._hear(hint.payload))
-            await conn.execute(f"LISTEN {CHANNEL}")
+            try:
+                await conn.execute(f"LISTEN {CHANNEL}")
+            except BaseException:
+                await conn.close()
+                raise
             self._hear("")
         return conn
 

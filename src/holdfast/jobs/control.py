@@ -30,6 +30,16 @@ RESUME = """
     WITH resumed AS (DELETE FROM holdfast.controls WHERE kind = %(kind)s RETURNING kind)
     SELECT count(*), pg_notify('holdfast', '') FROM resumed
 """
+# One of the two, and the row goes with the last.
+LIFT = """
+    WITH lifted AS (
+        UPDATE holdfast.controls SET paused_at = CASE WHEN %(paused)s THEN NULL ELSE paused_at END,
+            drained_at = CASE WHEN %(paused)s THEN drained_at END
+        WHERE kind = %(kind)s AND CASE WHEN %(paused)s THEN paused_at ELSE drained_at END IS NOT NULL RETURNING kind
+    )
+    SELECT count(*), pg_notify('holdfast', '') FROM lifted
+"""
+FORGET = "DELETE FROM holdfast.controls WHERE kind = %(kind)s AND paused_at IS NULL AND drained_at IS NULL"
 READ = "SELECT kind, paused_at IS NOT NULL, drained_at IS NOT NULL, reason, actor FROM holdfast.controls ORDER BY kind"
 
 
@@ -67,6 +77,24 @@ async def resume(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> 
 def _check(kind: str, actor: str, reason: str | None) -> None:
     refuse_bad_text(kind, "kind")
     refuse_bad_word(actor, reason)
+
+
+async def unpause(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> bool:
+    """Undo `pause` and leave `drain` as it is; whether there was anything to undo."""
+    return await _lift(conn, kind, paused=True)
+
+
+async def undrain(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> bool:
+    """Undo `drain` and leave `pause` as it is; whether there was anything to undo."""
+    return await _lift(conn, kind, paused=False)
+
+
+async def _lift(conn: psycopg.AsyncConnection[Any], kind: str, *, paused: bool) -> bool:
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(LIFT, {"kind": kind, "paused": paused})
+        row = await cursor.fetchone()
+        await cursor.execute(FORGET, {"kind": kind})
+    return row is not None and row[0] > 0
 
 
 async def controls(conn: psycopg.AsyncConnection[Any]) -> list[Control]:

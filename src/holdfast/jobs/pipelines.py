@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import uuid4
@@ -242,6 +243,44 @@ def status_of(counts: dict[State, int]) -> PipelineStatus:
     if completed:
         return PipelineStatus.PARTIAL
     return PipelineStatus.FAILED if failed else PipelineStatus.CANCELLED
+
+
+LIST_PIPELINES = """
+    SELECT p.id::text, p.name, p.created_at, p.aborted_at, p.reason FROM holdfast.pipelines p
+    WHERE %(before)s::timestamptz IS NULL OR (p.created_at, p.id) < (%(before)s::timestamptz, %(before_id)s::uuid)
+    ORDER BY p.created_at DESC, p.id DESC LIMIT %(limit)s
+"""
+COUNT_OF_PIPELINES = """
+    SELECT pipeline_id::text, state, count(*) FROM holdfast.jobs WHERE pipeline_id = ANY (%(ids)s::uuid[]) GROUP BY 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineLine:
+    """A pipeline in a list."""
+
+    id: str
+    name: str
+    created_at: datetime
+    aborted_at: datetime | None
+    reason: str | None
+    status: PipelineStatus
+    counts: dict[State, int]
+
+
+async def list_pipelines(
+    conn: psycopg.AsyncConnection[Any], *, limit: int = 50, before: tuple[Any, str] | None = None
+) -> list[PipelineLine]:
+    """Pipelines, newest first; `before` is the time and the id of the last one of the page before."""
+    when, last = before or (None, None)
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(LIST_PIPELINES, {"before": when, "before_id": last, "limit": limit})
+        rows = await cursor.fetchall()
+        await cursor.execute(COUNT_OF_PIPELINES, {"ids": [row[0] for row in rows]})
+        counts: dict[str, dict[State, int]] = {row[0]: {} for row in rows}
+        for pipeline_id, state, count in await cursor.fetchall():
+            counts[pipeline_id][State(state)] = count
+    return [PipelineLine(*(*row, status_of(counts[row[0]]), counts[row[0]])) for row in rows]
 
 
 READ_PIPELINE = """

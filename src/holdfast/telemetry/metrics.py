@@ -24,6 +24,9 @@ def histogram(name: str, *labels: str, buckets: tuple[float, ...]) -> Histogram:
     return Histogram(name, METRICS[name], labels, buckets=buckets, registry=REGISTRY)
 
 
+# Attempts
+attempts = counter("holdfast_attempts_total", "kind", "outcome")
+
 # The fence
 stale_writebacks = counter("holdfast_stale_writebacks_total", "operation")
 

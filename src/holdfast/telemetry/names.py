@@ -31,6 +31,7 @@ EVENTS: Final[dict[str, str]] = {
     "http_request": "A request was answered; its status, how long it took, and who asked.",
     "http_unavailable": "A request could not be served because something that we need is away or too slow.",
     "http_fault": "A request met a fault of ours; the answer names the same request id.",
+    "stream_look_failed": "The look for all event streams failed; it is tried again with the next.",
     "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is tried again with the next beat.",
     # Periodic loops
     "scheduler_starting": "A scheduler registers its loops and begins to look at their rows.",
@@ -54,6 +55,7 @@ LOOP_EVENTS: Final[dict[str, str]] = {  # one of each for every loop, under the 
 }
 
 METRICS: Final[dict[str, str]] = {
+    "holdfast_attempts_total": "Attempts that ended in this process, by kind and by how (complete, fail, retry, snooze, …).",
     "holdfast_stale_writebacks_total": "Writes of replaced attempts that were refused, by operation.",
     # Periodic loops
     "background_job_execution_total": "Passes of periodic loops that ended, by loop and status (success, failed).",
@@ -65,4 +67,28 @@ METRICS: Final[dict[str, str]] = {
     "holdfast_loop_missed_ticks_total": "Ticks that were not begun in time.",
     "holdfast_loop_terms_lost_total": "Passes that were replaced before they ended.",
     "holdfast_loop_late_seconds": "How long after its due time the last tick that ran here began.",
+}
+
+PLANE_METRICS: Final[dict[str, str]] = {  # gauges of the control plane: what the database knows, and its own process
+    "holdfast_build_info": "1, with the version of the control plane.",
+    "holdfast_jobs": "Jobs by state, counted up to 10,000 each.",
+    "holdfast_demand": "Work that waits for a hand, by what it is: waiting, due, to_poll, stale. The number to scale by.",
+    "holdfast_job_wait_seconds": "From enqueue to the first claim, by kind and quantile, over the newest 1,000 jobs.",
+    "holdfast_job_run_seconds": "From the last claim to the end, by kind and quantile, over the newest 1,000 jobs.",
+    "holdfast_oldest_pending_seconds": "Age of the job that is next to be claimed, by kind.",
+    "holdfast_stale_leases": "Jobs whose holder went silent and that nobody has rescued yet.",
+    "holdfast_poll_lag_seconds": "How long the longest overdue look at an external engine has been due.",
+    "holdfast_locks_held": "Places on locks that are taken.",
+    "holdfast_lock_waiters": "Jobs that wait for a lock.",
+    "holdfast_unwanted_effects": "Things outside that nobody needs any more and that are not confirmed gone.",
+    "holdfast_workers": "Living workers by version and kind of runner.",
+    "holdfast_drain": "1 while no new jobs are taken.",
+    "holdfast_xmin_age": "How many transactions old the oldest snapshot is that keeps dead rows from being removed.",
+    "holdfast_frozen_xid_age": "How many transactions old the database's oldest unfrozen row may be.",
+    "holdfast_table_rows_live": "Rows by table, as Postgres estimates them.",
+    "holdfast_table_rows_dead": "Dead rows by table that vacuum has yet to remove.",
+    "holdfast_table_bytes": "Size on disk by table, with indexes.",
+    "holdfast_pool_connections": "The control plane's connections by state: open, free, waited_for.",
+    "holdfast_event_loop_lag_seconds": "How late the control plane's event loop last woke a task.",
+    "holdfast_streams": "Open event streams of this process.",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,6 +21,7 @@ from holdfast.jobs.outcome import COMPLETED, End, RetryPolicy, decide
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
+from holdfast.telemetry.metrics import attempts as attempts_ended
 from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.transport import UNREACHABLE, Transport
@@ -118,6 +120,8 @@ class Ends:
                 unsure = True
         crashpoint("complete.after_commit_before_ack")
         self.completed += len(written)
+        for kind, count in Counter(claim.kind for claim in batch.claims if claim.id in written).items():
+            attempts_ended.labels(kind, "complete").inc(count)
         for claim, result in zip(batch.claims, batch.results, strict=True):
             if claim.id not in written:
                 await self._write_left_over(claim, result, unsure=unsure)
@@ -129,6 +133,7 @@ class Ends:
 
     def _tell(self, claim: Claim, end: End) -> None:
         self.completed += end.move is Move.COMPLETE
+        attempts_ended.labels(claim.kind, str(end.move)).inc()
         event = EVENT_OF.get(end.move, "job_ended")
         log.info(event, job_id=claim.id, kind=claim.kind, attempt=claim.attempt_no, move=str(end.move), error=end.error)
         self._on_end(end)

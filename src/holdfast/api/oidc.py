@@ -1,0 +1,113 @@
+"""Tokens of an OpenID Connect provider: an extra, `holdfast[oidc]`.
+
+Only asymmetric algorithms, only keys from the provider's own address, and every claim that matters must be there. A key id
+that is not known makes us ask the provider again, at most once a minute, so that nobody can make us ask for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from holdfast.api.auth import Unknown, highest
+from holdfast.api.plane import Principal
+from holdfast.api.policy import POLICY, Role
+from holdfast.errors import UsageError
+
+ALGORITHMS = ["RS256", "ES256"]
+REQUIRED = ["exp", "iat", "iss", "aud", "sub"]
+LEEWAY = 30  # seconds that two clocks may differ; the one place where a process's clock has a say
+ASK_AGAIN_AFTER = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class OidcOptions:
+    """Whose tokens count, and which of their groups give which role."""
+
+    issuer: str
+    audience: str
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    groups_claim: str = "groups"
+    jwks_url: str | None = None
+
+
+class Oidc:
+    """One provider."""
+
+    def __init__(self, options: OidcOptions) -> None:
+        try:
+            self._jwt: Any = importlib.import_module("jwt")
+        except ModuleNotFoundError:
+            raise UsageError("OpenID Connect needs an extra; install holdfast[oidc]") from None
+        if not options.issuer.startswith("https://") and not options.issuer.startswith("http://127.0.0.1"):
+            raise UsageError(f"the issuer must be an https address, not {options.issuer}")
+        self._options = options
+        self._keys: dict[str, Any] = {}
+        self._asked_at: float | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def principal(self, token: str) -> Principal:
+        """Who this token names, or `Unknown`. Why it is refused is for our log, not for whoever tries."""
+        try:
+            header = self._jwt.get_unverified_header(token)
+            if header.get("alg") not in ALGORITHMS:
+                raise Unknown("this token is not one that we accept")
+            key = await self._key(str(header.get("kid")))
+            claims = self._jwt.decode(
+                token,
+                key.key,
+                algorithms=[header["alg"]],
+                audience=self._options.audience,
+                issuer=self._options.issuer,
+                leeway=LEEWAY,
+                options={"require": REQUIRED},
+            )
+        except self._jwt.PyJWTError:
+            raise Unknown("this token is not one that we accept") from None
+        return self._known(claims)
+
+    def _known(self, claims: Mapping[str, Any]) -> Principal:
+        groups = _words(claims.get(self._options.groups_claim))
+        granted = _words(claims.get("permissions")) | _words(claims.get("scope"))
+        named = {rule.permission for rule in POLICY.values() if rule.permission is not None}
+        role = highest(groups, dict(self._options.roles))
+        return Principal(f"oidc:{str(claims['sub'])[:190]}", "oidc", role, permissions=frozenset(granted & named))
+
+    async def _key(self, kid: str) -> Any:
+        if kid not in self._keys:
+            await self._ask(kid)
+        if kid not in self._keys:
+            raise Unknown("this token is not one that we accept")
+        return self._keys[kid]
+
+    async def _ask(self, kid: str) -> None:
+        async with self._one_at_a_time:
+            recently = self._asked_at is not None and time.monotonic() - self._asked_at < ASK_AGAIN_AFTER
+            if kid in self._keys or recently:
+                return
+            self._asked_at = time.monotonic()
+            try:
+                async with httpx.AsyncClient(timeout=5, follow_redirects=False, trust_env=False) as client:
+                    found = (await client.get(await self._jwks_url(client))).raise_for_status().json()
+                keys = self._jwt.PyJWKSet.from_dict(found).keys
+            except (httpx.HTTPError, ValueError, KeyError, self._jwt.PyJWTError):
+                return  # those that we know still count
+            self._keys = {key.key_id: key for key in keys if key.key_id is not None}
+
+    async def _jwks_url(self, client: httpx.AsyncClient) -> str:
+        if self._options.jwks_url is not None:
+            return self._options.jwks_url
+        place = f"{self._options.issuer.rstrip('/')}/.well-known/openid-configuration"
+        return str((await client.get(place)).raise_for_status().json()["jwks_uri"])
+
+
+def _words(claim: Any) -> set[str]:
+    if isinstance(claim, str):
+        return set(claim.split())
+    return {word for word in claim if isinstance(word, str)} if isinstance(claim, list) else set()

@@ -1,0 +1,136 @@
+"""For operators: the state of everything, drain, the demand for workers, the audit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import psycopg
+from fastapi import Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from holdfast.api import audit
+from holdfast.api.acts import Acting, Model, Reason, Text
+from holdfast.api.audit import AuditEntry
+from holdfast.api.envelope import Answer, Data, Listed, Total, respond
+from holdfast.api.paging import Paged
+from holdfast.api.plane import plane_of
+from holdfast.api.routes import Routes
+from holdfast.jobs import control, figures, read
+from holdfast.jobs.states import State
+
+routes = Routes("ops")
+
+Word = Annotated[Text, Field(min_length=1, max_length=500)]
+
+
+class OpsState(BaseModel):
+    """How many of everything there are."""
+
+    jobs: dict[State, Total]
+    running: int
+    stale: int
+    locks_held: int
+    lock_waiters: int
+    workers: list[dict[str, Any]]
+    controls: list[dict[str, Any]]
+    draining: bool
+
+
+@routes.add("GET", "/api/ops/state", action="ops.read", answers=Data[OpsState], refuses=["too-slow"])
+async def show_state(request: Request) -> Response:
+    """Show how many jobs are in each state, what is held, who works, and what is paused or drained."""
+    async with plane_of(request).pool.connection() as conn:
+        counts = await read.count_states(conn)
+        found = await figures.figures(conn)
+        said = await control.controls(conn)
+    return respond(
+        {
+            "jobs": {state: {"value": count.count, "capped": count.capped} for state, count in counts.items()},
+            "running": found.demand.running,
+            "stale": found.demand.stale,
+            "locks_held": found.plain["locks_held"],
+            "lock_waiters": found.plain["lock_waiters"],
+            "workers": found.versions,
+            "controls": [one._asdict() for one in said],
+            "draining": found.plain["draining"],
+        }
+    )
+
+
+class DemandShown(BaseModel):
+    """How much work waits for a hand: `value` is the number to scale by."""
+
+    value: int
+    waiting: int
+    due: int
+    to_poll: int
+    stale: int
+    running: int
+
+
+@routes.add("GET", "/api/stats/queue-depth", action="demand.read", answers=Data[DemandShown])
+async def show_demand(request: Request, queue: Word | None = None) -> Response:
+    """Show how much work waits, for an autoscaler without a database."""
+    async with plane_of(request).pool.connection() as conn:
+        found = await figures.demand(conn, queue)
+    parts = {name: getattr(found, name) for name in ("waiting", "due", "to_poll", "stale", "running")}
+    return respond({"value": found.total, **parts})
+
+
+class Drain(BaseModel):
+    """Whether new jobs are refused, and who said so."""
+
+    enabled: bool
+    reason: str | None
+    actor: str | None
+
+
+class DrainAsked(Model):
+    """Take no new jobs, or take them again."""
+
+    enabled: bool
+    reason: Reason
+
+
+@routes.add("GET", "/api/ops/drain", action="ops.read", answers=Data[Drain])
+async def show_drain(request: Request) -> Response:
+    """Show whether new jobs are refused."""
+    async with plane_of(request).pool.connection() as conn:
+        return respond(await _drain(conn))
+
+
+@routes.add("PUT", "/api/ops/drain", action="ops.drain", answers=Data[Drain], refuses=["idempotency-mismatch"])
+async def set_drain(asked: DrainAsked, act: Acting) -> Response:
+    """Take no new jobs until this is undone; what is there runs to its end."""
+
+    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
+        if asked.enabled:
+            await control.drain(conn, actor=act.actor, reason=asked.reason)
+        else:
+            await control.undrain(conn)
+        return Answer(200, await _drain(conn))
+
+    return await act.run("drain", do, reason=asked.reason, detail={"enabled": asked.enabled})
+
+
+async def _drain(conn: psycopg.AsyncConnection[Any]) -> dict[str, Any]:
+    said = next((one for one in await control.controls(conn) if one.kind == control.EVERYTHING and one.drained), None)
+    return {"enabled": said is not None, "reason": said and said.reason, "actor": said and said.actor}
+
+
+@routes.add("GET", "/api/audit", action="audit.read", answers=Listed[AuditEntry], refuses=["invalid-cursor", "too-slow"])
+async def read_audit(
+    request: Request,
+    page: Paged,
+    actor: Word | None = None,
+    object: Word | None = None,
+    action: Word | None = None,
+    outcome: Literal["done", "denied"] | None = None,
+) -> Response:
+    """Read who did what, newest first, and what was denied."""
+    filters = {"actor": actor, "object": object, "action": action, "outcome": outcome, "before": page.after}
+    async with plane_of(request).pool.connection() as conn:
+        found = await audit.read(conn, limit=page.limit, **filters)
+    entries = found[: page.limit]
+    return page.answer(entries, entries[-1].id if len(found) > page.limit else None)

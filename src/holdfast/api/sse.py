@@ -1,0 +1,236 @@
+"""Server-sent events: one look at the database for all who watch the same, and one connection that hears hints.
+
+A stream is a topic (`job:7`, `pipeline:…`, `console`) and a queue. The hub looks at every watched topic when a hint comes, and
+every second without one, and puts what is new into the queues. So a thousand clients cost as much as one, and no client holds
+a connection. Who reads too slowly is let go: it comes back with `Last-Event-ID` and misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from starlette.responses import StreamingResponse
+
+from holdfast.api.envelope import etag_of, jsonable
+from holdfast.api.problems import Problem
+from holdfast.database.listen import ListeningLink
+from holdfast.jobs import read, watch
+from holdfast.jobs.control import controls
+from holdfast.jobs.states import ENDED, State
+from holdfast.telemetry.log import log
+
+LONGEST_QUEUE = 500
+SHORTEST_PAUSE = 0.1  # seconds between two looks, however many hints come
+HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store", "Connection": "keep-alive"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event; `number` is set where a client can resume from it, `last` on the one that ends the stream."""
+
+    name: str
+    data: Any
+    id: str | None = None
+    number: int = 0
+    last: bool = False
+
+    def encoded(self) -> bytes:
+        lines = [f"event: {self.name}"]
+        if self.id is not None:
+            lines.append(f"id: {self.id}")
+        return ("\n".join([*lines, f"data: {json.dumps(jsonable(self.data), separators=(',', ':'))}"]) + "\n\n").encode()
+
+
+@dataclass(eq=False, slots=True)
+class Watcher:
+    """One client of one topic."""
+
+    topic: str
+    queue: asyncio.Queue[Event | None] = field(default_factory=lambda: asyncio.Queue(LONGEST_QUEUE))
+
+    def tell(self, event: Event | None) -> None:
+        try:
+            self.queue.put_nowait(event)
+        except asyncio.QueueFull:  # too slow: let go of it, it comes back with the id of what it has seen
+            while not self.queue.empty():
+                self.queue.get_nowait()
+            self.queue.put_nowait(None)
+
+
+class Hub:
+    """Everybody who watches, and the one who looks for them."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any], url: str | None, *, poll: timedelta, ping: timedelta, most: int) -> None:
+        self._pool, self._most = pool, most
+        self._hints = None if url is None else ListeningLink(url)
+        self._poll, self._ping = poll.total_seconds(), ping.total_seconds()
+        self._watchers: dict[str, set[Watcher]] = defaultdict(set)
+        self._seen: dict[str, Any] = {}
+        self._hint = asyncio.Event()
+        self._somebody = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.is_closed = False
+
+    def __len__(self) -> int:
+        return sum(len(watchers) for watchers in self._watchers.values())
+
+    def start(self) -> None:
+        """Begin to look, and to listen if there is somewhere to."""
+        self._tasks.append(asyncio.create_task(self._look_for_ever()))
+        if self._hints is not None:
+            self._tasks.append(asyncio.create_task(self._hints.listen(lambda _: self._hint.set())))
+
+    def close_streams(self) -> None:
+        """End every stream now, so that a stopping server need not wait for its clients. Safe in a signal handler."""
+        self.is_closed = True
+        for watchers in self._watchers.values():
+            for watcher in watchers:
+                watcher.tell(None)
+
+    async def close(self) -> None:
+        self.close_streams()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hints is not None:
+            await self._hints.close()
+
+    def respond(self, topic: str, begin: Callable[[], Awaitable[list[Event]]]) -> StreamingResponse:
+        """A stream of a topic: first what `begin` finds, then what is new."""
+        if len(self) >= self._most or self.is_closed:
+            raise Problem("too-many-streams", f"{len(self)} streams are open here", headers={"Retry-After": "5"})
+        watcher = Watcher(topic)
+        return StreamingResponse(self._stream(watcher, begin), media_type="text/event-stream", headers=HEADERS)
+
+    async def _stream(self, watcher: Watcher, begin: Callable[[], Awaitable[list[Event]]]) -> AsyncIterator[bytes]:
+        self._watchers[watcher.topic].add(watcher)  # before the first look, so that nothing falls between the two
+        self._somebody.set()
+        seen = 0
+        try:
+            yield b"retry: 2000\n\n"
+            for event in await begin():
+                seen = max(seen, event.number)
+                yield event.encoded()
+                if event.last:
+                    return
+            while True:
+                try:
+                    event_or_end = await asyncio.wait_for(watcher.queue.get(), self._ping)
+                except TimeoutError:
+                    yield b": ping\n\n"
+                    continue
+                if event_or_end is None:
+                    return
+                if event_or_end.number and event_or_end.number <= seen:
+                    continue
+                seen = max(seen, event_or_end.number)
+                yield event_or_end.encoded()
+                if event_or_end.last:
+                    return
+        finally:
+            self._watchers[watcher.topic].discard(watcher)
+            if not self._watchers[watcher.topic]:
+                del self._watchers[watcher.topic]
+                self._seen.pop(watcher.topic, None)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Looking
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            await self._somebody.wait()
+            if not self._watchers:
+                self._somebody.clear()
+                continue
+            try:
+                async with self._pool.connection() as conn:
+                    await self._look(conn)
+            except (psycopg.Error, PoolTimeout, OSError) as error:
+                log.warning("stream_look_failed", error=str(error))
+            await asyncio.sleep(min(SHORTEST_PAUSE, self._poll))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hint.wait(), self._poll)
+            self._hint.clear()
+
+    async def _look(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        topics = list(self._watchers)
+        jobs = [int(topic.removeprefix("job:")) for topic in topics if topic.startswith("job:")]
+        pipelines = [topic.removeprefix("pipeline:") for topic in topics if topic.startswith("pipeline:")]
+        if jobs:
+            await self._look_at_jobs(conn, jobs)
+        if pipelines:
+            found = await watch.glance_at_pipelines(conn, pipelines)
+            for pipeline_id in pipelines:
+                self._tell_if_new(f"pipeline:{pipeline_id}", *pipeline_events(found.get(pipeline_id)))
+        if "console" in self._watchers:
+            self._tell_if_new("console", *console_events(await overview(conn)))
+
+    async def _look_at_jobs(self, conn: psycopg.AsyncConnection[Any], jobs: list[int]) -> None:
+        now = await watch.glance(conn, jobs)
+        for job_id in jobs:
+            topic, glance = f"job:{job_id}", now.get(job_id)
+            before: watch.Glance | None = self._seen.get(topic)
+            if glance is None:
+                self._tell(topic, Event("stream_closed", {"id": job_id, "state": "gone"}, last=True))
+            elif glance != before:
+                after = before.last_move if before is not None else 0
+                self._seen[topic] = glance
+                for event in await job_events(conn, glance, after):
+                    self._tell(topic, event)
+
+    def _tell_if_new(self, topic: str, *events: Event) -> None:
+        if self._seen.get(topic) != events[0].id:
+            self._seen[topic] = events[0].id
+            for event in events:
+                self._tell(topic, event)
+
+    def _tell(self, topic: str, event: Event) -> None:
+        for watcher in list(self._watchers.get(topic, ())):
+            watcher.tell(event)
+
+
+async def job_events(conn: psycopg.AsyncConnection[Any], glance: watch.Glance, after: int) -> list[Event]:
+    """The moves since a line of the history, how far the job is, and its end."""
+    told = []
+    if glance.last_move > after:
+        for move in await watch.moves(conn, glance.id, after=after):  # type: ignore[arg-type]
+            told.append(Event("move", move, id=str(move["id"]), number=move["id"]))
+    told.append(Event("job", glance._asdict()))
+    if State(glance.state) in ENDED:
+        told.append(Event("stream_closed", {"id": glance.id, "state": glance.state}, last=True))
+    return told
+
+
+def pipeline_events(found: dict[str, Any] | None) -> list[Event]:
+    """How a pipeline looks, and its end. Pure."""
+    if found is None:
+        return [Event("stream_closed", {"status": "gone"}, id="gone", last=True)]
+    told = [Event("pipeline-update", found, id=etag_of(found).strip('"'))]
+    if found["status"] != "running":
+        told.append(Event("stream_closed", {"id": found["id"], "status": found["status"]}, last=True))
+    return told
+
+
+async def overview(conn: psycopg.AsyncConnection[Any]) -> dict[str, Any]:
+    """What the console's first screen shows."""
+    counts = await read.count_states(conn)
+    return {
+        "jobs": {state: {"value": count.count, "capped": count.capped} for state, count in counts.items()},
+        "controls": [control._asdict() for control in await controls(conn)],
+    }
+
+
+def console_events(found: dict[str, Any]) -> list[Event]:
+    """The overview as an event that a client can tell from the one it has. Pure."""
+    plain = jsonable(found)
+    return [Event("overview", plain, id=etag_of(plain).strip('"'))]

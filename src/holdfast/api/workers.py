@@ -1,0 +1,93 @@
+"""Workers and the kinds that they can run; pause, drain and resume of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+from uuid import UUID
+
+import psycopg
+from fastapi import Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from holdfast.api.acts import Act, Acting, Because, Text
+from holdfast.api.envelope import Answer, Data, Listed, respond
+from holdfast.api.paging import Paged
+from holdfast.api.plane import plane_of
+from holdfast.api.routes import Routes
+from holdfast.jobs import control
+from holdfast.jobs.workers import KindView, WorkerView, get_worker, list_kinds, list_workers
+
+routes = Routes("workers")
+
+Kind = Annotated[Text, Field(min_length=1, max_length=200)]
+
+
+@routes.add(
+    "GET",
+    "/api/workers",
+    action="workers.read",
+    answers=Listed[WorkerView],
+    refuses=["invalid-cursor"],
+    also=["/sync/workers"],
+)
+async def list_them(request: Request, page: Paged, alive: bool = False) -> Response:
+    """List workers, with `alive` only those whose lease runs."""
+    async with plane_of(request).pool.connection() as conn:
+        found = await list_workers(conn, alive=alive, after=page.after, limit=page.limit + 1)
+    workers = found[: page.limit]
+    return page.answer(workers, workers[-1].id if len(found) > page.limit else None)
+
+
+@routes.add("GET", "/api/workers/{worker_id}", action="workers.read", answers=Data[WorkerView], refuses=["not-found"])
+async def show_worker(request: Request, worker_id: UUID) -> Response:
+    """Show one worker."""
+    async with plane_of(request).pool.connection() as conn:
+        return respond(await get_worker(conn, str(worker_id)))
+
+
+@routes.add("GET", "/api/job-kinds", action="kinds.read", answers=Data[list[KindView]])
+async def list_job_kinds(request: Request) -> Response:
+    """List the kinds that a worker can run, that wait, or that are paused or drained."""
+    async with plane_of(request).pool.connection() as conn:
+        return respond(await list_kinds(conn))
+
+
+class KindControlled(BaseModel):
+    """What holds for a kind now; `changed` is false when there was nothing to undo."""
+
+    kind: str
+    changed: bool
+
+
+Change = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Any]]
+
+
+async def _control(act: Act, kind: str, reason: str, change: Change) -> Response:
+    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
+        changed = await change(conn)
+        return Answer(200, {"kind": kind, "changed": changed is not False})
+
+    return await act.run(f"kind/{kind}", do, reason=reason, detail={"path": act.request.url.path.rpartition("/")[2]})
+
+
+CONTROL: dict[str, Any] = {"action": "kinds.control", "answers": Data[KindControlled], "refuses": ["idempotency-mismatch"]}
+
+
+@routes.add("POST", "/api/job-kinds/{kind}/pause", **CONTROL)
+async def pause_kind(kind: Kind, asked: Because, act: Acting) -> Response:
+    """Claim no more jobs of this kind until it is resumed."""
+    return await _control(act, kind, asked.reason, lambda c: control.pause(c, kind, actor=act.actor, reason=asked.reason))
+
+
+@routes.add("POST", "/api/job-kinds/{kind}/drain", **CONTROL)
+async def drain_kind(kind: Kind, asked: Because, act: Acting) -> Response:
+    """Take no new jobs of this kind until it is resumed."""
+    return await _control(act, kind, asked.reason, lambda c: control.drain(c, kind, actor=act.actor, reason=asked.reason))
+
+
+@routes.add("POST", "/api/job-kinds/{kind}/resume", **CONTROL)
+async def resume_kind(kind: Kind, asked: Because, act: Acting) -> Response:
+    """Undo pause and drain of this kind."""
+    return await _control(act, kind, asked.reason, lambda c: control.resume(c, kind))

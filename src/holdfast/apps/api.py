@@ -1,0 +1,204 @@
+"""The control plane as a program: the API, and a small worker for its own jobs. Called by: `holdfast serve`.
+
+Closed by default: who can be known must be said before it starts. Only on this machine, for a first look, it makes an admin
+token of its own that ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import psycopg
+import uvicorn
+from fastapi import FastAPI
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool
+
+from holdfast.api.app import make_app
+from holdfast.api.auth import create_token, has_live_tokens, revoke_token
+from holdfast.api.oidc import Oidc, OidcOptions
+from holdfast.api.plane import ApiOptions
+from holdfast.api.policy import Role
+from holdfast.apps.control_jobs import act_in_bulk
+from holdfast.apps.loops import ScheduledLoops
+from holdfast.database.migrate import require_current, status
+from holdfast.database.pool import connect, pool
+from holdfast.errors import UsageError
+from holdfast.jobs.bulk import QUEUE
+from holdfast.settings import Settings
+from holdfast.worker.loop import Worker
+from holdfast.worker.options import WorkerOptions
+
+BOUNDED = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
+FIRST_LOOK = timedelta(hours=12)
+STREAMS_END_WITHIN = 3  # seconds
+
+
+def serve(url: str, settings: Settings, version: str, say: Any) -> None:
+    """Serve until told to stop. `say` prints a line for people."""
+    require_current(url)
+    asyncio.run(_serve(url, settings, version, say))
+
+
+async def _serve(url: str, settings: Settings, version: str, say: Any) -> None:
+    app = app_on(url, settings, version)
+    async with first_look(url, settings, say), own_jobs(url, settings):
+        server = Server(
+            uvicorn.Config(
+                app,
+                host=settings.http_host,
+                port=settings.http_port,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=settings.proxies is not None,
+                forwarded_allow_ips=_proxies(settings),
+                timeout_graceful_shutdown=STREAMS_END_WITHIN,
+            ),
+            app,
+            say,
+        )
+        await server.serve()
+
+
+def app_on(url: str, settings: Settings, version: str) -> FastAPI:
+    """The app as these settings want it."""
+    return make_app(
+        bounded_pool(url, settings.http_connections),
+        options_of(settings, version),
+        hints_from=url,
+        oidc=oidc_of(settings),
+        loops=ScheduledLoops(),
+        wanted_revision=status(url).wanted,
+    )
+
+
+def bounded_pool(url: str, most: int) -> AsyncConnectionPool[Any]:
+    """A pool whose statements end by themselves: a request must not hold a connection for ever."""
+    given = conninfo_to_dict(url).get("options") or ""
+    return pool(make_conninfo(url, options=f"{given} {BOUNDED}".strip()), most=most)
+
+
+def options_of(settings: Settings, version: str) -> ApiOptions:
+    """The settings as options of the API."""
+    return ApiOptions(
+        version=version,
+        per_minute=settings.requests_per_minute,
+        burst=settings.request_burst,
+        docs_open=settings.docs_open,
+        metrics_open=settings.metrics_open,
+        gateway_secret=None if settings.gateway_secret is None else settings.gateway_secret.get_secret_value(),
+        gateway_roles=_roles(settings.gateway_roles, "HOLDFAST_GATEWAY_ROLES"),
+    )
+
+
+def oidc_of(settings: Settings) -> Oidc | None:
+    """The identity provider, if there is one."""
+    if settings.oidc_issuer is None:
+        return None
+    if settings.oidc_audience is None:
+        raise UsageError("HOLDFAST_OIDC_ISSUER needs HOLDFAST_OIDC_AUDIENCE: a token for anybody else must not open this")
+    roles = _roles(settings.oidc_roles, "HOLDFAST_OIDC_ROLES")
+    return Oidc(
+        OidcOptions(settings.oidc_issuer, settings.oidc_audience, roles, settings.oidc_groups_claim, settings.oidc_jwks_url)
+    )
+
+
+def _roles(given: dict[str, str], name: str) -> dict[str, Role]:
+    try:
+        return {group: Role(role) for group, role in given.items()}
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}; there are: {', '.join(Role)}") from None
+
+
+def _proxies(settings: Settings) -> str:
+    if settings.proxies == "*":
+        raise UsageError("HOLDFAST_PROXIES=* would let anybody choose their own address; name the proxies")
+    return settings.proxies or ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Closed by default
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def first_look(url: str, settings: Settings, say: Any) -> AsyncIterator[None]:
+    """Refuse to start when nobody could be known; on this machine only, make a token that lives as long as we do."""
+    conn = await connect(url)
+    try:
+        knows_somebody = settings.oidc_issuer or settings.gateway_secret or await has_live_tokens(conn)
+        if knows_somebody:
+            yield
+            return
+        if not is_loopback(settings.http_host):
+            raise UsageError(
+                "nobody could sign in: make a token with `holdfast auth create`, or set HOLDFAST_OIDC_ISSUER or "
+                "HOLDFAST_GATEWAY_SECRET; without them the control plane starts on 127.0.0.1 only"
+            )
+        view, token = await create_token(conn, "first look", Role.ADMIN, by="holdfast serve", lives=FIRST_LOOK)
+        say("Nobody can sign in yet. Until this process ends, this admin token works on this machine:")
+        say(f"  export HOLDFAST_TOKEN={token}")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(psycopg.Error):
+                await revoke_token(conn, view.id, by="holdfast serve")
+    finally:
+        await conn.close()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Beside the API
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def own_jobs(url: str, settings: Settings) -> AsyncIterator[None]:
+    """A worker for the control plane's own jobs, for as long as the block runs."""
+    options = WorkerOptions(queues=(QUEUE,), concurrency=2, name=settings.hostname, runner="in process")
+    worker = Worker(url, [act_in_bulk], options)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await running
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that ends the streams when it is told to stop, instead of waiting for their clients."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, say: Any) -> None:
+        super().__init__(config)
+        self._app, self._say = app, say
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        for one in self.servers:
+            for socket in one.sockets:
+                host, port = socket.getsockname()[:2]
+                self._say(f"The control plane listens on http://{host}:{port}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM and SIGINT."""
+        self._app.state.hub.close_streams()
+        super().handle_exit(signal.Signals(sig), frame)

@@ -1,0 +1,80 @@
+"""What has changed, for many who watch, in one statement each. Called by: the streams of the API, once for all clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import class_row, tuple_row
+
+from holdfast.jobs.model import JobId
+from holdfast.jobs.pipelines import status_of
+from holdfast.jobs.states import State
+
+
+class Glance(NamedTuple):
+    """What a glance at a job tells: whether it moved, and how far it is."""
+
+    id: int
+    state: str
+    attempt_no: int
+    progress: float | None
+    message: str | None
+    cancelling: bool
+    last_move: int  # the newest line of its history; 0 if there is none
+
+
+GLANCE = """
+    SELECT j.id, j.state, j.attempt_no, j.progress, j.message, j.cancel_requested_at IS NOT NULL AS cancelling,
+           coalesce((SELECT max(h.id) FROM holdfast.history h WHERE h.job_id = j.id), 0) AS last_move
+    FROM holdfast.jobs j WHERE j.id = ANY (%(jobs)s)
+"""
+
+
+async def glance(conn: psycopg.AsyncConnection[Any], jobs: Sequence[int]) -> dict[int, Glance]:
+    """These jobs as they are now; one that is gone is not among them."""
+    async with conn.cursor(row_factory=class_row(Glance)) as cursor:
+        await cursor.execute(GLANCE, {"jobs": list(jobs)})
+        return {found.id: found for found in await cursor.fetchall()}
+
+
+# Lines of one job's history are written while its row is held, so their ids rise in the order in which they can be seen.
+MOVES = """
+    SELECT h.id, h.at, h.move, h.state, h.attempt_no, h.actor, h.reason FROM holdfast.history h
+    WHERE h.job_id = %(job)s AND h.id > %(after)s ORDER BY h.id LIMIT 1000
+"""
+
+
+async def moves(conn: psycopg.AsyncConnection[Any], job_id: JobId, *, after: int) -> list[dict[str, Any]]:
+    """The moves of a job since a line of its history."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(MOVES, {"job": job_id, "after": after})
+        names = [column.name for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]
+
+
+PIPELINES = """
+    SELECT p.id::text, p.name, p.aborted_at IS NOT NULL, j.state, count(j.id), sum(coalesce(j.progress, 0))
+    FROM holdfast.pipelines p LEFT JOIN holdfast.jobs j ON j.pipeline_id = p.id
+    WHERE p.id = ANY (%(pipelines)s::uuid[]) GROUP BY p.id, j.state
+"""
+
+
+async def glance_at_pipelines(conn: psycopg.AsyncConnection[Any], pipelines: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """These pipelines as their jobs make them look now."""
+    found: dict[str, dict[str, Any]] = {}
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(PIPELINES, {"pipelines": list(pipelines)})
+        for pipeline_id, name, aborted, state, count, done in await cursor.fetchall():
+            one = found.setdefault(
+                pipeline_id, {"id": pipeline_id, "name": name, "aborted": aborted, "counts": {}, "done": 0.0}
+            )
+            if state is not None:
+                one["counts"][state] = count
+                one["done"] += count if state == State.COMPLETED else float(done)
+    for one in found.values():
+        jobs = sum(one["counts"].values())
+        one["status"] = status_of({State(state): count for state, count in one["counts"].items()})
+        one["progress"] = round(one.pop("done") / jobs, 4) if jobs else None
+    return found

@@ -1,0 +1,110 @@
+"""Look at workers: who is alive, what each can run, and what it holds. Called by: the API and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from holdfast.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker as people see it."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    pod: str | None
+    runner: str
+    version: str
+    git_sha: str | None
+    kinds: dict[str, int]
+    concurrency: int
+    started_at: datetime
+    beat_at: datetime
+    lease_until: datetime
+    stopped_at: datetime | None
+    alive: bool
+    holds: int  # jobs
+
+
+VIEW = """w.id::text, w.name, w.host, w.pid, w.pod, w.runner, w.version, w.git_sha, w.kinds, w.concurrency, w.started_at,
+    w.beat_at, w.lease_until, w.stopped_at, w.stopped_at IS NULL AND w.lease_until > clock_timestamp() AS alive,
+    (SELECT count(*) FROM holdfast.jobs j WHERE j.worker_id = w.id) AS holds"""
+LIST = f"""
+    SELECT {VIEW} FROM holdfast.workers w
+    WHERE (NOT %(alive)s OR (w.stopped_at IS NULL AND w.lease_until > clock_timestamp()))
+      AND (%(after)s::uuid IS NULL OR w.id > %(after)s::uuid)
+    ORDER BY w.id LIMIT %(limit)s
+"""
+GET = f"SELECT {VIEW} FROM holdfast.workers w WHERE w.id = %(id)s"
+
+
+async def list_workers(
+    conn: psycopg.AsyncConnection[Any], *, alive: bool = False, after: str | None = None, limit: int = 50
+) -> list[WorkerView]:
+    """Workers by id, with `alive` only those whose lease runs."""
+    async with conn.cursor(row_factory=class_row(WorkerView)) as cursor:
+        await cursor.execute(LIST, {"alive": alive, "after": after, "limit": limit})
+        return await cursor.fetchall()
+
+
+async def get_worker(conn: psycopg.AsyncConnection[Any], worker_id: str) -> WorkerView:
+    """One worker."""
+    async with conn.cursor(row_factory=class_row(WorkerView)) as cursor:
+        await cursor.execute(GET, {"id": worker_id})
+        found = await cursor.fetchone()
+    if found is None:
+        raise NotFound(f"there is no worker {worker_id}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class KindView:
+    """A kind of job: who can run it, what waits of it, and what operators have said about it."""
+
+    kind: str
+    workers: int  # alive, that can run it
+    waiting: int  # ready to be claimed, counted up to a cap
+    paused: bool
+    drained: bool
+    reason: str | None
+    actor: str | None
+
+
+# The kinds that anybody has said something about: a living worker, an operator, or a job that could be claimed. Those of
+# jobs are found by hopping over the claim index from one kind to the next.
+KINDS = """
+    WITH RECURSIVE hop AS (
+        (SELECT queue, kind FROM holdfast.jobs WHERE state = 'pending' AND run_after IS NULL ORDER BY queue, kind LIMIT 1)
+        UNION ALL
+        SELECT next.queue, next.kind FROM hop CROSS JOIN LATERAL (
+            SELECT queue, kind FROM holdfast.jobs j
+            WHERE state = 'pending' AND run_after IS NULL AND (j.queue, j.kind) > (hop.queue, hop.kind)
+            ORDER BY queue, kind LIMIT 1) AS next
+    ), alive AS (
+        SELECT k.kind FROM holdfast.workers w CROSS JOIN LATERAL jsonb_object_keys(w.kinds) AS k(kind)
+        WHERE w.stopped_at IS NULL AND w.lease_until > clock_timestamp()
+    ), known AS (
+        SELECT kind FROM hop UNION SELECT kind FROM alive UNION SELECT kind FROM holdfast.controls WHERE kind <> '*'
+    )
+    SELECT known.kind, (SELECT count(*) FROM alive a WHERE a.kind = known.kind) AS workers,
+        (SELECT count(*) FROM hop h CROSS JOIN LATERAL (
+            SELECT FROM holdfast.jobs j WHERE j.state = 'pending' AND j.run_after IS NULL AND j.queue = h.queue
+                AND j.kind = h.kind ORDER BY j.priority, j.id LIMIT 10001) AS few WHERE h.kind = known.kind) AS waiting,
+        c.paused_at IS NOT NULL AS paused, c.drained_at IS NOT NULL AS drained, c.reason, c.actor
+    FROM known LEFT JOIN holdfast.controls c ON c.kind = known.kind ORDER BY known.kind LIMIT 1000
+"""
+
+
+async def list_kinds(conn: psycopg.AsyncConnection[Any]) -> list[KindView]:
+    """Every kind that a worker can run, that waits, or that is paused or drained."""
+    async with conn.cursor(row_factory=class_row(KindView)) as cursor:
+        await cursor.execute(KINDS)
+        return await cursor.fetchall()

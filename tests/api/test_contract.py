@@ -1,0 +1,159 @@
+"""The surface: every path, its method, who may call it, what it answers. A path of a document is served as written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from holdfast.api.app import table
+from holdfast.api.policy import POLICY
+
+ROOT = Path(__file__).resolve().parents[2]
+Client = httpx.AsyncClient
+
+# method, path, the action that the policy knows it by, and the status when all is well. Problems come on top.
+CONTRACT = """
+GET    /health                                     health.read       200
+GET    /api/health                                 health.read       200
+GET    /ready                                      health.read       200
+GET    /api/ready                                  health.read       200
+GET    /metrics                                    metrics.read      200
+GET    /openapi.json                               openapi.read      200
+GET    /problems/{slug}                            problems.read     200
+GET    /api/whoami                                 whoami.read       200
+POST   /api/jobs                                   jobs.enqueue      202
+GET    /api/jobs                                   jobs.read         200
+POST   /api/jobs/bulk                              jobs.bulk         202
+GET    /api/jobs/{job_id}                          jobs.read         200
+GET    /jobs/{job_id}                              jobs.read         200
+GET    /api/jobs/{job_id}/explain                  jobs.read         200
+GET    /api/jobs/{job_id}/attempts                 jobs.read         200
+GET    /api/jobs/{job_id}/history                  jobs.read         200
+GET    /api/jobs/{job_id}/events                   jobs.read         200
+GET    /sync/jobs/{job_id}/stream                  jobs.read         200
+POST   /api/jobs/{job_id}/cancel                   jobs.cancel       202
+POST   /jobs/{job_id}/cancel                       jobs.cancel       202
+POST   /api/jobs/{job_id}/retry                    jobs.retry        202
+POST   /api/jobs/{job_id}/recover                  jobs.recover      200
+POST   /sync/jobs/{job_id}/recover                 jobs.recover      200
+POST   /jobs/{job_id}/recover                      jobs.recover      200
+GET    /api/operations/{job_id}                    jobs.read         200
+GET    /api/failures                               failures.read     200
+GET    /api/failures/{fingerprint}                 failures.read     200
+POST   /api/failures/{fingerprint}/retry           jobs.bulk         202
+GET    /api/pipelines                              pipelines.read    200
+GET    /sync/pipelines                             pipelines.read    200
+GET    /api/pipelines/{pipeline_id}                pipelines.read    200
+GET    /sync/pipelines/{pipeline_id}               pipelines.read    200
+GET    /api/pipelines/{pipeline_id}/events         pipelines.read    200
+GET    /sync/pipelines/{pipeline_id}/stream        pipelines.read    200
+POST   /api/pipelines/{pipeline_id}/abort          pipelines.abort   202
+POST   /sync/pipelines/{pipeline_id}/abort         pipelines.abort   202
+GET    /api/locks                                  locks.read        200
+DELETE /api/locks/{key:path}                       locks.release     200
+GET    /api/workers                                workers.read      200
+GET    /sync/workers                               workers.read      200
+GET    /api/workers/{worker_id}                    workers.read      200
+GET    /api/job-kinds                              kinds.read        200
+POST   /api/job-kinds/{kind}/pause                 kinds.control     200
+POST   /api/job-kinds/{kind}/drain                 kinds.control     200
+POST   /api/job-kinds/{kind}/resume                kinds.control     200
+POST   /api/ops/jobs/trigger                       periodic.trigger  200
+GET    /api/ops/jobs/status                        periodic.read     200
+GET    /api/periodic                               periodic.read     200
+GET    /api/periodic/{name}/runs                   periodic.read     200
+POST   /api/periodic/{name}/trigger                periodic.trigger  200
+POST   /api/periodic/{name}/pause                  periodic.control  200
+POST   /api/periodic/{name}/resume                 periodic.control  200
+GET    /api/ops/state                              ops.read          200
+GET    /api/stats/queue-depth                      demand.read       200
+GET    /api/ops/drain                              ops.read          200
+PUT    /api/ops/drain                              ops.drain         200
+GET    /api/audit                                  audit.read        200
+GET    /api/events                                 ops.read          200
+GET    /api/config                                 config.read       200
+GET    /api/config/{key}                           config.read       200
+PUT    /api/config/{key}                           config.write      200
+GET    /api/tokens                                 tokens.read       200
+POST   /api/tokens                                 tokens.write      201
+DELETE /api/tokens/{token_id}                      tokens.write      200
+"""
+
+
+def test_the_surface_is_the_one_in_the_table() -> None:
+    wanted = {tuple(line.split()) for line in CONTRACT.strip().splitlines()}
+
+    assert {(route.method, route.path, route.action, str(route.status)) for route in table()} == wanted
+
+
+def test_every_path_that_a_document_names_is_served_as_it_is_written() -> None:
+    """P-01, P-08, P-09, K-60, Y-03: /sync/jobs/{id}/recover, /api/ops/jobs/trigger, /api/ops/state, /metrics and the probes."""
+    served = {(route.method, route.path) for route in table()}
+
+    assert served >= {
+        ("POST", "/sync/jobs/{job_id}/recover"),
+        ("POST", "/api/ops/jobs/trigger"),
+        ("GET", "/api/ops/jobs/status"),
+        ("GET", "/api/ops/state"),
+        ("GET", "/metrics"),
+        ("GET", "/health"),
+        ("GET", "/ready"),
+    }
+
+
+def test_every_action_of_the_policy_has_a_route_or_is_looked_at_within_one() -> None:
+    inside = {"jobs.read_payload", "work"}  # `work` is the worker protocol's
+
+    assert {route.action for route in table()} | inside == set(POLICY)
+
+
+async def test_a_path_with_a_slash_too_many_is_not_redirected(viewer: Client) -> None:
+    """A redirected POST loses its body in many clients."""
+    answer = await viewer.get("/api/jobs/")
+
+    assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+
+
+async def test_a_method_that_is_not_served_is_named_with_those_that_are(viewer: Client) -> None:
+    answer = await viewer.patch("/api/locks", json={})
+
+    assert (answer.status_code, answer.json()["code"], answer.headers["Allow"]) == (405, "METHOD_NOT_ALLOWED", "GET")
+
+
+async def test_a_client_cannot_say_another_method_than_it_uses(ops: Client) -> None:
+    answer = await ops.post("/api/jobs/bulk", headers={"X-HTTP-Method-Override": "GET"}, json={})
+
+    assert answer.status_code == 422
+
+
+def test_the_committed_document_is_the_one_that_is_served(app: FastAPI) -> None:
+    committed = json.loads((ROOT / "docs/reference/openapi.json").read_text())
+
+    assert app.openapi()["paths"].keys() == committed["paths"].keys(), "run `python docs/generate.py`"
+    assert {**app.openapi(), "info": None} == {**committed, "info": None}, "run `python docs/generate.py`"
+
+
+async def test_every_answer_has_the_headers_that_keep_browsers_from_guessing(anyone: Client, viewer: Client) -> None:
+    for answer in (await anyone.get("/health"), await viewer.get("/api/jobs"), await anyone.get("/nowhere")):
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["X-Request-Id"]
+        assert "server" not in answer.headers
+
+
+@pytest.mark.parametrize("unsafe", ["a b", "a\tb", "x" * 200, "é", ""])
+async def test_a_request_id_that_could_do_harm_in_a_log_is_replaced(anyone: Client, unsafe: str) -> None:
+    answer = await anyone.get("/health", headers={"X-Request-Id": unsafe.encode()})
+
+    assert answer.headers["X-Request-Id"] != unsafe
+    assert answer.headers["X-Request-Id"].isalnum()
+
+
+async def test_the_interactive_documentation_is_there_only_when_it_is_allowed(anyone: Client) -> None:
+    assert (await anyone.get("/docs")).status_code == 404
+    assert (await anyone.get("/openapi.json")).status_code == 401

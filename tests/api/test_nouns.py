@@ -1,0 +1,329 @@
+"""Everything beside the jobs themselves: failures, bulk, pipelines, locks, workers, kinds, loops, drain, config."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from factories import add, end, hold, holders_of, rows, start_worker, state_of, value
+from holdfast.apps.control_jobs import act_in_bulk
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.model import Lock, NewJob
+from holdfast.jobs.outcome import Fail
+from holdfast.jobs.pipelines import Pipeline
+from holdfast.schedule.kernel import kernel_loops
+from holdfast.schedule.scheduler import Scheduler, SchedulerOptions
+from holdfast.testing import harness
+
+Client = httpx.AsyncClient
+
+
+async def fail(conn: Any, error: str, kind: str = "k") -> int:
+    claim = await hold(conn, kind)
+    await end(conn, claim, Fail(error))
+    return claim.id
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Failures and bulk
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_failures_that_differ_only_in_numbers_are_one(viewer: Client, conn: Any) -> None:
+    alike = [await fail(conn, f"Traceback …\nTimeout: row {n} of 9f8e7d6c5b4a took {n * 7} s") for n in range(3)]
+    await fail(conn, "Traceback …\nKeyError: 'price'")
+    await fail(conn, "Traceback …\nKeyError: 'price'", kind="other")
+
+    found = (await viewer.get("/api/failures")).json()["data"]
+
+    assert sorted((one["kind"], one["jobs"]) for one in found) == [("k", 1), ("k", 3), ("other", 1)]
+    (timeout,) = [one for one in found if one["jobs"] == 3]
+    assert timeout["error"] == "Timeout: row # of # took # s"
+    assert timeout["newest"] == alike[::-1]
+    one = (await viewer.get(f"/api/failures/{timeout['fingerprint']}")).json()["data"]
+    assert one == timeout
+    assert (await viewer.get(f"/api/failures/{'0' * 16}")).status_code == 404
+
+
+async def test_all_that_failed_in_one_way_are_run_again_and_nothing_else(ops: Client, conn: Any, database: str) -> None:
+    alike = [await fail(conn, f"Timeout: {n}") for n in range(3)]
+    other = await fail(conn, "KeyError: 'price'")
+    fingerprint = next(one for one in (await ops.get("/api/failures")).json()["data"] if one["jobs"] == 3)["fingerprint"]
+
+    dry = await ops.post(f"/api/failures/{fingerprint}/retry", json={"reason": "the warehouse is back"})
+    assert (dry.status_code, dry.json()["data"]["matched"]) == (200, 3)
+    started = await ops.post(
+        f"/api/failures/{fingerprint}/retry", json={"reason": "the warehouse is back", "dry_run": False, "expected_count": 3}
+    )
+    assert started.status_code == 202
+    async with harness(database, [act_in_bulk]) as h:
+        await h.drain()
+
+    assert [await state_of(conn, job_id) for job_id in (*alike, other)] == ["pending", "pending", "pending", "failed"]
+
+
+async def test_a_bulk_act_says_first_what_it_would_touch_and_touches_no_more_than_expected(
+    ops: Client, conn: Any, database: str
+) -> None:
+    jobs = [await add(conn, kind) for kind in ("a", "a", "b")]
+    spared = await add(conn, "a", queue="other")
+    asked = {"action": "cancel", "filter": "state:pending queue:default", "reason": "wrong import"}
+
+    dry = (await ops.post("/api/jobs/bulk", json=asked)).json()["data"]
+    assert (dry["matched"], dry["by_kind"], [job["id"] for job in dry["sample"]]) == (3, {"a": 2, "b": 1}, jobs[::-1])
+    assert await state_of(conn, jobs[0]) == "pending", "a dry run changes nothing"
+
+    jobs.append(await add(conn, "b"))
+    refused = await ops.post("/api/jobs/bulk", json=asked | {"dry_run": False, "expected_count": 3})
+    assert (refused.status_code, refused.json()["matched"], refused.json()["expected"]) == (409, 4, 3)
+    without = await ops.post("/api/jobs/bulk", json=asked | {"dry_run": False})
+    assert without.status_code == 422
+
+    started = await ops.post("/api/jobs/bulk", json=asked | {"dry_run": False, "expected_count": 4})
+    assert started.status_code == 202
+    place = started.headers["Location"]
+    late = await add(conn, "a")
+    assert (await ops.get(place)).json()["data"]["state"] == "pending"
+    async with harness(database, [act_in_bulk]) as h:
+        await h.drain()
+
+    operation = (await ops.get(place)).json()["data"]
+    assert (operation["state"], operation["done"], operation["failed"], operation["progress"]) == ("completed", 4, 0, 1.0)
+    assert {await state_of(conn, job_id) for job_id in jobs} == {"cancelled"}
+    assert [await state_of(conn, job_id) for job_id in (spared, late)] == ["pending", "pending"], "what came later is spared"
+    audited = await rows(conn, "SELECT object, reason, detail->'expected' FROM holdfast.audit WHERE action = 'jobs.bulk'")
+    assert audited == [(place.removeprefix("/api/").replace("operations", "operation"), "wrong import", 4)]
+    acted = await rows(conn, "SELECT DISTINCT actor, reason FROM holdfast.history WHERE move = 'cancel'")
+    assert acted == [("token:ops", "wrong import")]
+
+
+async def test_a_bulk_act_goes_on_past_a_job_that_cannot_be_moved(ops: Client, conn: Any, database: str) -> None:
+    first, second = await fail(conn, "x"), await fail(conn, "x")
+    await conn.execute("UPDATE holdfast.jobs SET slot_key = 's' WHERE id = %s", [first])
+    await add(conn, slot_key="s")
+    asked = {"action": "retry", "filter": {"state": "failed"}, "reason": "r", "dry_run": False, "expected_count": 2}
+    place = (await ops.post("/api/jobs/bulk", json=asked)).headers["Location"]
+    async with harness(database, [act_in_bulk]) as h:
+        await h.drain()
+
+    operation = (await ops.get(place)).json()["data"]
+    assert (operation["done"], operation["failed"]) == (1, 1)
+    assert operation["failures"][0]["job_id"] == first
+    assert await state_of(conn, second) == "pending"
+
+
+@pytest.mark.parametrize(
+    "filters", [{}, "nonsense", "state:gone", "colour:blue", {"pipeline_id": "x"}, "state:failed fingerprint:zz"]
+)
+async def test_a_filter_that_names_nothing_known_is_refused(ops: Client, filters: Any) -> None:
+    answer = await ops.post("/api/jobs/bulk", json={"action": "cancel", "filter": filters, "reason": "r"})
+
+    assert answer.status_code == 422, answer.text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pipelines, locks, workers, kinds
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_pipelines_are_listed_shown_and_stopped(ops: Client, conn: Any) -> None:
+    made = []
+    for name in ("first", "second", "third"):
+        pipeline = Pipeline(name)
+        start = pipeline.add(NewJob("k", {"secret": name}))
+        pipeline.add(NewJob("k"), after=start)
+        await pipeline.enqueue(conn)
+        made.append(pipeline.id)
+
+    page = (await ops.get("/api/pipelines", params={"limit": 2})).json()
+    rest = (await ops.get("/sync/pipelines", params={"limit": 2})).json()
+    assert [one["id"] for one in page["data"]] == [one["id"] for one in rest["data"]] == made[:0:-1]
+    more = (await ops.get("/api/pipelines", params={"limit": 2, "cursor": page["page"]["next_cursor"]})).json()
+    assert [one["id"] for one in more["data"]] == made[:1]
+
+    shown = (await ops.get(f"/api/pipelines/{made[0]}")).json()["data"]
+    assert (shown["status"], shown["counts"]) == ("running", {"pending": 1, "blocked": 1})
+    stopped = await ops.post(f"/sync/pipelines/{made[0]}/abort", json={"reason": "not needed"})
+    assert (stopped.status_code, stopped.json()["data"]["stopped"]) == (202, 2)
+    assert (await ops.get(f"/api/pipelines/{made[0]}")).json()["data"]["status"] == "cancelled"
+
+
+async def test_a_lock_is_released_only_when_its_holder_has_ended(ops: Client, conn: Any) -> None:
+    claim = await hold(conn, locks=(Lock("tables/sales"),))
+    waiting = await add(conn, locks=(Lock("tables/sales"),))
+    listed = (await ops.get("/api/locks")).json()["data"]
+    assert [(one["key"], one["jobs"]) for one in listed] == [("tables/sales", [claim.id])]
+
+    refused = await ops.request("DELETE", "/api/locks/tables/sales", params={"reason": "in the way"})
+    assert (refused.status_code, refused.json()["holder_job_id"]) == (409, claim.id)
+    assert await holders_of(conn, "tables/sales") == [claim.id]
+
+    await conn.execute(
+        "INSERT INTO holdfast.lock_holders (key, permit, job_id) SELECT 'left', 1, id FROM holdfast.jobs WHERE id = %s",
+        [waiting],
+    )
+    await cancel(conn, waiting, actor="ada")  # type: ignore[arg-type]
+    await conn.execute(
+        "INSERT INTO holdfast.lock_holders (key, permit, job_id) VALUES ('left', 1, %s) ON CONFLICT DO NOTHING", [waiting]
+    )
+    freed = await ops.request("DELETE", "/api/locks/left", params={"reason": "left behind"})
+    assert (freed.status_code, freed.json()["data"]["jobs"]) == (200, [waiting])
+    assert await holders_of(conn, "left") == []
+    assert (await ops.request("DELETE", "/api/locks/left", params={"reason": "again"})).status_code == 404
+
+
+async def test_workers_are_listed_with_what_they_hold(viewer: Client, conn: Any) -> None:
+    worker = await start_worker(conn, "pod-1")
+    await hold(conn, worker=worker)
+    await start_worker(conn, "pod-2", lease=timedelta(seconds=-1))
+
+    alive = (await viewer.get("/sync/workers", params={"alive": True})).json()["data"]
+
+    assert [(one["name"], one["holds"], one["alive"]) for one in alive] == [("pod-1", 1, True)]
+    assert len((await viewer.get("/api/workers")).json()["data"]) == 2
+    assert (await viewer.get(f"/api/workers/{worker}")).json()["data"]["name"] == "pod-1"
+
+
+async def test_a_kind_is_paused_and_resumed(ops: Client, conn: Any) -> None:
+    for _ in range(3):
+        await add(conn, "mail.send")
+
+    paused = await ops.post("/api/job-kinds/mail.send/pause", json={"reason": "the server is down"})
+    assert paused.status_code == 200
+    (kind,) = (await ops.get("/api/job-kinds")).json()["data"]
+    assert (kind["kind"], kind["waiting"], kind["paused"], kind["actor"]) == ("mail.send", 3, True, "token:ops")
+    assert (await ops.get("/api/stats/queue-depth")).json()["data"]["value"] == 0, "nobody needs to come for what is paused"
+    resumed = (await ops.post("/api/job-kinds/mail.send/resume", json={"reason": "back"})).json()["data"]
+    assert resumed == {"kind": "mail.send", "changed": True}
+    assert (await ops.get("/api/stats/queue-depth")).json()["data"]["value"] == 3
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Operators
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_drain_is_switched_on_and_off_and_leaves_a_pause_alone(ops: Client, conn: Any) -> None:
+    await ops.post("/api/job-kinds/*/pause", json={"reason": "also"})
+    on = await ops.put("/api/ops/drain", json={"enabled": True, "reason": "upgrade"})
+    assert on.json()["data"] == {"enabled": True, "reason": "upgrade", "actor": "token:ops"}
+    assert (await ops.post("/api/jobs", json={"kind": "k"})).status_code == 503
+    assert (await ops.get("/ready")).json()["data"]["draining"] is True
+
+    off = await ops.put("/api/ops/drain", json={"enabled": False, "reason": "done"})
+
+    assert off.json()["data"]["enabled"] is False
+    assert (await ops.post("/api/jobs", json={"kind": "k"})).status_code == 202
+    assert await rows(conn, "SELECT kind, paused_at IS NOT NULL FROM holdfast.controls") == [("*", True)]
+
+
+async def test_p_08_the_state_of_everything_in_one_answer(ops: Client, conn: Any) -> None:
+    """P-08, V-06"""
+    await hold(conn, locks=(Lock("a"),))
+    await add(conn)
+
+    state = (await ops.get("/api/ops/state")).json()["data"]
+
+    assert state["jobs"]["pending"] == {"value": 1, "capped": False}
+    assert (state["running"], state["locks_held"], state["draining"]) == (1, 1, False)
+    assert state["workers"] == [{"version": "1", "runner": "worker", "workers": 1}]
+
+
+async def test_p_01_a_loop_is_triggered_audited_and_only_once_a_minute(ops: Client, conn: Any, database: str) -> None:
+    """P-01, P-03, P-04, P-05, P-06, P-07, Q-05"""
+    async with Scheduler(database, kernel_loops(), SchedulerOptions(look=timedelta(hours=1))):
+        for _ in range(600):
+            listed = (await ops.get("/api/ops/jobs/status")).json()["data"]
+            if listed:
+                break
+    assert {"rescue", "prune"} <= {one["job_name"] for one in listed}
+    assert listed == (await ops.get("/api/periodic")).json()["data"]
+
+    answer = await ops.post("/api/ops/jobs/trigger", json={"job_name": "prune", "reason": "smoke test after a deploy"})
+    assert answer.status_code == 200
+    data = answer.json()["data"]
+    assert (data["job_name"], data["status"], data["triggered_by"], data["reason"]) == (
+        "prune",
+        "queued",
+        "token:ops",
+        "smoke test after a deploy",
+    )
+    again = await ops.post("/api/periodic/prune/trigger", json={"reason": "impatience"})
+    assert (again.status_code, again.json()["code"]) == (429, "RATE_LIMITED")
+    assert 1 <= int(again.headers["Retry-After"]) <= 60
+    unknown = await ops.post("/api/ops/jobs/trigger", json={"job_name": "nothing", "reason": "r"})
+    assert unknown.status_code == 404
+    audited = await rows(conn, "SELECT actor, object, reason FROM holdfast.audit WHERE action = 'periodic.trigger'")
+    assert audited == [("token:ops", "loop/prune", "smoke test after a deploy")]
+    runs = (await ops.get("/api/periodic/prune/runs")).json()["data"]
+    assert [(run["trigger"], run["actor"]) for run in runs if run["trigger"] == "manual"] == [("manual", "token:ops")]
+
+
+async def test_a_loop_is_paused_and_resumed(ops: Client, database: str) -> None:
+    async with Scheduler(database, kernel_loops(), SchedulerOptions(look=timedelta(hours=1))):
+        for _ in range(600):
+            if (await ops.get("/api/periodic")).json()["data"]:
+                break
+    paused = await ops.post("/api/periodic/prune/pause", json={"reason": "keep everything for now"})
+    assert (paused.json()["data"]["paused"], paused.json()["data"]["next_run"]) == (True, None)
+    resumed = await ops.post("/api/periodic/prune/resume", json={"reason": "done"})
+    assert (resumed.json()["data"]["paused"], resumed.json()["data"]["paused_by"]) == (False, None)
+
+
+async def test_g_05_values_are_changed_within_bounds_by_who_has_seen_them(admin: Client, ops: Client, conn: Any) -> None:
+    """G-05"""
+    place = "/api/config/export.max_duration_seconds"
+    first = await ops.get(place)
+    assert (first.json()["data"]["value"], first.json()["data"]["version"]) == (3600, 0)
+    assert {one["key"]: one["value"] for one in (await ops.get("/api/config")).json()["data"]} == {
+        "export.max_duration_seconds": 3600,
+        "cache.metadata.ttl_hours": 24,
+    }
+
+    changed = await admin.put(place, json={"value": 7200, "reason": "long tables"}, headers={"If-Match": first.headers["ETag"]})
+    assert (changed.status_code, changed.json()["data"]["value"]) == (200, 7200)
+    late = await admin.put(place, json={"value": 60, "reason": "no"}, headers={"If-Match": first.headers["ETag"]})
+    assert (late.status_code, late.json()["code"]) == (412, "CHANGED_MEANWHILE")
+    assert (await admin.put(place, json={"value": 59, "reason": "too short"})).status_code == 422
+    assert (await ops.put(place, json={"value": 60, "reason": "not mine"})).status_code == 403
+    assert (await admin.put("/api/config/nothing", json={"value": 1, "reason": "r"})).status_code == 404
+    assert (await ops.get(place)).headers["ETag"] == changed.headers["ETag"]
+    assert await value(conn, "SELECT value FROM holdfast.config") == 7200
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When the database is away
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_ready_says_what_is_missing_and_health_asks_nobody(app: Any, anyone: Client, conn: Any) -> None:
+    """Y-03: a process without its database is up, and not ready."""
+    app.state.plane.wanted_revision = "9999"
+    behind = await anyone.get("/ready")
+    assert (behind.status_code, behind.json()["code"], behind.json()["database"]) == (503, "NOT_READY", "ok")
+    assert "holdfast db migrate" in behind.json()["detail"]
+
+    await app.state.plane.pool.close()
+    away = await anyone.get("/ready")
+    assert (away.status_code, away.json()["database"]) == (503, "unreachable")
+    assert (await anyone.get("/health")).status_code == 200
+    assert (await anyone.get("/api/health")).json()["data"]["status"] == "ok"
+
+
+async def test_a_lock_that_somebody_holds_for_long_is_answered_and_not_waited_for(
+    app: Any, ops: Client, conn: psycopg.AsyncConnection[Any], connect: Any
+) -> None:
+    job_id = await add(conn)
+    other = await connect()
+    async with app.state.plane.pool.connection() as pooled:
+        await pooled.execute("ALTER DATABASE " + conn.info.dbname + " SET lock_timeout = '50ms'")
+    await app.state.plane.pool.drain()
+    async with other.transaction():
+        await other.execute("SELECT FROM holdfast.jobs WHERE id = %s FOR UPDATE", [job_id])
+        answer = await ops.post(f"/api/jobs/{job_id}/cancel", json={"reason": "r"})
+
+    assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (409, "BUSY", "1")

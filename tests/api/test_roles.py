@@ -1,0 +1,236 @@
+"""Every route by every role, exactly as the policy says; and everybody who should not get in at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from factories import rows, value
+from holdfast.api.app import table
+from holdfast.api.auth import create_token, revoke_token
+from holdfast.api.policy import POLICY, Role
+from holdfast.api.routes import Route
+
+Client = httpx.AsyncClient
+PLACES = {
+    "slug": "not-found",
+    "fingerprint": "0" * 16,
+    "pipeline_id": str(uuid4()),
+    "key:path": "nobody/holds/this",
+    "key": "export.max_duration_seconds",
+    "worker_id": str(uuid4()),
+    "kind": "k",
+    "name": "nowhere",
+    "token_id": "aaaaaaaa",
+}
+
+
+def path_of(route: Route, job_id: int) -> str:
+    places = PLACES | {"job_id": str(job_id)}
+    return re.sub(r"\{([^}]+)\}", lambda match: places[match[1]], route.path)
+
+
+async def ask(client: Client, route: Route, job_id: int = 1) -> httpx.Response:
+    body = None if route.method in ("GET", "DELETE") else {}
+    return await client.request(route.method, path_of(route, job_id), json=body)
+
+
+@pytest.fixture(autouse=True)
+async def no_streams(app: FastAPI) -> None:
+    """A stream that is let in would not end."""
+    app.state.hub.close_streams()
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_f_76_every_route_lets_in_exactly_whom_the_policy_names(role: Role, as_role: Any, conn: Any) -> None:
+    """Q-01, P-02, Q-04: triggers are for ops and admins; an autoscaler gets its number and a worker the protocol."""
+    client = await as_role(role)
+    own = await client.post("/api/jobs", json={"kind": "k"})
+    job_id = own.json()["data"]["id"] if own.status_code == 202 else 1
+    denied_before = await value(conn, "SELECT count(*) FROM holdfast.audit WHERE outcome = 'denied'")
+
+    let_in, kept_out = set(), set()
+    for route in table():
+        answer = await ask(client, route, job_id)
+        assert answer.status_code in route.statuses | {status for status, _ in route.others}, (route, answer.text)
+        (kept_out if answer.status_code in (401, 403) else let_in).add((route.method, route.path))
+
+    wanted = {
+        (r.method, r.path) for r in table() if POLICY[r.action].anyone or role in POLICY[r.action].roles | POLICY[r.action].own
+    }
+    assert let_in == wanted
+    denied = await value(conn, "SELECT count(*) FROM holdfast.audit WHERE outcome = 'denied'") - denied_before
+    assert denied == len(kept_out), "every denial is in the audit"
+
+
+async def _strangers(as_role: Any, conn: Any) -> AsyncIterator[tuple[str, Client]]:
+    yield "no credentials", await as_role(None)
+    expired = await as_role("admin")
+    await conn.execute("UPDATE holdfast.tokens SET expires_at = clock_timestamp() WHERE revoked_at IS NULL")
+    yield "expired", expired
+    view, secret = await create_token(conn, "gone", Role.ADMIN, by="test")
+    await revoke_token(conn, view.id, by="test")
+    revoked = await as_role(None)
+    revoked.headers["Authorization"] = f"Bearer {secret}"
+    yield "revoked", revoked
+    view, secret = await create_token(conn, "real", Role.ADMIN, by="test")
+    for name, credentials in {
+        "another secret": f"Bearer hf_{view.id}_{'A' * 43}",
+        "unknown id": f"Bearer hf_zzzzzzzz_{secret[12:]}",
+        "secret without its id": f"Bearer {secret[12:]}",
+        "another scheme": f"Basic {secret}",
+        "nothing after the scheme": "Bearer",
+        "a JWT, and no provider": "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.",
+    }.items():
+        client = await as_role(None)
+        client.headers["Authorization"] = credentials
+        yield name, client
+
+
+async def test_f_76_nobody_else_gets_in_anywhere(as_role: Any, conn: Any) -> None:
+    async for name, client in _strangers(as_role, conn):
+        for route in table():
+            answer = await ask(client, route)
+            if POLICY[route.action].anyone:
+                assert answer.status_code not in (401, 403), (name, route)
+            else:
+                assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHENTICATED"), (name, route)
+                assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+    known = {actor for (actor,) in await rows(conn, "SELECT DISTINCT actor FROM holdfast.audit WHERE outcome = 'denied'")}
+    assert known == {"token:admin", "token:gone"}, "who had a good token once is named; strangers leave no rows"
+
+
+async def test_f_76_every_operation_of_the_document_asks_for_credentials_unless_the_policy_says_anyone(
+    app: FastAPI, anyone: Client
+) -> None:
+    """However a route was declared: the document is made from what is served."""
+    for path, operations in app.openapi()["paths"].items():
+        for method, operation in operations.items():
+            if POLICY[operation.get("x-action", "work")].anyone:
+                continue
+            place = re.sub(r"\{([^}]+)\}", lambda match: (PLACES | {"job_id": "1"}).get(match[1], str(uuid4())), path)
+            answer = await anyone.request(method, place, json={} if method in ("post", "put", "patch") else None)
+            assert answer.status_code == 401, (method, path)
+
+
+async def test_who_is_unknown_is_not_asked_for_a_body(anyone: Client) -> None:
+    """The guard stands before the body: neither its size nor its mistakes are looked at."""
+    answer = await anyone.post("/api/jobs", content=b"{" * 2_000_000)
+
+    assert answer.status_code == 401
+
+
+async def test_a_token_with_scopes_does_no_more_than_those(as_role: Any) -> None:
+    client = await as_role("admin", scopes=["jobs.read"])
+
+    assert (await client.get("/api/jobs")).status_code == 200
+    assert (await client.post("/api/jobs", json={"kind": "k"})).status_code == 403
+
+
+async def test_a_secret_is_shown_once_and_kept_nowhere(admin: Client, conn: Any) -> None:
+    made = await admin.post(
+        "/api/tokens",
+        json={"name": "ci", "role": "viewer", "days": 7, "reason": "for the pipeline"},
+        headers={"Idempotency-Key": "one"},
+    )
+
+    token = made.json()["data"]["token"]
+    assert (made.status_code, token[:3], len(token)) == (201, "hf_", 55)
+    assert (await admin.get("/api/jobs", headers={"Authorization": f"Bearer {token}"})).status_code == 200
+    again = await admin.post(
+        "/api/tokens",
+        json={"name": "ci", "role": "viewer", "days": 7, "reason": "for the pipeline"},
+        headers={"Idempotency-Key": "one"},
+    )
+    assert (again.headers["Idempotency-Replayed"], again.json()["data"]["token"]) == ("true", None)
+    secret = token[12:]
+    for name in ("tokens", "audit", "idempotency", "secrets"):
+        kept = await rows(conn, f"SELECT t::text FROM holdfast.{name} t")
+        assert not any(secret in line for (line,) in kept), name
+    listed = await admin.get("/api/tokens")
+    assert secret not in listed.text
+    assert {one["name"] for one in listed.json()["data"]} == {"admin", "ci"}
+
+
+async def test_a_revoked_token_opens_nothing_from_that_moment(admin: Client, as_role: Any, conn: Any) -> None:
+    client = await as_role("viewer", name="ada")
+    token_id = await value(conn, "SELECT id FROM holdfast.tokens WHERE name = 'ada'")
+    assert (await client.get("/api/jobs")).status_code == 200
+
+    revoked = await admin.delete(f"/api/tokens/{token_id}", params={"reason": "she left"})
+
+    assert revoked.status_code == 200
+    assert (await client.get("/api/jobs")).json()["detail"] == "this token was revoked"
+    assert await rows(conn, "SELECT actor, object, reason FROM holdfast.audit WHERE action = 'tokens.write'") == [
+        ("token:admin", f"token/{token_id}", "she left")
+    ]
+
+
+async def test_the_last_use_of_a_token_is_known_to_the_minute(viewer: Client, conn: Any) -> None:
+    await viewer.get("/api/jobs")
+    first = await value(conn, "SELECT last_used_at FROM holdfast.tokens")
+    await viewer.get("/api/jobs")
+
+    assert first is not None
+    assert await value(conn, "SELECT last_used_at FROM holdfast.tokens") == first, "not a write with every request"
+
+
+async def test_no_token_lives_longer_than_ninety_days(admin: Client, conn: Any) -> None:
+    refused = await admin.post("/api/tokens", json={"name": "x", "role": "viewer", "days": 91, "reason": "r"})
+
+    assert refused.status_code == 422
+    with pytest.raises(Exception, match="up to 90 days"):
+        await create_token(conn, "x", Role.VIEWER, by="test", lives=timedelta(days=91))
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE holdfast.audit SET actor = 'x'", "DELETE FROM holdfast.audit", "TRUNCATE holdfast.audit"]
+)
+async def test_the_audit_is_only_ever_added_to(statement: str, analyst: Client, conn: Any) -> None:
+    """Q-05"""
+    await analyst.post("/api/jobs", json={"kind": "k"})
+
+    with pytest.raises(Exception, match="only ever added to"):
+        await conn.execute(statement)
+
+
+async def test_the_audit_of_an_act_that_failed_has_no_line_and_the_act_no_trace(ops: Client, conn: Any) -> None:
+    """One transaction: neither without the other."""
+    await conn.execute(
+        """CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+           CREATE TRIGGER fail BEFORE INSERT ON holdfast.audit FOR EACH ROW EXECUTE FUNCTION public.fail()"""
+    )
+    answer = await ops.post("/api/jobs", json={"kind": "k"})
+
+    assert (answer.status_code, answer.json()["code"], answer.json()["detail"]) == (
+        500,
+        "INTERNAL",
+        "something went wrong here",
+    )
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
+
+
+async def test_an_operators_act_needs_its_reason(ops: Client) -> None:
+    answer = await ops.put("/api/ops/drain", json={"enabled": True})
+
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/body/reason")
+
+
+async def test_the_audit_can_be_read_by_what_was_done_to_what(ops: Client, analyst: Client, viewer: Client) -> None:
+    made = (await analyst.post("/api/jobs", json={"kind": "k"})).json()["data"]["id"]
+    await ops.post(f"/api/jobs/{made}/cancel", json={"reason": "why not"})
+
+    found = (await ops.get("/api/audit", params={"object": f"job/{made}"})).json()["data"]
+
+    assert [(one["actor"], one["action"], one["reason"]) for one in found] == [
+        ("token:ops", "jobs.cancel", "why not"),
+        ("token:analyst", "jobs.enqueue", None),
+    ]
+    assert (await viewer.get("/api/audit")).status_code == 403
