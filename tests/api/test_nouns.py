@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -233,15 +234,21 @@ async def test_p_08_the_state_of_everything_in_one_answer(ops: Client, conn: Any
     assert state["workers"] == [{"version": "1", "runner": "worker", "workers": 1}]
 
 
+async def registered(ops: Client) -> list[dict[str, Any]]:
+    """The loops, as soon as the scheduler has written down all of them."""
+    async with asyncio.timeout(60):
+        while True:
+            found: list[dict[str, Any]] = (await ops.get("/api/ops/jobs/status")).json()["data"]
+            if {loop.name for loop in kernel_loops()} <= {one["job_name"] for one in found}:
+                return found
+            await asyncio.sleep(0.02)
+
+
 async def test_p_01_a_loop_is_triggered_audited_and_only_once_a_minute(ops: Client, conn: Any, database: str) -> None:
     """P-01, P-03, P-04, P-05, P-06, P-07, Q-05"""
     async with Scheduler(database, kernel_loops(), SchedulerOptions(look=timedelta(hours=1))):
-        for _ in range(600):
-            listed = (await ops.get("/api/ops/jobs/status")).json()["data"]
-            if listed:
-                break
-    assert {"rescue", "prune"} <= {one["job_name"] for one in listed}
-    assert listed == (await ops.get("/api/periodic")).json()["data"]
+        listed = await registered(ops)
+    assert {one["job_name"] for one in listed} == {one["job_name"] for one in (await ops.get("/api/periodic")).json()["data"]}
 
     answer = await ops.post("/api/ops/jobs/trigger", json={"job_name": "prune", "reason": "smoke test after a deploy"})
     assert answer.status_code == 200
@@ -265,9 +272,7 @@ async def test_p_01_a_loop_is_triggered_audited_and_only_once_a_minute(ops: Clie
 
 async def test_a_loop_is_paused_and_resumed(ops: Client, database: str) -> None:
     async with Scheduler(database, kernel_loops(), SchedulerOptions(look=timedelta(hours=1))):
-        for _ in range(600):
-            if (await ops.get("/api/periodic")).json()["data"]:
-                break
+        await registered(ops)
     paused = await ops.post("/api/periodic/prune/pause", json={"reason": "keep everything for now"})
     assert (paused.json()["data"]["paused"], paused.json()["data"]["next_run"]) == (True, None)
     resumed = await ops.post("/api/periodic/prune/resume", json={"reason": "done"})
