@@ -27,7 +27,7 @@ types: $(VENV)/.dev ## types, strictly
 imports: $(VENV)/.dev ## who may import whom
 	@$(BIN)/lint-imports
 
-prove: $(VENV)/.dev $(VENV)/.prove ## 10,000 schedules, the mutants, the TLA+ model: writes proof/results.json
+prove: $(VENV)/.dev $(VENV)/.prove ## schedules, real processes, recovery times, mutants, TLA+ model: writes proof/results.json
 	@$(BIN)/python -m proof.prove
 
 bench: $(VENV)/.dev $(VENV)/.bench ## Holdfast beside its peers: writes benchmarks/results.json

@@ -1,7 +1,7 @@
-"""`make prove`: the schedules, the mutants and the model, one after the other; the numbers go to `proof/results.json`.
+"""`make prove`: schedules, processes, recovery, mutants and model, one after the other; numbers go to `proof/results.json`.
 
     python -m proof.prove                          # everything
-    python -m proof.prove --schedules 500 --skip-mutants --skip-tlc
+    python -m proof.prove --schedules 500 --only schedules processes
 
 Ends with 1 if an invariant was violated, if a kind of event never happened, if a mutant survived, or if the model
 checker found anything but what it should.
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from proof import tlc
+from proof import many, recovery, tlc
 from proof.mutants import MUTANTS, Verdict, suite_is_green, try_all
 from proof.run import HOW_TO_REPLAY, Summary, alike, play_many, server
 from rich.console import Console
@@ -30,6 +30,8 @@ from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results.json"
 SCHEDULES = 10_000
+PROCESSES = 1_000
+PARTS = ("schedules", "processes", "recovery", "mutants", "tlc")
 console = Console()
 
 
@@ -65,7 +67,7 @@ def _cpu() -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The three parts
+# The parts
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -96,6 +98,35 @@ def _blame_schedules(proof: Proof, summary: Summary) -> None:
         proof.wrong.append(f"{len(seeds)} × {pattern}  (replay: {HOW_TO_REPLAY} {seeds[0]})")
     if summary.missing:
         proof.wrong.append(f"never exercised, so nothing is proven about it: {', '.join(summary.missing)}")
+
+
+def prove_processes(proof: Proof, count: int, first: int, stages: int) -> None:
+    """Real worker processes under real faults, and the checker over both logs."""
+    console.rule(f"{count} schedules of real processes on {stages} stages")
+    with _progress() as progress:
+        task = progress.add_task("processes", total=count)
+        seeds = list(range(first, first + count))
+        summary = many.play_many(seeds, stages, lambda played: progress.update(task, completed=played))
+    rate = summary.played / summary.seconds
+    proof.numbers |= {
+        "schedules_processes": summary.played,
+        "schedules_processes_per_second": round(rate, 1),
+        "schedules_processes_exercised": dict(sorted(summary.exercised.items())),
+        "violations_processes": len(summary.violations),
+    }
+    console.print(f"{summary.played} schedules, {rate:.1f}/s, {len(summary.violations)} violations")
+    for pattern, seeds in alike(summary.violations):
+        proof.wrong.append(f"{len(seeds)} × {pattern}  (replay: {many.HOW_TO_REPLAY} {seeds[0]})")
+    if summary.missing:
+        proof.wrong.append(f"processes never met, so nothing is proven about it: {', '.join(summary.missing)}")
+
+
+def prove_recovery(proof: Proof) -> None:
+    """How long until a job runs again, with the settings that everybody has."""
+    console.rule("recovery")
+    figures = recovery.measure(lambda name, seconds: console.print(f"{name}: {seconds} s (goal: {recovery.GOALS[name]} s)"))
+    proof.numbers |= figures
+    proof.wrong += recovery.too_slow(figures)
 
 
 def prove_mutants(proof: Proof, server_url: str, processes: int) -> None:
@@ -177,11 +208,15 @@ def summarise(proof: Proof, seconds: float) -> None:
         "schedules_in_process",
         "schedules_per_second",
         "violations",
+        "schedules_processes",
+        "schedules_processes_per_second",
+        "violations_processes",
+        *recovery.GOALS,
         "mutants_total",
         "mutants_missed",
         "tlc_distinct_states",
     ):
-        if name in proof.numbers:
+        if proof.numbers.get(name) is not None:
             table.add_row(name.replace("_", " "), f"{proof.numbers[name]:,}")
     console.print(table)
     for sentence in proof.wrong:
@@ -193,22 +228,27 @@ def summarise(proof: Proof, seconds: float) -> None:
 
 def main() -> None:
     """Everything, in order."""
-    parser = argparse.ArgumentParser(prog="python -m proof.prove", description="Schedules, mutants and model.")
+    parser = argparse.ArgumentParser(prog="python -m proof.prove", description="Schedules, processes, mutants and model.")
     parser.add_argument("--schedules", type=int, default=SCHEDULES, help=f"how many (default: {SCHEDULES})")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--process-schedules", type=int, default=PROCESSES, help=f"how many (default: {PROCESSES})")
+    parser.add_argument("--stages", type=int, default=many.STAGES, help=f"of process schedules (default: {many.STAGES})")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--skip-schedules", action="store_true")
-    parser.add_argument("--skip-mutants", action="store_true")
-    parser.add_argument("--skip-tlc", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="just these parts")
     options = parser.parse_args()
     began, proof = time.monotonic(), Proof()
     with server() as url:
         proof.numbers["machine"] = machine(url)
-        if not options.skip_schedules:
+        if "schedules" in options.only:
             prove_schedules(proof, url, options.schedules, options.first, options.processes)
-        if not options.skip_mutants:
+    if "processes" in options.only:
+        prove_processes(proof, options.process_schedules, options.first, options.stages)
+    if "recovery" in options.only:
+        prove_recovery(proof)
+    if "mutants" in options.only:
+        with server() as url:
             prove_mutants(proof, url, options.processes)
-    if not options.skip_tlc:
+    if "tlc" in options.only:
         prove_model(proof)
     write(proof)
     summarise(proof, time.monotonic() - began)

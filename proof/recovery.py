@@ -1,0 +1,209 @@
+"""How long until a job runs again, with the settings that everybody has (beat 5 s, lease 30 s): measured, not promised.
+
+    python -m proof.recovery
+
+Workers are the real program, `holdfast worker run`, and what runs is told by a witness outside. Four accidents:
+an executor is killed and its keeper lives; keeper and executors are killed together while another worker lives; SIGTERM;
+the database crashes and comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psycopg
+from proof.forks import descendants, until
+from proof.handlers import FOLDER
+from proof.outside import read_witness
+from proof.postgres import OwnPostgres
+from proof.processes import CLEAR
+
+from holdfast.jobs.enqueue import enqueue_sync
+from holdfast.jobs.model import NewJob
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 120.0
+LONG = {"steps": 100_000, "pause": 0.05}
+GOALS = {  # seconds
+    "recovery_executor_s": 2.0,
+    "recovery_pod_s": 36.0,
+    "release_sigterm_s": 2.0,
+    "recovery_database_s": 10.0,
+}
+
+
+class Site:
+    """A server and the workers on it."""
+
+    def __init__(self, postgres: OwnPostgres, folder: Path) -> None:
+        self.postgres, self.folder = postgres, folder
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def worker(self, **settings: str) -> subprocess.Popen[bytes]:
+        """`holdfast worker run`, as anybody would start it."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+        environment |= {FOLDER: str(self.folder), "PYTHONPATH": os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])}
+        log = (self.folder / "log").open("ab")
+        started = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "worker", "run", "--import", "proof.handlers", "--url", self.postgres.url],
+            env=environment | settings,
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+        self.workers.append(started)
+        return started
+
+    def add(self, kind: str, **arguments: Any) -> int:
+        with psycopg.connect(self.postgres.url, autocommit=True) as conn:
+            return enqueue_sync(conn, NewJob(kind, {"n": 1, **arguments}, max_crashes=50)).id
+
+    def started(self, job: int) -> list[Any]:
+        return [line for line in read_witness(self.folder) if line.what == "start" and line.job == job]
+
+    def until_started(self, job: int, times: int = 1) -> Any:
+        """The line of its n-th start; its `at` is on the clock of `time.monotonic`."""
+        return until(lambda: self.started(job)[times - 1 : times], PATIENCE)[0]
+
+    def until_registered(self, count: int) -> None:
+        with psycopg.connect(self.postgres.url, autocommit=True) as conn:
+            until(lambda: conn.execute("SELECT count(*) >= %s FROM holdfast.workers", [count]).fetchone() == (True,), PATIENCE)
+
+    def clear(self) -> None:
+        """End every worker and begin again."""
+        for worker in self.workers:
+            for pid in [*descendants(worker.pid), worker.pid]:
+                kill(pid)
+            worker.wait()
+        self.workers.clear()
+        (self.folder / "witness").unlink(missing_ok=True)
+        with psycopg.connect(self.postgres.url, autocommit=True) as conn:
+            conn.execute(CLEAR)
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+@contextmanager
+def site() -> Iterator[Site]:
+    with TemporaryDirectory(prefix="holdfast-recovery-") as folder:
+        (Path(folder) / "witness-folder").mkdir()
+        with OwnPostgres(Path(folder) / "postgres") as postgres:
+            made = Site(postgres, Path(folder) / "witness-folder")
+            try:
+                yield made
+            finally:
+                made.clear()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The four accidents
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def executor_killed(at: Site) -> float | None:
+    """From the death of the process that runs the handler to its next start. None where a worker is one process."""
+    worker = at.worker()
+    job = at.add("proof.steps", **LONG)
+    first = at.until_started(job)
+    if first.pid == worker.pid:
+        return None
+    began = time.monotonic()
+    kill(first.pid)
+    return float(at.until_started(job, 2).at - began)
+
+
+def pod_killed(at: Site) -> float:
+    """From the death of everything that a worker is to the next start on another."""
+    doomed = at.worker()
+    job = at.add("proof.steps", **LONG)
+    at.until_started(job)
+    at.worker()
+    at.until_registered(2)
+    time.sleep(1)
+    began = time.monotonic()
+    for pid in [*descendants(doomed.pid), doomed.pid]:
+        kill(pid)
+    return float(at.until_started(job, 2).at - began)
+
+
+def told_to_stop(at: Site) -> float:
+    """From SIGTERM, with no grace for handlers, to the job being free again; the longer of a handler that waits and one
+    that blocks its thread."""
+    longest = 0.0
+    for kind, arguments in (("proof.steps", LONG), ("proof.blocking", {"pause": 120.0})):
+        worker = at.worker(HOLDFAST_GRACE_SECONDS="0")
+        job = at.add(kind, **arguments)
+        at.until_started(job)
+        with psycopg.connect(at.postgres.url, autocommit=True) as conn:
+            began = time.monotonic()
+            worker.send_signal(signal.SIGTERM)
+            until(lambda conn=conn, job=job: _state(conn, job) == "pending", PATIENCE)
+            longest = max(longest, time.monotonic() - began)
+        at.clear()
+    return longest
+
+
+def _state(conn: psycopg.Connection[Any], job: int) -> str | None:
+    row = conn.execute("SELECT state FROM holdfast.jobs WHERE id = %s", [job]).fetchone()
+    return None if row is None else str(row[0])
+
+
+def database_restarted(at: Site) -> float:
+    """From the moment that the database answers again to the first new job that runs."""
+    at.worker()
+    at.until_started(at.add("proof.quick"))
+    at.postgres.restart(signal.SIGQUIT, down=5.0)
+    began = time.monotonic()
+    return float(at.until_started(at.add("proof.quick")).at - began)
+
+
+ACCIDENTS = {
+    "recovery_executor_s": executor_killed,
+    "recovery_pod_s": pod_killed,
+    "release_sigterm_s": told_to_stop,
+    "recovery_database_s": database_restarted,
+}
+
+
+def measure(on_figure: Any = lambda name, seconds: None) -> dict[str, float | None]:
+    """All of them, each on an empty database."""
+    figures: dict[str, float | None] = {}
+    with site() as at:
+        for name, accident in ACCIDENTS.items():
+            at.clear()
+            seconds = accident(at)
+            figures[name] = None if seconds is None else round(seconds, 2)
+            on_figure(name, figures[name])
+    return figures
+
+
+def too_slow(figures: dict[str, float | None]) -> list[str]:
+    """A sentence for each figure that misses its goal, or that could not be measured."""
+    missed = []
+    for name, seconds in figures.items():
+        if seconds is None:
+            missed.append(f"{name} could not be measured: a worker is one process here")
+        elif seconds > GOALS[name]:
+            missed.append(f"{name} is {seconds} s, and its goal {GOALS[name]} s")
+    return missed
+
+
+if __name__ == "__main__":
+    found = measure(lambda name, seconds: print(f"{name}: {seconds}", flush=True))
+    for sentence in too_slow(found):
+        print(f"✗ {sentence}")
+    sys.exit(1 if too_slow(found) else 0)
