@@ -8,9 +8,9 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, SecretStr
+from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 INTERVAL = "_job_interval_seconds"
@@ -88,6 +88,15 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("HOLDFAST_HOSTNAME", "HOSTNAME"),
         description="The display name of a worker; in Kubernetes the pod's name. Default: the host's name.",
     )
+    log_format: Literal["auto", "json", "console"] = Field(
+        default="auto",
+        description="How logs are written to standard error; `auto`: for people on a terminal, else as JSON lines.",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
+        default="INFO",
+        validation_alias=AliasChoices("HOLDFAST_LOG_LEVEL", "LOG_LEVEL"),
+        description="The least level that is logged.",
+    )
     crash_at: str | None = Field(
         default=None,
         description="For tests of crash safety: the point (`name` or `name:n`) at which this process gets a SIGKILL.",
@@ -119,6 +128,17 @@ class Settings(BaseSettings):
         """The loops whose interval is set from outside."""
         said = {name.removesuffix(INTERVAL): value for name, value in self if name.endswith(INTERVAL) and value is not None}
         return {loop: timedelta(seconds=seconds) for loop, seconds in said.items()}
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _in_capitals(cls, given: object) -> object:
+        return given.upper() if isinstance(given, str) else given
+
+    @property
+    def secrets(self) -> list[str]:
+        """Values of settings that must never be written anywhere."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.apps.logs import write_logs
 from holdfast.apps.scheduler import schedule
 from holdfast.apps.up import database
 from holdfast.database.migrate import require_current
@@ -22,7 +23,6 @@ from holdfast.database.pool import connect
 from holdfast.schedule import read, steer
 from holdfast.schedule.read import LoopView, RunView
 from holdfast.settings import Settings, settings
-from holdfast.telemetry.log import configure
 
 T = TypeVar("T")
 
@@ -47,11 +47,11 @@ def run_command(
         list[str] | None, typer.Option("--import", help="A module whose reconcilers to run; may be given more than once.")
     ] = None,
     url: Url = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
 ) -> None:
     """Run the kernel's loops and those of these modules until SIGTERM or Ctrl-C. Run as many of it as you like."""
-    configure(json=as_json)
     given = _with(url)
+    write_logs(given, as_json=as_json)
     with database(given, Console(stderr=True)) as address:
         require_current(address)
         schedule(address, given, modules or [])

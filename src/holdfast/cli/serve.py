@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 from holdfast.apps.api import serve
+from holdfast.apps.logs import write_logs
 from holdfast.apps.up import database
 from holdfast.settings import settings
-from holdfast.telemetry.log import configure
 
 
 def command(
@@ -20,12 +20,12 @@ def command(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Where to listen; default: HOLDFAST_HTTP_HOST.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Which port; default: HOLDFAST_HTTP_PORT.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
 ) -> None:
     """Serve the control plane: the HTTP API, its streams and its metrics, until SIGTERM or Ctrl-C."""
-    configure(json=as_json)
     given = {"database_url": url, "http_host": host, "http_port": port}
     chosen = settings().model_copy(update={name: value for name, value in given.items() if value is not None})
+    write_logs(chosen, as_json=as_json)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with database(chosen, console) as address:
         serve(address, chosen, version("holdfast"), lambda text: console.print(text, markup=False))

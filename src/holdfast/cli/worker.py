@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast.apps.logs import write_logs
 from holdfast.apps.up import database
 from holdfast.apps.worker import kinds_of, work
 from holdfast.database.migrate import require_current
 from holdfast.settings import settings
-from holdfast.telemetry.log import configure
 from holdfast.worker.options import WorkerOptions
 
 app = typer.Typer(help="Run jobs.", no_args_is_help=True)
@@ -32,11 +32,11 @@ def run_command(
     queue: Annotated[list[str] | None, typer.Option("--queue", help="Which queues; default: default.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 10,
     drain: Annotated[bool, typer.Option("--drain", help="End when there is nothing left to do.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
 ) -> None:
     """Run the jobs of these modules until SIGTERM or Ctrl-C."""
-    configure(json=as_json)
     given = settings().model_copy(update={"database_url": url}) if url else settings()
+    write_logs(given, as_json=as_json)
     options = WorkerOptions(
         queues=tuple(queue or ("default",)),
         concurrency=concurrency,

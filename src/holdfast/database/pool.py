@@ -15,6 +15,8 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
 from pydantic_core import from_json
 
+from holdfast.telemetry import redact
+
 CAREFUL = {
     "connect_timeout": "5",
     "tcp_user_timeout": "5000",
@@ -31,8 +33,12 @@ LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnl
 
 
 def careful(url: str) -> str:
-    """The address with our time-outs, unless it says something else."""
-    return make_conninfo(url, **{key: value for key, value in CAREFUL.items() if key not in conninfo_to_dict(url)})
+    """The address with our time-outs, unless it says something else. Its password is not logged from here on."""
+    given = conninfo_to_dict(url)
+    password = str(given.get("password") or "")
+    if password not in (given.get("user"), given.get("dbname")):  # those stand in harmless lines too
+        redact.hide(password)
+    return make_conninfo(url, **{key: value for key, value in CAREFUL.items() if key not in given})
 
 
 async def connect(url: str) -> psycopg.AsyncConnection[Any]:

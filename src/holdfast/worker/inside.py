@@ -51,7 +51,7 @@ def main(parent: int, line_end: int) -> None:
     if hello["log"] is not None:
         configure(**hello["log"])
     arm_from_settings(hello["crash_at"])
-    asyncio.run(Inside(hello["url"], line).serve(heard))
+    asyncio.run(Inside(hello["url"], hello["name"], line).serve(heard))
 
 
 class OneConnection(Direct):
@@ -65,7 +65,7 @@ class OneConnection(Direct):
 class Inside:
     """One lane, and the line to the parent."""
 
-    def __init__(self, url: str, line: socket.socket) -> None:
+    def __init__(self, url: str, name: str, line: socket.socket) -> None:
         self._line = line
         self._idle = asyncio.Event()
         self._lease = Lease(0.0)
@@ -78,6 +78,7 @@ class Inside:
             self._ends,
             self._lease,
             count=1,
+            name=name,
             takes=lambda: Takes({}, ()),  # no step of a chain is taken along: it may belong elsewhere
             hungry=self._idle.set,
         )

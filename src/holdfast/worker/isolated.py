@@ -239,7 +239,8 @@ class Isolated:
         return await self._begin_in(self._new_cell(), order)
 
     def _new_cell(self) -> Cell:
-        return Cell({"url": self._url, "path": sys.path, "log": configuration(), "crash_at": from_settings()})
+        hello = {"url": self._url, "name": self._worker.name, "path": sys.path}
+        return Cell({**hello, "log": configuration(), "crash_at": from_settings()})
 
     async def _begin_in(self, cell: Cell, order: Message) -> Cell:
         self._busy.add(cell)

@@ -13,6 +13,7 @@ from holdfast.errors import ClaimLost, PayloadInvalid, UnknownKind
 from holdfast.jobs.model import AttemptId, Claim
 from holdfast.jobs.outcome import End, decide, released, released_poll
 from holdfast.jobs.states import Move, State
+from holdfast.telemetry import fields
 from holdfast.telemetry.log import log
 from holdfast.worker.context import Context, Lease
 from holdfast.worker.ends import Ends, as_text, refused
@@ -54,11 +55,12 @@ class Lanes:
         lease: Lease,
         *,
         count: int,
+        name: str,
         takes: Callable[[], Takes],
         hungry: Callable[[], None],
         isolated: Isolated | None = None,
     ) -> None:
-        self.count, self.pace = count, Pace(count)
+        self.count, self.pace, self._name = count, Pace(count), name
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
         self._takes, self._hungry, self._isolated = takes, hungry, isolated
         self._ready: deque[Claim] = deque()
@@ -130,6 +132,7 @@ class Lanes:
 
     async def _lane(self) -> None:
         me = asyncio.current_task()
+        fields.of_worker(self._name)
         while True:
             while self._ready:
                 following: Claim | None = self._ready.popleft()
@@ -145,6 +148,7 @@ class Lanes:
     async def _work(self, claim: Claim, lane: asyncio.Task[Any] | None) -> Claim | None:
         """One attempt; the claim of its next step if it could be taken along."""
         self._running[claim.attempt_id] = running = _Running(claim, lane)
+        fields.of_attempt(claim)
         started = time.perf_counter()
         try:
             end = await self._attempt(running)

@@ -85,6 +85,7 @@ class Worker:
             self._ends,
             self._heartbeat.lease,
             count=options.concurrency,
+            name=self.info.name,
             takes=self._takes,
             hungry=self._on_free_lane,
             isolated=self._isolated,

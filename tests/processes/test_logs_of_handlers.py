@@ -1,0 +1,88 @@
+"""Whatever a handler writes, where it runs and with which library: every line of it says which job it is about."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.jobs.enqueue import enqueue_sync
+from holdfast.jobs.model import NewJob
+
+pytestmark = pytest.mark.processes
+
+JOBS = """
+import asyncio
+import logging
+import structlog
+import holdfast
+
+old, new = logging.getLogger("theirs"), structlog.get_logger()
+
+def say(place):
+    old.info("old from %s", place)
+    new.info("new from " + place, nested={"password": "the-canary"})
+
+@holdfast.job("in_loop")
+async def in_loop() -> None:
+    say("loop")
+    await asyncio.create_task(asyncio.to_thread(say, "a thread of a task"))
+
+@holdfast.job("in_thread")
+def in_thread() -> None:
+    say("thread")
+
+@holdfast.job("in_process", run_in="process")
+async def in_process() -> None:
+    say("process")
+
+@holdfast.job("that_fails", max_attempts=1)
+async def that_fails() -> None:
+    raise RuntimeError("cannot reach postgresql://ops:the-canary@db.example/x\\n{'level': 'fake'}")
+"""
+PLACES = {
+    "loop": "in_loop",
+    "a thread of a task": "in_loop",
+    "thread": "in_thread",
+    "process": "in_process",
+}
+
+
+def test_f_75_every_line_of_a_handler_names_its_job_and_no_line_a_secret(tmp_path: Path, database: str):
+    """V-04, Q-02, W-22."""
+    (tmp_path / "their_jobs.py").write_text(JOBS)
+    pipeline = "0a6c2c0e-4f6e-4b63-b6b7-2c1f1c9d2f11"
+    with psycopg.connect(database, autocommit=True) as conn:
+        ids = {kind: enqueue_sync(conn, NewJob(kind, pipeline_id=pipeline)).id for kind in {*PLACES.values()}}
+        failing = enqueue_sync(conn, NewJob("that_fails", max_attempts=1))
+    settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    path = os.pathsep.join([str(tmp_path), settings.get("PYTHONPATH", "")])
+
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "worker", "run", "--import", "their_jobs", "--url", database, "--drain"],
+        env={**settings, "PYTHONPATH": path, "HOLDFAST_HOSTNAME": "w-1"},
+        check=False,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "the-canary" not in done.stderr
+    lines: list[dict[str, Any]] = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    for place, kind in PLACES.items():
+        written = [line for line in lines if line["event"] in (f"old from {place}", f"new from {place}")]
+        assert len(written) == 2, f"{place}: {lines}"
+        for line in written:
+            about = {"job_id": ids[kind], "kind": kind, "attempt": 1, "worker": "w-1", "pipeline_id": pipeline}
+            assert line | about == line
+            assert len(line["attempt_id"]) == 36
+    (failed,) = [line for line in lines if line["event"] == "job_failed"]
+    assert failed["job_id"] == failing.id
+    assert "fake" in failed["error"]  # inside its field

@@ -1,0 +1,131 @@
+"""Secrets and control characters stay out of what is written: known values, patterns, names of fields, and hostile texts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.database.pool import careful
+from holdfast.telemetry import redact
+
+CANARY = 'c4n@ry/"\\ä secret'
+
+
+@pytest.fixture(autouse=True)
+def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redact, "_hidden", {})
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        CANARY,
+        "c4n%40ry%2F%22%5C%C3%A4%20secret",
+        'c4n@ry/\\"\\\\\\u00e4 secret',
+        repr(CANARY),
+        {"inner": [CANARY]},
+        ValueError(CANARY),
+    ],
+)
+def test_f_75_a_known_secret_is_written_in_no_spelling(spelling: Any):
+    """Q-02, W-22."""
+    redact.hide(CANARY)
+
+    said = str(redact.clean({"a field": spelling}))
+
+    assert "c4n" not in said
+    assert redact.HIDDEN in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "connecting to postgresql://ops:CANARY@db.example:5432/jobs",
+        "host=db user=ops password=CANARY dbname=jobs",
+        "PGPASSWORD='CANARY with spaces'",
+        "Authorization: Bearer CANARY.CANARY",
+        "authorization=Basic CANARYCANARY==",
+        "GET https://store.example/object?sig=CANARY&x=1",
+        "https://store.example/o?X-Amz-Signature=CANARYCANARY",
+        '{"api_key": "CANARY"}',
+        "{'client_secret': 'CANARY'}",
+        "token: CANARY",
+        "hf_ab12cd34_CANARYCANARYCANARY",
+        "eyJhbGciOi.eyJzdWIiCANARY.CANARY",
+        "-----BEGIN RSA PRIVATE KEY-----\nCANARY\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\nCANARY, cut off",
+    ],
+)
+def test_f_75_what_usually_is_a_secret_is_not_written(text: str):
+    """Q-02, W-22."""
+    assert "CANARY" not in redact.text(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "DB_PASSWORD", "client_secret", "access_token", "Authorization", "x-api-key", "cookie"]
+)
+def test_f_75_the_name_of_a_field_says_that_its_value_is_a_secret(name: str):
+    assert redact.fields({name: "CANARY"}) == {name: "***"}
+    assert redact.clean({"request": {"headers": {name: ["CANARY"]}}}) == {"request": {"headers": {name: "***"}}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "job 7 ended: no such table public.orders",
+        "http://127.0.0.1:8080/jobs?next=a@b.example",
+        "fence_token=42 attempt_id=0a6c2c0e-4f6e-4b63-b6b7-2c1f1c9d2f11",
+        "the tokens of a model: 5",
+        "idempotency_key=abc",
+    ],
+)
+def test_what_is_no_secret_stays_as_it_is(text: str):
+    assert redact.text(text) == text
+
+
+def test_numbers_ids_and_times_stay_readable():
+    assert redact.fields({"fence_token": 7, "tokens": 3, "id": UUID(int=1), "ok": True, "none": None}) == {
+        "fence_token": 7, "tokens": 3, "id": str(UUID(int=1)), "ok": True, "none": None,
+    }  # fmt: skip
+
+
+def test_a_thing_that_cannot_be_printed_costs_no_line():
+    @dataclass
+    class Broken:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    assert "cannot be printed" in redact.clean(Broken())
+
+
+@pytest.mark.parametrize(
+    "hostile", ["password" * 20_000, "://a:" * 40_000, "eyJaaaaa." * 20_000, "-----BEGIN PRIVATE KEY-----" * 5_000]
+)
+def test_a_hostile_text_is_cut_and_costs_no_minutes(hostile: str):
+    began = time.process_time()
+
+    said = redact.text(hostile)
+
+    assert len(said) < 2 * redact.LONGEST
+    assert time.process_time() - began < 10  # a pattern that backtracks needs hours for this, not a slow machine's second
+
+
+def test_the_password_of_a_database_is_hidden_as_soon_as_somebody_connects():
+    careful("postgresql://ops:quite-secret@127.0.0.1:1/jobs")
+    careful("postgresql://postgres:postgres@127.0.0.1:1/jobs")  # a name that stands in a hundred harmless lines
+
+    assert redact.text("quite-secret of postgres") == "*** of postgres"
+
+
+@given(st.text())
+def test_f_75_nothing_escapes_to_a_terminal(text: str):
+    shown = redact.escaped(text)
+
+    assert shown.isprintable()
+    assert "\n" not in shown
