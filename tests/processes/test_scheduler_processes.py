@@ -150,7 +150,7 @@ def holder_of(conn: psycopg.Connection[Any], name: str) -> int:
 def test_f_59_three_schedulers_run_every_tick_exactly_once(
     conn: psycopg.Connection[Any], start: Callable[..., Process]
 ) -> None:
-    """S-20, S-01: three replicas, each with every loop; no tick twice, every term once, all ticks on one grid."""
+    """S-20: three replicas, each with every loop; no tick twice, every term once, all ticks on one grid."""
     for _ in range(3):
         start("ticking")
     until(lambda: column(conn, "SELECT count(*) FROM public.witness")[0] >= 30)
@@ -265,3 +265,16 @@ def test_sigterm_gives_back_what_runs_and_the_process_ends_well(
 
     start("many")
     until(lambda: column(conn, "SELECT count(*) FROM public.items WHERE NOT done") == [0])
+
+
+def test_sigterm_ends_a_process_whose_pass_hangs_in_a_thread(
+    conn: psycopg.Connection[Any], start: Callable[..., Process]
+) -> None:
+    """S-10: a plain function that never returns keeps neither the others nor the end of the process waiting."""
+    stuck = start("frozen", HOLDFAST_GRACE_SECONDS="0.2")
+    until(lambda: column(conn, "SELECT 1 FROM public.witness WHERE key = 'about to write'"))
+
+    stuck.terminate()
+
+    assert stuck.wait(60) == 0
+    assert column(conn, "SELECT outcome FROM holdfast.loop_runs WHERE name = 'frozen'") == ["interrupted"]

@@ -15,12 +15,11 @@ Each key has a try of its own: one that fails is tried again later, and the othe
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from holdfast.errors import TermLost, UsageError
 from holdfast.jobs.outcome import Backoff
@@ -28,12 +27,13 @@ from holdfast.jobs.payload import storable
 from holdfast.schedule.context import Pass, SyncPass
 from holdfast.schedule.keys import forget_failed, note_failed, read_failed
 from holdfast.schedule.registry import Loop, Result, register
+from holdfast.schedule.threads import in_thread
 from holdfast.telemetry.log import log
 
 PAGE = 100
 KEY_BACKOFF = Backoff(first=timedelta(seconds=10), longest=timedelta(hours=1))
 K = TypeVar("K", str, int)
-A = TypeVar("A", bound=Callable[..., Any])
+R = TypeVar("R")
 Keys = Callable[[Pass], Awaitable[Iterable[K]]] | Callable[[Pass], AsyncIterator[K]] | Callable[[SyncPass], Iterable[K]]
 
 
@@ -51,7 +51,11 @@ class Reconciler(Generic[K]):
         """The function itself, as if it had never been decorated."""
         return cast("Callable[[Any], Any]", self._keys)(ctx)
 
-    def act(self, function: A) -> A:
+    @overload
+    def act(self, function: Callable[[Pass, K], Awaitable[R]]) -> Callable[[Pass, K], Awaitable[R]]: ...
+    @overload
+    def act(self, function: Callable[[SyncPass, K], R]) -> Callable[[SyncPass, K], R]: ...
+    def act(self, function: Callable[[Any, K], Any]) -> Callable[[Any, K], Any]:
         """Decorate the function that acts on one key: `act(ctx, key)`, async, or plain to run in a thread."""
         if len(inspect.signature(function).parameters) != 2:
             raise UsageError(f"reconciler {self.name}: the function that acts takes the pass and one key")
@@ -100,7 +104,7 @@ class Reconciler(Generic[K]):
         if inspect.iscoroutinefunction(self._act):
             await self._act(ctx, key)
         else:
-            await asyncio.to_thread(self._act, ctx.in_thread(), key)
+            await in_thread(self._act, ctx.in_thread(), key)
 
     async def _found(self, ctx: Pass) -> AsyncIterator[K]:
         """The due keys, whatever kind of function finds them."""
@@ -112,8 +116,8 @@ class Reconciler(Generic[K]):
             for key in await find(ctx):
                 yield key
         else:
-            found = iter(await asyncio.to_thread(find, ctx.in_thread()))
-            while page := await asyncio.to_thread(_some, found):  # a generator does its work here, so it stays in a thread
+            found = iter(await in_thread(find, ctx.in_thread()))
+            while page := await in_thread(_some, found):  # a generator does its work here, so it stays in a thread
                 for key in page:
                     yield key
 

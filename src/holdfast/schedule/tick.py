@@ -23,6 +23,7 @@ from holdfast.jobs.payload import storable
 from holdfast.schedule.context import Held, Pass, SyncPass
 from holdfast.schedule.registry import Loop, Result
 from holdfast.schedule.term import LOOK_AGAIN, Term, end, give_back, renew, take
+from holdfast.schedule.threads import in_thread
 from holdfast.telemetry import metrics
 from holdfast.telemetry.log import log
 
@@ -105,7 +106,7 @@ async def _call(loop: Loop, term: Term, place: Place, held: Held) -> object:
     function = cast("Callable[[Any], Any]", loop.function)
     if loop.is_async:
         return await function(Pass(term, held, place.pool.connection, place.url))
-    return await asyncio.to_thread(function, SyncPass(term, held, place.url))
+    return await in_thread(function, SyncPass(term, held, place.url))
 
 
 def _as_result(returned: object) -> Result:

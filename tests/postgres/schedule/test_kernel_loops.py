@@ -35,7 +35,7 @@ async def run(conn: Conn, place: Place, name: str, **options: Any) -> tuple[Any,
 
 
 async def test_rescue_takes_jobs_from_silent_workers_page_by_page(conn: Conn, place: Place) -> None:
-    """K-23, S-12"""
+    """S-12"""
     worker = await start_worker(conn)
     claims = [await hold(conn, worker=worker) for _ in range(130)]
     await conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() + %s", [EXPIRED])
@@ -166,7 +166,7 @@ async def test_a_quiet_pass_changes_nothing_but_its_own_rows(conn: Conn, place: 
 
 @pytest.mark.parametrize("prefix", ["HOLDFAST", "GRAPH_OLAP"])
 def test_intervals_are_set_by_our_names_and_by_the_documents(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G-01: the four names of the document, each for the loop of that name."""
+    """The four names of the document, each for the loop of that name."""
     said = {"reconciliation": 300, "lifecycle": 600, "export_reconciliation": 5, "schema_cache": 86400}
     for name, seconds in said.items():
         monkeypatch.setenv(f"{prefix}_{name.upper()}_JOB_INTERVAL_SECONDS", str(seconds))

@@ -47,7 +47,7 @@ def test_list_shows_every_loop(loops: str) -> None:
 
 
 def test_trigger_queues_a_run_that_the_history_shows(loops: str) -> None:
-    """P-01, P-04, P-06: the documents' answer, and the number of the run."""
+    """The documents' answer, and the number of the run."""
     said: dict[str, Any] = json.loads(run(loops, "trigger", "tidy", "--reason", "smoke test", "--actor", "ada", "--json"))
 
     assert {key: said[key] for key in ("job_name", "status", "triggered_by", "reason")} == {

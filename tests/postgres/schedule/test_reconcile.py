@@ -59,7 +59,7 @@ async def test_every_due_key_is_acted_on(conn: Conn, place: Place) -> None:
 
 
 async def test_one_key_that_fails_does_not_stop_the_others(conn: Conn, place: Place) -> None:
-    """S-16, R-15: 8 of 10 done, 2 failed, and the pass is a success; what the failed ones wrote is undone."""
+    """S-16: 8 of 10 done, 2 failed, and the pass is a success; what the failed ones wrote is undone."""
 
     @reconciler("tidy", every=HOUR)
     async def due(ctx: Pass) -> list[int]:

@@ -20,7 +20,7 @@ LATER = {"first_run": "after_interval"}
 
 
 async def test_a_triggered_run_begins_at_the_next_look_and_can_be_followed(conn: Conn, place: Place) -> None:
-    """P-06, E-20: the answer names the run, and the run can be asked for until it has ended."""
+    """E-20: the answer names the run, and the run can be asked for until it has ended."""
     seen: list[Any] = []
 
     async def work(ctx: Pass) -> int:
@@ -37,6 +37,25 @@ async def test_a_triggered_run_begins_at_the_next_look_and_can_be_followed(conn:
     assert seen == [(True, "ops.user", "post-deployment smoke test", None)]
     run = await get_run(conn, queued.run_id)
     assert (run.outcome, run.items, run.trigger, run.actor) == ("success", 4, "manual", "ops.user")
+
+
+async def test_who_triggered_and_why_is_said_and_kept(conn: Conn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P-04: an event with user and reason; the time is on the run, with both."""
+    said: list[Any] = []
+
+    class Log:
+        def info(self, event: str, **fields: Any) -> None:
+            said.append((event, fields))
+
+    monkeypatch.setattr("holdfast.schedule.steer.log", Log())
+    await ensure(conn, [loop(**LATER)])
+
+    queued = await trigger(conn, "tidy", actor="ops.user", reason="debugging")
+
+    fields = {"job_name": "tidy", "triggered_by": "ops.user", "reason": "debugging", "run_id": queued.run_id}
+    assert said == [("manual_job_trigger", fields)]
+    run = await get_run(conn, queued.run_id)
+    assert (run.actor, run.reason, run.queued_at) == ("ops.user", "debugging", queued.triggered_at)
 
 
 async def test_a_triggered_run_leaves_the_schedule_alone_s_22(conn: Conn, place: Place) -> None:
@@ -161,7 +180,7 @@ async def test_a_resumed_loop_goes_on_with_its_next_tick(conn: Conn, place: Plac
 
 
 async def test_loops_and_their_runs_can_be_read(conn: Conn, place: Place) -> None:
-    """P-09: when it ran last, how it went, when it is due next; and the history of runs, page by page."""
+    """When it ran last, how it went, when it is due next; and the history of runs, page by page."""
     await ensure(conn, [loop(), loop(name="other", every=None, cron="0 2 * * *", timezone="Europe/Zurich")])
     for _ in range(3):
         await make_due(conn)

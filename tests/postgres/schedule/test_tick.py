@@ -52,7 +52,7 @@ async def run(conn: Conn, place: Place, one: Loop) -> None:
 
 
 async def test_a_pass_is_announced_counted_and_noted(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
-    """S-04, S-05, R-11: the events, the counter and the histogram by the documents' names."""
+    """S-04, S-05: the events, the counter and the histogram by the documents' names."""
 
     async def work(ctx: Pass) -> Result:
         return Result(3, 1, 2, {"orphaned_pods_cleaned": 3})
@@ -94,7 +94,7 @@ async def test_a_failing_pass_is_noted_with_its_error_and_stops_nobody(
 
 
 async def test_three_failures_make_a_loop_unhealthy_and_one_success_heals_it(conn: Conn, place: Place) -> None:
-    """S-06, S-07, P-09: health 0 after 3 failures one after another, kept in the database and so the same in every process."""
+    """S-06, S-07: health 0 after 3 failures one after another, kept in the database and so the same in every process."""
     ok = False
 
     async def work(ctx: Pass) -> None:
