@@ -49,6 +49,16 @@ async def everything(ctx: Context, note: str) -> Done:
     return Done({"note": note}, publish=publish, then=[follow.new(note="chained")])
 
 
+@job("isolated.publishes", run_in="process")
+async def publishes(ctx: Context, note: str) -> Done:
+    """And nothing else, so that only its own process comes to a crash point."""
+
+    async def publish(conn: psycopg.AsyncConnection[Any]) -> None:
+        await conn.execute("INSERT INTO published (job_id, note) VALUES (%s, %s)", [ctx.job.id, note])
+
+    return Done(publish=publish)
+
+
 @job("isolated.follow")
 async def follow(note: str) -> str:
     return note

@@ -86,6 +86,10 @@ def _is_running(pid: int) -> bool:
         return False
 
 
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Like any other handler
 # ---------------------------------------------------------------------------------------------------------------------
@@ -338,29 +342,62 @@ async def test_f_17_a_poison_job_is_quarantined_after_its_budget_and_takes_nobod
     assert deaths == 1, "one worker died of it, and then it had a process of its own"
 
 
-async def _work_until_all_ended(database: str, conn: Any) -> int:
-    """Workers one after the other, as a cluster would start them; how many died."""
-    environment = {
+@asynccontextmanager
+async def a_worker_process(database: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`holdfast worker run` with our kinds; whatever is left of it is ended afterwards."""
+    settings = {
         **{key: text for key, text in os.environ.items() if not key.startswith("HOLDFAST_")},
         "PYTHONPATH": os.pathsep.join([str(Path(kinds.__file__).parent), os.environ.get("PYTHONPATH", "")]),
         "HOLDFAST_BEAT_SECONDS": "0.2",
-        "HOLDFAST_LEASE_SECONDS": "1",
+        **environment,
     }
     command = [sys.executable, "-m", "holdfast", "worker", "run", "--import", "isolated_kinds", "--url", database]
+    process = await asyncio.create_subprocess_exec(*command, env=settings)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def test_a_child_dies_with_its_worker_whatever_it_is_at(database: str, conn: Any, tmp_path: Path) -> None:
+    """It holds the interpreter's lock, so that it cannot hear the end of the line: the kernel ends it."""
+    mark = tmp_path / "mark"
+    await enqueue(conn, kinds.holds_the_gil.new(mark=str(mark), seconds=600))
+    async with a_worker_process(database):
+        child = await said_in(mark)
+        os.kill(_parent_of(child), signal.SIGKILL)
+        await is_gone(child)
+
+
+@pytest.mark.parametrize("point", ["run.before_start", "run.after", "complete.in_tx_after_update", "publish.in_tx_after"])
+async def test_a_child_killed_at_a_crash_point_is_followed_by_another_in_the_same_worker(
+    database: str, conn: Any, point: str
+) -> None:
+    """A real SIGKILL of the child, wherever it is; the worker lives on, and what was published was published once."""
+    await conn.execute("CREATE TABLE published (job_id bigint, note text)")
+    made = await enqueue(conn, kinds.publishes.new(note="hello"))
+    async with a_worker_process(database, HOLDFAST_CRASH_AT=point) as worker:
+        found = await ended(conn, made.id)
+        assert worker.returncode is None
+
+    assert (found.state, found.crashes) == ("completed", 1)
+    assert await moves_of(conn, made.id) == ["rescue", "complete"]
+    assert await rows(conn, "SELECT * FROM published") == [(made.id, "hello")]
+
+
+async def _work_until_all_ended(database: str, conn: Any) -> int:
+    """Workers one after the other, as a cluster would start them; how many died."""
     deaths, alive = 0, "SELECT count(*) FROM holdfast.jobs WHERE finished_at IS NULL"
     while await value(conn, alive):
-        process = await asyncio.create_subprocess_exec(*command, env=environment)
+        async with a_worker_process(database, HOLDFAST_LEASE_SECONDS="1") as process:
 
-        async def is_over(process: Any = process) -> bool:
-            return process.returncode is not None or not await value(conn, alive)
+            async def is_over(process: Any = process) -> bool:
+                return process.returncode is not None or not await value(conn, alive)
 
-        try:
             await until(is_over)
             deaths += process.returncode is not None
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            await process.wait()
     return deaths
 
 

@@ -178,6 +178,7 @@ class Isolated:
         self._busy: set[Cell] = set()
         self._burials: set[asyncio.Task[int]] = set()
         self._oom = OomCounter()
+        self._crash_at = from_settings()
 
     def takes(self, kind: Job[..., Any], claim: Claim) -> bool:
         """Whether this attempt belongs into a process of its own."""
@@ -239,8 +240,9 @@ class Isolated:
         return await self._begin_in(self._new_cell(), order)
 
     def _new_cell(self) -> Cell:
+        crash_at, self._crash_at = self._crash_at, None  # once, as in any other process: its successor is to go on
         hello = {"url": self._url, "name": self._worker.name, "path": sys.path}
-        return Cell({**hello, "log": configuration(), "crash_at": from_settings()})
+        return Cell({**hello, "log": configuration(), "crash_at": crash_at})
 
     async def _begin_in(self, cell: Cell, order: Message) -> Cell:
         self._busy.add(cell)
