@@ -20,6 +20,7 @@ from holdfast.schedule.context import Pass
 from holdfast.schedule.registry import Loop
 from holdfast.schedule.scheduler import Scheduler, SchedulerOptions
 from holdfast.schedule.steer import pause, trigger
+from holdfast.schedule.term import ensure, take
 from holdfast.telemetry.metrics import REGISTRY
 from loop_factories import HOUR, column, loop, outcomes, until
 
@@ -274,3 +275,29 @@ async def test_no_database_at_the_start_is_no_reason_to_fail(said: list[dict[str
     await until(lambda: "scheduler_database_lost" in [event["event"] for event in said])
 
     await away.stop()
+
+
+async def test_f_60_two_hundred_loops_due_at_once_and_half_of_them_with_a_holder_that_died(conn: Conn, start: Start) -> None:
+    """The rest is done by whoever looks next, and each tick succeeds once."""
+
+    async def work(ctx: Pass) -> None:
+        async with ctx.transaction() as own:
+            await own.execute("INSERT INTO public.witness (loop, term) VALUES (%s, %s)", [ctx.name, ctx.term])
+
+    loops = [loop(work, name=f"loop_{number}") for number in range(200)]
+    await ensure(conn, loops)
+    for one in loops[:100]:
+        assert (await take(conn, one, "the one that died")).term is not None
+    await conn.execute("UPDATE holdfast.loops SET held_until = clock_timestamp() - interval '1 s' WHERE holder IS NOT NULL")
+
+    for _ in range(2):
+        await start(*loops)
+    await until(lambda: _all_have_run(conn, len(loops)))
+
+    assert await rows(conn, "SELECT term, count(*) FROM public.witness GROUP BY term ORDER BY term") == [(1, 100), (2, 100)]
+    twice = "SELECT name FROM holdfast.loop_runs WHERE outcome = 'success' GROUP BY name, due_at HAVING count(*) > 1"
+    assert await rows(conn, twice) == []
+
+
+async def _all_have_run(conn: Conn, count: int) -> bool:
+    return bool(await value(conn, "SELECT count(*) FROM holdfast.loop_runs WHERE outcome = 'success'") >= count)
