@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from fastapi.routing import APIRoute
 from psycopg.rows import tuple_row
+from pydantic import BaseModel
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -30,6 +32,7 @@ import holdfast
 import holdfast.jobs
 import holdfast.testing
 from holdfast import errors
+from holdfast.api import fenced, worker_protocol
 from holdfast.api.app import NOUNS, make_app
 from holdfast.api.policy import POLICY, Role
 from holdfast.api.problems import KINDS, code_of
@@ -666,6 +669,43 @@ def openapi() -> str:
     return json.dumps(app.openapi() | {"info": {"title": app.title, "version": "0"}}, indent=1, sort_keys=True) + "\n"
 
 
+def worker_protocol_page() -> str:
+    """Every path of the worker protocol, with what it takes."""
+    parts = [
+        "What a worker without a database asks of the HTTP API, as JSON. Time spans are seconds. Every request carries "
+        "`Authorization: Bearer <token>` with a token of role `worker`. Where it says *under its attempt*, it also carries "
+        '`If-Match: "<attempt_id>"` with the attempt id of the claim: an attempt that was replaced gets 412 `STALE_ATTEMPT`, '
+        "and nothing was written; without the header it is 428 `ATTEMPT_REQUIRED`. What goes wrong is answered as a problem "
+        "(RFC 9457) with a `code`. Why it is so is explained in [Remote workers](../explanation/remote-workers.md).",
+    ]
+    for route in worker_protocol.router.routes:
+        assert isinstance(route, APIRoute)
+        needs = [one.call for one in route.dependant.dependencies]
+        under = " *Under its attempt.*" if fenced.shown_attempt in needs else ""
+        said = " ".join((route.endpoint.__doc__ or "").split())
+        parts += [f"## `{min(route.methods)} {route.path}`", f"{said}{under}"]
+        parts += [_fields_said(one.model) for one in needs if hasattr(one, "model")]
+    return page("The worker protocol", *parts)
+
+
+def _fields_said(model: type[BaseModel]) -> str:
+    schema = model.model_json_schema()
+    needed = set(schema.get("required", ()))
+    rows = [[code(name), _json_type(one), "yes" if name in needed else ""] for name, one in schema["properties"].items()]
+    return table(["Field", "Type", "Needed"], rows)
+
+
+def _json_type(schema: dict[str, Any]) -> str:
+    """A JSON schema in few words."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_json_type(one) for one in schema["anyOf"]))
+    if "$ref" in schema:
+        return schema["$ref"].rsplit("/", 1)[-1].removeprefix("Said").lower()
+    if schema.get("type") == "array":
+        return f"list of {_json_type(schema['items'])}"
+    return str(schema.get("format") or schema.get("type") or "any JSON")
+
+
 def pages(url: str) -> dict[str, str]:
     """Every page by its file's name."""
     return {
@@ -683,6 +723,7 @@ def pages(url: str) -> dict[str, str]:
         "roles.md": roles(),
         "problems.md": problems_page(),
         "openapi.json": openapi(),
+        "worker-protocol.md": worker_protocol_page(),
     }
 
 

@@ -97,6 +97,11 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("HOLDFAST_LOG_LEVEL", "LOG_LEVEL"),
         description="The least level that is logged.",
     )
+    api_url: str | None = Field(default=None, description="The HTTP API that a remote worker speaks to.")
+    api_token: SecretStr | None = Field(default=None, description="The token of a remote worker, of role `worker`.")
+    api_token_file: Path | None = Field(
+        default=None, description="A file with the token of a remote worker; read anew for every request."
+    )
     crash_at: str | None = Field(
         default=None,
         description="For tests of crash safety: the point (`name` or `name:n`) at which this process gets a SIGKILL.",

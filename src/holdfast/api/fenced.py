@@ -39,7 +39,7 @@ def pool_of(request: Request) -> AsyncConnectionPool[Any]:
     return plane_of(request).pool
 
 
-def _attempt(if_match: Annotated[str | None, Header()] = None) -> AttemptId:
+def shown_attempt(if_match: Annotated[str | None, Header()] = None) -> AttemptId:
     """The attempt that the worker shows. `*` would match any, which is what a fence is there to refuse."""
     shown = (if_match or "").strip()
     if not shown or shown == "*":
@@ -51,7 +51,7 @@ def _attempt(if_match: Annotated[str | None, Header()] = None) -> AttemptId:
 
 
 Pool = Annotated[AsyncConnectionPool[Any], Depends(pool_of)]
-Attempt = Annotated[AttemptId, Depends(_attempt)]
+Attempt = Annotated[AttemptId, Depends(shown_attempt)]
 
 
 def said_as(model: type[T]) -> Any:
@@ -68,6 +68,7 @@ def said_as(model: type[T]) -> Any:
         except ValidationError as error:
             raise RequestValidationError(error.errors(include_url=False, include_input=False)) from None
 
+    read.model = model  # type: ignore[attr-defined]  # for the reference page
     return Depends(read)
 
 

@@ -10,13 +10,14 @@ from alembic.util import CommandError
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli import auth, db, periodic, serve, up, worker
+from holdfast.cli import auth, db, periodic, remote_worker, serve, up, worker
 from holdfast.errors import HoldfastError
 
 app = typer.Typer(
     help="Fenced background jobs in Postgres.", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False
 )
 app.add_typer(db.app, name="db")
+worker.app.command("remote")(remote_worker.command)
 app.add_typer(worker.app, name="worker")
 app.add_typer(periodic.app, name="periodic")
 app.add_typer(periodic.scheduler, name="scheduler")

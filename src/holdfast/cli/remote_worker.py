@@ -1,0 +1,41 @@
+"""`holdfast worker remote`"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from holdfast.apps.remote_worker import work_remotely
+from holdfast.apps.worker import kinds_of
+from holdfast.settings import settings
+from holdfast.telemetry.log import configure
+from holdfast.worker.options import WorkerOptions
+
+
+def command(
+    modules: Annotated[list[str], typer.Option("--import", help="A module whose kinds to run; may be given more than once.")],
+    api: Annotated[str | None, typer.Option("--api", help="The address of the API; default: HOLDFAST_API_URL.")] = None,
+    queue: Annotated[list[str] | None, typer.Option("--queue", help="Which queues; default: default.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 10,
+    drain: Annotated[bool, typer.Option("--drain", help="End when there is nothing left to do.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+) -> None:
+    """Run the jobs of these modules without a database: through the API, with a token for workers.
+
+    The token comes from HOLDFAST_API_TOKEN or the file in HOLDFAST_API_TOKEN_FILE, never from the command line.
+    """
+    configure(json=as_json)
+    given = settings().model_copy(update={"api_url": api}) if api else settings()
+    options = WorkerOptions(
+        queues=tuple(queue or ("default",)),
+        concurrency=concurrency,
+        beat=timedelta(seconds=given.beat_seconds),
+        poll=timedelta(seconds=min(given.poll_seconds, 2 * given.beat_seconds)),
+        lease=timedelta(seconds=given.lease_seconds),
+        grace=timedelta(seconds=given.grace_seconds),
+        name=given.hostname,
+        runner="remote",
+    )
+    work_remotely(given, kinds_of(modules), options, until_empty=drain)
