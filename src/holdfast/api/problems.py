@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from holdfast import errors
+from holdfast.database.pool import LOST
 from holdfast.telemetry.log import log
 
 
@@ -215,7 +216,7 @@ def install(app: FastAPI) -> None:
 
     answers(lambda problem: problem, Problem)
     answers(of_ours, errors.HoldfastError)
-    answers(of_the_database, psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+    answers(of_the_database, *LOST, PoolTimeout)
     answers(of_the_database, psycopg.DataError, psycopg.errors.IntegrityError)
     answers(of_validation, RequestValidationError)
     answers(of_http, HTTPException)

@@ -29,7 +29,9 @@ FACTS = """
         c.kind AS paused_as, c.reason AS pause_reason, c.actor AS pause_actor,
         (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL
             AND a.queue = j.queue AND a.kind = j.kind AND (a.priority, a.id) < (j.priority, j.id) LIMIT 1001) AS few) AS ahead,
-        (SELECT count(*) FROM holdfast.workers w WHERE w.lease_until > clock_timestamp()) AS workers_alive
+        (SELECT count(*) FROM holdfast.workers w WHERE w.lease_until > clock_timestamp()) AS workers_alive,
+        j.kind_version,
+        (SELECT max((w.kinds->>j.kind)::int) FROM holdfast.workers w WHERE w.lease_until > clock_timestamp()) AS known_version
     FROM holdfast.jobs j
     LEFT JOIN holdfast.workers w ON w.id = j.worker_id
     LEFT JOIN holdfast.controls c ON c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL
@@ -89,6 +91,8 @@ class Facts:
     ahead: int
     workers_alive: int
     alone: bool = False
+    kind_version: int = 1
+    known_version: int | None = None  # the newest that a living worker can run, if any runs this kind at all
     beside: int | None = None  # how many ran in the process that died with it
 
 
@@ -119,6 +123,8 @@ def sentence(facts: Facts, holder: tuple[Any, ...] | None = None, parent: tuple[
             return _pending(facts)
         case "running":
             return _running(facts)
+        case "submitted" if _over(facts.poll_in) and _is_too_new(facts):
+            return f"An external engine works on it, and nobody can ask it: {_needs(facts)}"
         case "submitted":
             when = "now" if _over(facts.poll_in) else f"in {_span(facts.poll_in)}"
             return f"An external engine works on it; it is asked again {when} (look {facts.poll_count})."
@@ -166,11 +172,24 @@ def _pending(facts: Facts) -> str:
         return f"It runs in {_span(facts.due_in)}{why}{'' if facts.errors else '.'}"
     if facts.workers_alive == 0:
         return f"It is ready, but no worker is alive; start one for queue {facts.queue!r}."
+    if _is_too_new(facts):
+        return f"It is ready, but nobody can run it: {_needs(facts)}"
     if facts.ahead:
         more = "more than 1,000" if facts.ahead > 1000 else f"{facts.ahead:,}"
         return f"It is ready; {more} {facts.kind} jobs in queue {facts.queue!r} are ahead of it."
     alone = _alone(facts, "and will run ")
     return f"It is ready and next in queue {facts.queue!r}{alone}; is a worker there that runs {facts.kind}?"
+
+
+def _is_too_new(facts: Facts) -> bool:
+    return facts.known_version is not None and facts.kind_version > facts.known_version
+
+
+def _needs(facts: Facts) -> str:
+    return (
+        f"it needs version {facts.kind_version} of {facts.kind}; workers know up to {facts.known_version}; "
+        "start one with the newer code."
+    )
 
 
 def _running(facts: Facts) -> str:

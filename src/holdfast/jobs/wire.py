@@ -7,6 +7,7 @@ that it knows, so that a newer server can say more to an older worker. What a wo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -52,14 +53,18 @@ def to_claim(said: Mapping[str, Any]) -> Claim:
     return Claim(**known | {"max_runtime": span(said["max_runtime"])})
 
 
+SPANS_OF_A_BEAT = frozenset(one.name for one in fields(Beat) if "timedelta" in str(one.type))
+
+
 def of_beat(beat: Beat) -> dict[str, Json]:
-    plain = {name: getattr(beat, name) for name in Beat.__slots__}
-    return plain | {"next_due": seconds(beat.next_due), "next_poll": seconds(beat.next_poll)}
+    plain = {one.name: getattr(beat, one.name) for one in fields(Beat)}
+    return {name: seconds(value) if name in SPANS_OF_A_BEAT else value for name, value in plain.items()}
 
 
 def to_beat(said: Mapping[str, Any]) -> Beat:
-    known = {name: said[name] for name in Beat.__slots__}
-    return Beat(**known | {"next_due": span(said["next_due"]), "next_poll": span(said["next_poll"])})
+    known: dict[str, Any] = {one.name: said[one.name] for one in fields(Beat) if one.name in said}
+    spans = {name: span(known[name]) for name in SPANS_OF_A_BEAT if name in known}
+    return Beat(**known | spans)
 
 
 def of_effect(effect: Effect) -> dict[str, Json]:

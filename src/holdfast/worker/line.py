@@ -30,6 +30,7 @@ LARGEST_ANSWER = 64_000_000  # bytes: a full batch of the largest claims
 LONGEST_PAUSE = 30.0  # seconds: whatever Retry-After says
 TRIES = 4  # of a request that was put off
 
+_sleep = asyncio.sleep  # by a name of its own, so that a test need not wait
 Token = str | Callable[[], str]
 
 
@@ -75,7 +76,7 @@ class Line:
             response, text = await self._send(method, path, body, claim, wait)
             if not _is_put_off(response):
                 break
-            await asyncio.sleep(_pause(response))
+            await _sleep(_pause(response))
             if response.status_code != 429 and not repeat:  # it may have been written: look before it is sent again
                 break
         if response.is_success:

@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.errors import ClaimLost, HoldfastError, UsageError
+from holdfast.errors import ClaimLost, HoldfastError, Unreachable, UsageError
 from holdfast.jobs import wire
 from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.model import Claim, JobId, Json, NewJob, WorkerId
@@ -28,6 +28,8 @@ from holdfast.worker.transport import Takes
 LARGEST_BATCH = 20  # jobs in one claim
 LARGEST_WRITE = 4_000_000  # bytes of results in one batch of completions
 LONG_POLL = 10.0  # seconds
+
+T = TypeVar("T")
 
 
 class Remote:
@@ -91,7 +93,7 @@ class Remote:
 
     async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None:
         found = await self._line.ask("claim", "POST", f"/{worker_id}/claims/{job_id}", _looking(takes), repeat=False)
-        return None if found is None else wire.to_claim(found)
+        return None if found is None else _understood(wire.to_claim, found)
 
     async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]:
         return _claims(await self._line.ask("claims", "POST", f"/{worker_id}/polls", _looking(takes), repeat=False))
@@ -115,7 +117,7 @@ class Remote:
             found = await self._line.ask("claim", "POST", f"/jobs/{claim.id}/chain", body, claim=claim, repeat=False)
         except ClaimLost:
             return None
-        return None if found is None else wire.to_claim(found)
+        return None if found is None else _understood(wire.to_claim, found)
 
     async def finish(self, claim: Claim, end: End) -> None:
         await self._line.call("POST", f"/jobs/{claim.id}/finish", wire.of_end(end), claim=claim, repeat=False)
@@ -154,19 +156,20 @@ class Remote:
             "temporary": temporary,
             "adoptable": adoptable,
         }
-        return wire.to_effect(await self._line.call("POST", f"/jobs/{claim.id}/effects", body, claim=claim, repeat=False))
+        planned = await self._line.call("POST", f"/jobs/{claim.id}/effects", body, claim=claim, repeat=False)
+        return _understood(wire.to_effect, planned)
 
     async def confirm(self, claim: Claim, effect: Effect, handle: Json) -> Effect:
         path = f"/jobs/{claim.id}/effects/{effect.id}"
-        return wire.to_effect(await self._line.call("PUT", path, {"handle": handle}, claim=claim))
+        return _understood(wire.to_effect, await self._line.call("PUT", path, {"handle": handle}, claim=claim))
 
     async def left_behind(self, claim: Claim) -> list[Effect]:
         found = await self._line.ask("effects", "GET", f"/jobs/{claim.id}/effects", claim=claim)
-        return [wire.to_effect(one) for one in found]
+        return [_understood(wire.to_effect, one) for one in found]
 
     async def adopt(self, claim: Claim, effect: Effect, handle: Json) -> Effect:
         path = f"/jobs/{claim.id}/effects/{effect.id}/adopt"
-        return wire.to_effect(await self._line.call("POST", path, {"handle": handle}, claim=claim))
+        return _understood(wire.to_effect, await self._line.call("POST", path, {"handle": handle}, claim=claim))
 
     # ------------------------------------------------------------------------------------------------- sweeping
 
@@ -199,7 +202,7 @@ class RemotePulse:
             "lease": lease.total_seconds(),
             "held": [{"id": claim.id, "attempt_id": claim.attempt_id} for claim in held],
         }
-        return wire.to_beat(await self._line.call("POST", f"/{worker.id}/beat", body))
+        return _understood(wire.to_beat, await self._line.call("POST", f"/{worker.id}/beat", body))
 
     async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
         await _register(self._line, worker, lease)
@@ -227,8 +230,16 @@ def _looking(takes: Takes) -> dict[str, Json]:
     return {"kinds": dict(takes.versions), "queues": list(takes.queues)}
 
 
+def _understood(read: Callable[[Mapping[str, Any]], T], said: Any) -> T:
+    """What an answer says; one that says something else did not come from the API, or from one that is too old."""
+    try:
+        return read(said)
+    except (KeyError, TypeError) as error:
+        raise Unreachable(f"the API's answer cannot be understood: {error}; are its version and ours far apart?") from None
+
+
 def _claims(answer: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    return [wire.to_claim(one) for one in answer]
+    return [_understood(wire.to_claim, one) for one in answer]
 
 
 def _batches(

@@ -56,6 +56,26 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ..
         None,
         "It is ready and next in queue 'default'; is a worker there that runs invoice.render?",
     ),
+    "newer than every worker": (
+        {"kind_version": 3, "known_version": 2},
+        None,
+        None,
+        "It is ready, but nobody can run it: it needs version 3 of invoice.render; workers know up to 2; "
+        "start one with the newer code.",
+    ),
+    "newer than some workers": (
+        {"kind_version": 3, "known_version": 3},
+        None,
+        None,
+        "It is ready and next in queue 'default'; is a worker there that runs invoice.render?",
+    ),
+    "at an engine that only newer workers can ask": (
+        {"state": "submitted", "poll_in": -SECOND, "kind_version": 3, "known_version": 2},
+        None,
+        None,
+        "An external engine works on it, and nobody can ask it: it needs version 3 of invoice.render; workers know up to 2; "
+        "start one with the newer code.",
+    ),
     "others are ahead": (
         {"ahead": 12},
         None,

@@ -1,0 +1,354 @@
+"""What goes over the line of a remote worker: who is let in, what is refused, what is waited for, and where the token goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from conformance.conftest import Api, serving
+from factories import everything, hold, start_worker, state_of
+from holdfast.api.auth import create_token
+from holdfast.api.policy import Role
+from holdfast.errors import CancelRequested, ClaimLost, PayloadInvalid, Refused, Unreachable, UsageError
+from holdfast.jobs.model import Claim, WorkerId
+from holdfast.jobs.outcome import Done, decide
+from holdfast.jobs.renew import WorkerInfo
+from holdfast.worker import line
+from holdfast.worker.remote import Remote
+from holdfast.worker.transport import Takes
+
+TAKES = Takes({"k": 1}, ("default",))
+COMPLETE = {"move": "complete", "state": "completed"}
+
+
+@pytest.fixture
+async def client(api: Api) -> Any:
+    """The bare protocol, without our own client in front of it."""
+    headers = {"Authorization": f"Bearer {api.token}"}
+    async with httpx.AsyncClient(base_url=f"{api.url}/api/worker", headers=headers, timeout=60) as one:
+        yield one
+
+
+def shows(claim: Claim) -> dict[str, str]:
+    return {"If-Match": f'"{claim.attempt_id}"'}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the API refuses
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shown", "status", "code"),
+    [
+        (None, 428, "ATTEMPT_REQUIRED"),
+        ("*", 428, "ATTEMPT_REQUIRED"),
+        ("", 428, "ATTEMPT_REQUIRED"),
+        ('"not-a-uuid"', 412, "STALE_ATTEMPT"),
+        ('"00000000-0000-4000-8000-000000000000"', 412, "STALE_ATTEMPT"),
+    ],
+)
+async def test_nothing_is_written_without_the_attempt(
+    client: Any, conn: Any, shown: str | None, status: int, code: str
+) -> None:
+    claim = await hold(conn)
+    before = await everything(conn)
+    headers = {} if shown is None else {"If-Match": shown}
+
+    for path, body in [("finish", COMPLETE), ("chain", {"child": {"kind": "k"}}), ("progress", {"progress": 1})]:
+        answer = await client.post(f"/jobs/{claim.id}/{path}", json=body, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (status, code)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert {"type", "title", "status", "detail", "code"} <= answer.json().keys()
+    assert await everything(conn) == before
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.WORKER])
+async def test_only_workers_speak_it(api: Api, conn: Any, role: Role) -> None:
+    claim = await hold(conn)
+    _, secret = await create_token(conn, "other", role, by="test")
+    async with httpx.AsyncClient(base_url=f"{api.url}/api/worker") as other:
+        answer = await other.post(
+            f"/jobs/{claim.id}/finish", json=COMPLETE, headers={"Authorization": f"Bearer {secret}", **shows(claim)}
+        )
+        nobody = await other.post(f"/jobs/{claim.id}/finish", json=COMPLETE, headers=shows(claim))
+
+    assert (answer.status_code, nobody.status_code) == (403, 401)
+    assert await state_of(conn, claim.id) == "running"
+
+
+async def test_a_stranger_is_turned_away_before_its_body_is_read(api: Api) -> None:
+    async with httpx.AsyncClient(base_url=f"{api.url}/api/worker") as nobody:
+        answer = await nobody.put(f"/{uuid4()}", content=b"x" * 100)
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"move": "rescue", "state": "pending"},
+        {"move": "complete", "state": "failed"},
+        {"move": "complete", "state": "completed", "errors": -5},
+        {"move": "submit", "state": "submitted", "handle": 1},
+        {"move": "retry", "state": "pending", "then": [{"kind": "k"}]},
+        {"move": "complete", "state": "completed", "worker_id": "me"},
+        {"move": "complete", "state": "completed", "then": [{"kind": "k", "parent_id": 1}]},
+        {"move": "complete", "state": "completed", "then": [{"kind": "k", "pipeline_id": "mine"}]},
+        {"move": "complete", "state": "completed", "delay": 1e300},
+        {"move": "complete", "state": "completed", "detail": {"a": 1}},
+        ["complete"],
+        None,
+    ],
+)
+async def test_an_end_that_cannot_be_is_refused(client: Any, conn: Any, body: Any) -> None:
+    claim = await hold(conn)
+    before = await everything(conn)
+
+    answer = await client.post(f"/jobs/{claim.id}/finish", content=json.dumps(body), headers=shows(claim))
+
+    assert (answer.status_code, answer.json()["status"]) == (422, 422)
+    assert await everything(conn) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"move": "complete", "state": "completed", "result": "' + b"x" * 8_000_000 + b'"}', 413),
+        (b'{"move": "complete", "state": "completed", "result": ' + b"[" * 100_000, 422),
+        (b'{"move": "complete", "state": "completed", "result": ' + b"[" * 90 + b"]" * 90 + b"}", 422),
+        (b'{"move": "complete", "state": "completed", "result": "\\ud800"}', 422),
+        (b'{"move": "complete", "state": "completed", "result": "a\\u0000b"}', 422),
+        (b'{"move": "complete", "state": "completed", "result": NaN}', 422),
+        (b"\xff\xfe", 422),
+        (b"", 422),
+    ],
+    ids=[
+        "too large",
+        "too deep to parse",
+        "too deep to store",
+        "half a character",
+        "NUL",
+        "not a number",
+        "no text",
+        "nothing",
+    ],
+)
+async def test_a_body_that_cannot_be_stored_is_refused(client: Any, conn: Any, body: bytes, status: int) -> None:
+    claim = await hold(conn)
+
+    answer = await client.post(f"/jobs/{claim.id}/finish", content=body, headers=shows(claim))
+
+    assert answer.status_code == status
+    assert await state_of(conn, claim.id) == "running"
+
+
+async def test_a_child_that_is_not_plain_is_not_held_at_once(client: Any, conn: Any) -> None:
+    """What it asks for would be forgotten on that way."""
+    claim = await hold(conn)
+
+    for child in (
+        {"kind": "k", "locks": [{"key": "t"}]},
+        {"kind": "k", "run_after_seconds": 5},
+        {"kind": "k", "slot_key": "s"},
+    ):
+        answer = await client.post(f"/jobs/{claim.id}/chain", json={"child": child}, headers=shows(claim))
+        assert answer.status_code == 422
+    assert await state_of(conn, claim.id) == "running"
+
+
+async def test_a_worker_that_never_came_cannot_claim(api: Api, client: Any, conn: Any) -> None:
+    """A job that nobody known holds could never be rescued."""
+    await hold(conn)
+    body = {"kinds": {"k": 1}, "queues": ["default"]}
+
+    for path in ("claims", "claims/1", "polls"):
+        assert (await client.post(f"/{uuid4()}/{path}", json=body)).status_code == 404
+    remote = Remote(api.url, api.token)
+    with pytest.raises(Unreachable, match="register it before it claims"):
+        await remote.claim(WorkerId(str(uuid4())), TAKES, 1)
+    await remote.close()
+
+
+async def test_one_answer_has_no_more_claims_than_it_can_carry(client: Any, conn: Any) -> None:
+    worker = await start_worker(conn)
+    await conn.execute("INSERT INTO holdfast.jobs (kind) SELECT 'k' FROM generate_series(1, 30)")
+
+    answer = await client.post(f"/{worker}/claims", json={"kinds": {"k": 1}, "queues": ["default"], "limit": 500})
+
+    assert len(answer.json()["claims"]) == 20
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the client makes of answers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """An ASGI app that answers what it is told to, and keeps what it was asked."""
+
+    def __init__(self, *answers: tuple[int, dict[str, str], bytes]) -> None:
+        self.answers, self.asked = list(answers), []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        while (await receive()).get("more_body"):
+            pass
+        headers = {name.decode(): text.decode() for name, text in scope["headers"]}
+        self.asked.append((scope["method"], scope["path"], headers))
+        status, more, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        raw = [(name.encode(), text.encode()) for name, text in more.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+        await send({"type": "http.response.body", "body": body})
+
+
+OK_CLAIMS = (200, {}, b'{"claims": []}')
+
+
+def a_claim() -> Claim:
+    nothing: dict[str, Any] = dict.fromkeys(Claim._fields)
+    return Claim(**nothing | {"id": 7, "attempt_id": str(uuid4()), "worker_id": "me", "kind": "k", "errors": 0})
+
+
+async def asked(app: Scripted, ask: Callable[[Remote], Any]) -> Any:
+    with serving(app) as url:
+        remote = Remote(url, "secret")
+        try:
+            return await ask(remote)
+        finally:
+            await remote.close()
+
+
+def claiming(remote: Remote) -> Any:
+    return remote.claim(WorkerId("w"), TAKES, 5)
+
+
+def problem(status: int, code: str, **more: Any) -> tuple[int, dict[str, str], bytes]:
+    return (
+        status,
+        {"content-type": "application/problem+json"},
+        json.dumps({"code": code, "detail": "so it is", **more}).encode(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (problem(412, "STALE_ATTEMPT"), ClaimLost),
+        (problem(412, "stale-attempt"), ClaimLost),
+        (problem(409, "CANCEL_REQUESTED", reason="enough"), CancelRequested),
+        (problem(409, "LOCK_BUSY"), Refused),
+        (problem(413, "TOO_LARGE"), PayloadInvalid),
+        (problem(422, "INVALID_PAYLOAD"), PayloadInvalid),
+        (problem(401, "UNAUTHENTICATED"), Unreachable),
+        (problem(403, "FORBIDDEN"), Unreachable),
+        (problem(500, "INTERNAL"), Unreachable),
+        ((502, {}, b"<html>"), Unreachable),
+        ((200, {}, b"<html>welcome to the hotel</html>"), Unreachable),
+    ],
+)
+async def test_every_answer_has_its_meaning(answer: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await asked(Scripted(answer), lambda remote: remote.finish(a_claim(), decide(a_claim(), Done("x"))))
+
+
+async def test_an_answer_of_somebody_else_is_no_answer() -> None:
+    for body in (b"{}", b"[]", b'{"claims": [{"id": 1}]}'):
+        with pytest.raises(Unreachable):
+            await asked(Scripted((200, {}, body)), claiming)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_who_is_put_off_waits_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(line, "_sleep", lambda seconds: _note(waited, seconds))
+    put_off = (status, {"retry-after": "7"}, b"")
+    app = Scripted(put_off, (status, {"retry-after": "100000"}, b""), (200, {}, b'{"promoted": 3}'))
+
+    assert await asked(app, lambda remote: remote.promote()) == 3
+
+    assert waited == [7.0, 30.0], "as it is told, within reason"
+    assert len(app.asked) == 3
+
+
+async def _note(waited: list[float], seconds: float) -> None:
+    waited.append(seconds)
+
+
+async def test_an_end_that_met_a_503_is_not_sent_again_before_it_was_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database may have been lost after the commit."""
+    monkeypatch.setattr(line, "_sleep", lambda seconds: _note([], seconds))
+    app = Scripted((503, {"retry-after": "1"}, b""), (204, {}, b""))
+
+    with pytest.raises(Unreachable):
+        await asked(app, lambda remote: remote.finish(a_claim(), decide(a_claim(), None)))
+    assert len(app.asked) == 1
+
+
+async def test_the_token_goes_to_the_configured_origin_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: no redirect is followed, whatever it promises, and no proxy is taken from the environment."""
+    elsewhere, proxy = Scripted(OK_CLAIMS), Scripted(OK_CLAIMS)
+    with serving(elsewhere) as other, serving(proxy) as between:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, between)
+        for status in (301, 302, 307, 308):
+            with pytest.raises(Unreachable, match="redirects are not followed"):
+                await asked(Scripted((status, {"location": f"{other}/api/worker/w/claims"}, b"")), claiming)
+        here = Scripted(OK_CLAIMS)
+        assert await asked(here, claiming) == []
+
+    assert (elsewhere.asked, proxy.asked) == ([], [])
+    assert here.asked[0][2]["authorization"] == "Bearer secret"
+
+
+async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "LARGEST_ANSWER", 1000)
+    with pytest.raises(Unreachable, match="more than 1,000 bytes"):
+        await asked(Scripted((200, {}, b" " * 5000)), claiming)
+
+
+async def test_a_silent_server_is_not_waited_for_for_ever() -> None:
+    hung_up = asyncio.Event()
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
+        hung_up.set()
+
+    server = await asyncio.start_server(says_nothing, "127.0.0.1", 0)
+    remote = Remote(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "secret", timeout=0.2)
+    with pytest.raises(Unreachable, match="ReadTimeout"):
+        await asyncio.wait_for(remote.promote(), 60)
+    await remote.close()
+    await asyncio.wait_for(hung_up.wait(), 60)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_wrong_address_or_token_is_said_at_the_start(api: Api) -> None:
+    me = WorkerInfo(WorkerId(str(uuid4())), "w", "h", 1, "1")
+    with pytest.raises(UsageError, match="http://… or https://…"):
+        Remote("localhost:8000")
+    for remote in (Remote(api.url, "hf_wrong"), Remote(f"{api.url}/elsewhere", api.token)):
+        with pytest.raises(UsageError, match="is http.* the API, and the token one for workers"):
+            await remote.register(me, lease=timedelta(seconds=30))
+        await remote.close()
+
+
+async def test_a_token_may_be_read_anew_for_every_request() -> None:
+    tokens = iter(["one", "two"])
+    app = Scripted((200, {}, b'{"promoted": 0}'))
+    with serving(app) as url:
+        remote = Remote(url, lambda: next(tokens))
+        await remote.promote()
+        await remote.promote()
+        await remote.close()
+    assert [headers["authorization"] for *_, headers in app.asked] == ["Bearer one", "Bearer two"]
