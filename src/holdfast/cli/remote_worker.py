@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from holdfast.apps.logs import write_logs
 from holdfast.apps.remote_worker import work_remotely
 from holdfast.apps.worker import kinds_of
 from holdfast.settings import settings
-from holdfast.telemetry.log import configure
 from holdfast.worker.options import WorkerOptions
 
 
@@ -20,14 +20,14 @@ def command(
     queue: Annotated[list[str] | None, typer.Option("--queue", help="Which queues; default: default.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 10,
     drain: Annotated[bool, typer.Option("--drain", help="End when there is nothing left to do.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
 ) -> None:
     """Run the jobs of these modules without a database: through the API, with a token for workers.
 
     The token comes from HOLDFAST_API_TOKEN or the file in HOLDFAST_API_TOKEN_FILE, never from the command line.
     """
-    configure(json=as_json)
     given = settings().model_copy(update={"api_url": api}) if api else settings()
+    write_logs(given, as_json=as_json)
     options = WorkerOptions(
         queues=tuple(queue or ("default",)),
         concurrency=concurrency,
