@@ -57,11 +57,15 @@ def tell(what: str, claim: Claim, **more: Any) -> None:
     os.write(_witness, (json.dumps(said) + "\n").encode())
 
 
+def allowed(ctx: Context) -> dict[str, float]:
+    """That it may, said just now, and until when by the worker's own clock."""
+    return {"checked": time.monotonic(), "until": ctx._lease.until}
+
+
 async def _act(ctx: Context, key: str | None = None) -> None:
     """A side effect as it should be made: asked for first, and with the fence of the attempt on it."""
     await ctx.checkpoint()
-    checked = time.monotonic()
-    tell("effect", ctx.job, checked=checked, key=key)
+    tell("effect", ctx.job, **allowed(ctx), key=key)
 
 
 @job("proof.quick", **PATIENT)
@@ -90,8 +94,7 @@ def blocking(ctx: SyncContext, n: int, pause: float) -> str:
     tell("start", ctx.job)
     time.sleep(pause)
     ctx.checkpoint()
-    checked = time.monotonic()
-    tell("effect", ctx.job, checked=checked, key=None)
+    tell("effect", ctx.job, **allowed(ctx.context), key=None)
     tell("finish", ctx.job)
     return ctx.attempt_id
 
@@ -173,8 +176,9 @@ async def engine(ctx: Context, n: int, seconds: float) -> Done | Submitted:
             await ctx.adopt(left, left.tag)
             return Submitted(left.tag, timedelta(seconds=0.05))
     async with ctx.effect(QUERY, adoptable=True) as planned:
+        may = allowed(ctx)
         (_engine / planned.tag).touch(exist_ok=False)
-        tell("submit", ctx.job, tag=planned.tag)
+        tell("submit", ctx.job, tag=planned.tag, **may)
         crashpoint("submit.after_send")
         planned.made(planned.tag)
     return Submitted(planned.tag, timedelta(seconds=0.05))

@@ -23,9 +23,10 @@ from proof.witness import Witness
 from holdfast.jobs.model import NewJob
 
 Violations = Iterator[str]
-# Between the last look at the lease and the act itself nobody can stop a process from being frozen (F-12). A line that
-# was written so much later than it was allowed is such a case: it carries its fence, and is nobody's fault.
-AT_ONCE = 0.05
+# Between the last look at the lease and the act itself nobody can stop a process from being frozen (F-12). An act that was
+# allowed in time and made after the worker's own deadline is such a case: it carries its fence, and is nobody's fault. But
+# who was still allowed so long after that deadline had not looked at all.
+NOT_LOOKED = 1.0
 CLOCKS = 0.005  # the witness's clock and the database's are read a moment apart
 
 PUBLISHERS = frozenset({"proof.publish", "fault.late"})
@@ -50,14 +51,15 @@ class Line:
     at: float  # monotonic, the same clock for all processes of the machine
     wall: float
     checked: float | None = None  # when it was last told that it may
+    until: float = 0.0  # the worker's own deadline, as it was then
     key: str | None = None
     tag: str | None = None
     poll: bool = False
 
     @property
     def is_prompt(self) -> bool:
-        """Whether it was done right after it was allowed."""
-        return self.checked is None or self.at - self.checked < AT_ONCE
+        """Whether it was done while it was allowed, or allowed when it could not be."""
+        return self.checked is None or self.at <= self.until or self.checked > self.until + NOT_LOOKED
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ def an_account(**changes: object) -> Account:
     witness.note("enqueue", witness.tick(), job=1, token=1, spec=new, created=True)
     account = Account(
         Story(Records(jobs=[job], moves=[move]), witness),
-        [line("start", 0.1), line("effect", 1.0, checked=0.999), line("finish", 1.5)],
+        [line("start", 0.1), line("effect", 1.0, checked=0.999, until=9.0), line("finish", 1.5)],
         [Acknowledged(1, new)],
         [("w", at(1), at(2), None)],
         {1: "a"},
@@ -63,12 +63,12 @@ LIES = {
     "I2": an_account(lines=[*an_account().lines, line("start", 0.2)]),
     "finish": an_account(lines=[line("start", 0.1)]),
     "publish": an_account(lines=[line(told.what, told.at, kind="proof.publish") for told in an_account().lines]),
-    "I11": an_account(lines=[*an_account().lines, line("effect", 2.5, checked=2.499)]),
+    "I11": an_account(lines=[*an_account().lines, line("effect", 2.5, checked=2.499, until=9.0)]),
     "I8 outside": an_account(
         lines=[
             *an_account().lines,
-            line("effect", 1.1, checked=1.099, key="k", fence=2),
-            line("effect", 1.2, checked=1.199, key="k", fence=1),
+            line("effect", 1.1, checked=1.099, until=9.0, key="k", fence=2),
+            line("effect", 1.2, checked=1.199, until=9.0, key="k", fence=1),
         ]
     ),
     "I10": an_account(story=with_moves(rescued(1.5), replace(an_account().story.records.moves[0], attempt_no=2))),
@@ -92,4 +92,8 @@ def test_an_attempt_that_the_history_does_not_know_is_noticed():
 
 def test_what_was_frozen_between_the_look_and_the_act_is_nobodys_fault():
     """F-12: it cannot be excluded, and it carries its fence."""
-    assert check(an_account(lines=[*an_account().lines, line("effect", 3.0, checked=1.0)])) == []
+    assert check(an_account(lines=[*an_account().lines, line("effect", 3.0, checked=1.0, until=2.0)])) == []
+
+
+def test_who_is_allowed_to_act_long_after_its_deadline_has_not_looked():
+    assert broken(an_account(lines=[*an_account().lines, line("effect", 5.0, checked=4.9, until=2.0)])) == {"I11"}

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import psycopg
-from proof.handlers import PATIENT, quick, tell
+from proof.handlers import PATIENT, allowed, quick, tell
 
 from holdfast import Context, Done, Lock, job
 
@@ -19,10 +19,10 @@ async def late(ctx: Context, n: int, pause: float) -> Done:
     """Is allowed to act, and acts much later: it was frozen in between."""
     tell("start", ctx.job)
     await ctx.checkpoint()
-    checked = time.monotonic()
+    may = allowed(ctx)
     if ctx.job.attempt_no == 1:
         time.sleep(pause)  # noqa: ASYNC251 - that nothing else can happen meanwhile is the point
-    tell("effect", ctx.job, checked=checked, key=None)
+    tell("effect", ctx.job, **may, key=None)
     claim = ctx.job
 
     async def write(conn: psycopg.AsyncConnection[Any]) -> None:
