@@ -272,6 +272,8 @@ MEANINGS: dict[type, dict[str, str]] = {
         "max_runtime": "how long one attempt may take",
         "version": "stored with each job as `kind_version`",
         "retry": "which exceptions are worth another try, and when",
+        "on_shutdown": "what becomes of a job that is not done when its worker must end: `release` gives it back unharmed, "
+        "`fail` fails it with `Worker received SIGTERM`, and its checkpoints say so before",
         "run_in": "`loop`, `thread` or `process`; by default async functions run in the event loop and plain ones in a thread",
         "locks": "called with the job's arguments: the locks it needs",
         "slot": "called with the job's arguments: the key of its slot",
@@ -289,6 +291,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "git_sha": "which code it runs, for people",
         "runner": "what kind of process it is in",
         "largest_batch": "how many jobs it claims at most at once",
+        "most": "how many jobs it takes in all; `--once` is 1",
     },
     Loop: {
         "name": "small letters, digits and `_`; unique in a database",

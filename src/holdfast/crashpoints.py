@@ -44,6 +44,8 @@ POINTS: Final[dict[str, str]] = {
     "sched.after_read": "A scheduler has looked at the row of a loop and written nothing.",
     "sched.in_tx": "A loop was taken under a new term, and that is not committed.",
     "sched.after_commit": "A loop was taken under a new term, and its pass has not begun.",
+    "keeper.after_start": "The keeper has just started an executor.",
+    "keeper.before_release": "The keeper has ended its executors at shutdown and has not given back what they held.",
 }
 
 _armed: dict[str, Callable[[], None]] = {}

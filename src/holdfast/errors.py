@@ -16,6 +16,7 @@
     ├── TermLost                   someone else runs this loop now: stop, and write nothing
     ├── CancelRequested            somebody asked this job to stop; a checkpoint says so
     ├── Unreachable                the API of a remote worker did not answer; what became of a write is unknown
+    ├── ShutdownRequested          the worker ends, and this kind does not go on then; a checkpoint says so
     └── DatabaseProblem            no database, or not one that we can use
         ├── NoPostgres             neither an address, nor the wheel, nor system binaries
         ├── WrongMajorVersion      the data folder belongs to another major version
@@ -130,6 +131,14 @@ class Unreachable(HoldfastError, ConnectionError):
     """
 
     is_fault = False
+
+
+class ShutdownRequested(HoldfastError):
+    """The worker was told to stop, and this kind does not go on then; a checkpoint says so."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"the worker of job {job_id} was told to stop")
+        self.job_id = job_id
 
 
 class DatabaseProblem(HoldfastError):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+BEFORE_SIGKILL = 5.0  # seconds that are kept for giving back, and for a slow machine
 INTERVAL = "_job_interval_seconds"
 
 
@@ -47,7 +48,14 @@ class Settings(BaseSettings):
     )
     lease_seconds: float = Field(default=30.0, gt=0, description="How long a silent worker keeps its jobs.")
     grace_seconds: float = Field(
-        default=30.0, ge=0, description="How long running jobs may go on when a worker is told to stop."
+        default=25.0,
+        ge=0,
+        description="How long running jobs may go on when a worker is told to stop. The end takes at most 3 s more.",
+    )
+    termination_grace_seconds: float | None = Field(
+        default=None,
+        ge=0,
+        description="The pod's `terminationGracePeriodSeconds`, if you would rather say that: running jobs get 5 s less.",
     )
     http_host: str = Field(
         default="127.0.0.1", description="Where the control plane listens; beyond this machine only with auth."
@@ -102,10 +110,18 @@ class Settings(BaseSettings):
     api_token_file: Path | None = Field(
         default=None, description="A file with the token of a remote worker; read anew for every request."
     )
+    pod: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOLDFAST_POD", "POD_NAME"),
+        description="The pod that a worker runs in, for people: `metadata.name` through the downward API.",
+    )
+    git_sha: str | None = Field(default=None, description="Which commit a worker runs, for people.")
     crash_at: str | None = Field(
         default=None,
-        description="For tests of crash safety: the point (`name` or `name:n`) at which this process gets a SIGKILL.",
+        description="For tests of crash safety: the point (`name` or `name:n`) at which an executor gets a SIGKILL: the "
+        "first that a keeper starts, and none after it.",
     )
+    crash_keeper_at: str | None = Field(default=None, description="The same for the keeper.")
 
     # Periodic loops
     scheduler_look_seconds: float = Field(
@@ -144,6 +160,12 @@ class Settings(BaseSettings):
         """Values of settings that must never be written anywhere."""
         values = (getattr(self, name) for name in type(self).model_fields)
         return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+
+    @property
+    def grace(self) -> float:
+        """How long running jobs really get."""
+        whole = self.termination_grace_seconds
+        return self.grace_seconds if whole is None else max(0.0, whole - BEFORE_SIGKILL)
 
 
 @lru_cache(maxsize=1)

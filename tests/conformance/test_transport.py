@@ -315,10 +315,10 @@ async def test_an_engine_that_is_due_is_claimed_to_poll(transport: Transport, co
     await transport.register(me, lease=LEASE)
     claim = await hold(conn)
     await transport.finish(claim, decide(claim, Submitted({"uri": 1}, poll_after=timedelta(hours=1))))
-    assert await transport.claim_to_poll(me.id, TAKES) == []
+    assert await transport.claim_to_poll(me.id, TAKES, 10) == []
     await conn.execute("UPDATE holdfast.jobs SET next_poll_at = clock_timestamp()")
 
-    (look,) = await transport.claim_to_poll(me.id, TAKES)
+    (look,) = await transport.claim_to_poll(me.id, TAKES, 10)
 
     assert (look.id, look.handle, look.poll_count, look.is_poll) == (claim.id, {"uri": 1}, 1, True)
 

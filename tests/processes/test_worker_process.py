@@ -110,22 +110,6 @@ def test_drain_ends_by_itself_when_there_is_nothing_left(start: Start, database:
         assert {state_of(conn, job.id)[0] for job in made} == {"completed"}
 
 
-@pytest.mark.parametrize("point", ["claim.before", "claim.after_commit", "run.before_start", "run.after"])
-def test_a_worker_killed_at_a_crash_point_is_followed_by_another_that_completes_its_job(
-    start: Start, database: str, point: str
-):
-    with psycopg.connect(database, autocommit=True) as conn:
-        made = enqueue_sync(conn, NewJob("counted", max_crashes=5))
-        doomed = start(HOLDFAST_CRASH_AT=point, HOLDFAST_LEASE_SECONDS="1")
-        assert doomed.wait(60) == -signal.SIGKILL
-
-        start("--queue", "default")
-        until(lambda: state_of(conn, made.id)[0] == "completed")
-
-        ends = conn.execute("SELECT count(*) FROM holdfast.history WHERE move = 'complete'").fetchone()
-        assert ends == (1,)
-
-
 def test_a_module_that_is_not_there_is_named(start: Start):
     worker = start(module="not_there")
 

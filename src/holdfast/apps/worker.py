@@ -1,38 +1,84 @@
-"""A worker as a program: the kinds of some modules, until told to stop. Called by: `holdfast worker run`, the demo."""
+"""A worker as a program: a keeper and its executors, or all in one process. Called by: `holdfast worker run`, the demo."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import signal
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from holdfast.errors import UsageError
+from holdfast.database.pool import place_of
+from holdfast.settings import Settings
+from holdfast.telemetry.log import configuration, log
 from holdfast.worker.crashpoints import arm_from_settings
-from holdfast.worker.kinds import Job, registered
+from holdfast.worker.keeper import Keeper
+from holdfast.worker.kinds import Job
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.orders import Mode, Orders
 
 
-def kinds_of(modules: Sequence[str]) -> list[Job[..., Any]]:
-    """The kinds that these modules register, and no others: not the demo's, which the command line has loaded too."""
-    before = registered()
-    sys.path.insert(0, str(Path.cwd()))  # a script is looked for beside itself; people keep their modules where they are
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise UsageError(f"cannot import {module}: {error}; is it installed, or in PYTHONPATH?") from None
-    return [kind for name, kind in registered().items() if name not in before]
+def orders_from(
+    settings: Settings,
+    url: str,
+    modules: Sequence[str],
+    *,
+    kinds: Sequence[str] = (),
+    queues: Sequence[str] = ("default",),
+    concurrency: int = 10,
+    mode: Mode = "serve",
+) -> Orders:
+    """What the executors will be told, from the settings and the command line."""
+    return Orders(
+        url=url,
+        modules=tuple(modules),
+        kinds=tuple(kinds),
+        queues=tuple(queues),
+        concurrency=1 if mode == "once" else concurrency,
+        mode=mode,
+        beat=settings.beat_seconds,
+        poll=min(settings.poll_seconds, 2 * settings.beat_seconds),
+        lease=settings.lease_seconds,
+        grace=settings.grace,
+        name=settings.hostname,
+        pod=settings.pod,
+        git_sha=settings.git_sha,
+        logs=configuration(),
+        crash_at=settings.crash_at,
+    )
+
+
+def keep(orders: Orders, *, executors: int = 1, crash_at: str | None = None) -> int:
+    """Keep so many executors at work until told to stop, or until there is nothing left to do; the exit code."""
+    arm_from_settings(crash_at)
+    log.info(
+        "keeper_started",
+        name=orders.name,
+        modules=list(orders.modules),
+        kinds=list(orders.kinds) or "all",
+        queues=list(orders.queues),
+        database=place_of(orders.url),
+        executors=executors,
+        concurrency=orders.concurrency,
+    )
+    # Not `asyncio.run`: that waits for every thread, and one may hang in the name lookup of a database that is gone.
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(_keep(orders, executors))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _keep(orders: Orders, executors: int) -> int:
+    return await Keeper(orders, executors=executors).run()
 
 
 def work(
     url: str, kinds: Sequence[Job[..., Any]], options: WorkerOptions, *, until_empty: bool = False, crash_at: str | None = None
 ) -> None:
-    """Run these kinds until told to stop."""
+    """Run these kinds in this very process, without a keeper, until told to stop."""
     arm_from_settings(crash_at)
     asyncio.run(_work(url, kinds, options, until_empty=until_empty))
 

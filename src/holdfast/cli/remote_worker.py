@@ -9,8 +9,8 @@ import typer
 
 from holdfast.apps.logs import write_logs
 from holdfast.apps.remote_worker import work_remotely
-from holdfast.apps.worker import kinds_of
 from holdfast.settings import settings
+from holdfast.worker.modules import kinds_of
 from holdfast.worker.options import WorkerOptions
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -10,10 +9,11 @@ from rich.console import Console
 
 from holdfast.apps.logs import write_logs
 from holdfast.apps.up import database
-from holdfast.apps.worker import kinds_of, work
+from holdfast.apps.worker import keep, orders_from
 from holdfast.database.migrate import require_current
+from holdfast.errors import UsageError
 from holdfast.settings import settings
-from holdfast.worker.options import WorkerOptions
+from holdfast.worker.orders import Mode
 
 app = typer.Typer(help="Run jobs.", no_args_is_help=True)
 
@@ -29,23 +29,32 @@ def run_command(
     url: Annotated[
         str | None, typer.Option("--url", help="Which database; default: HOLDFAST_DATABASE_URL, or the embedded one.")
     ] = None,
+    kinds: Annotated[
+        list[str] | None, typer.Option("--kinds", help="Only these kinds of the modules: `a,b`; may be given more than once.")
+    ] = None,
     queue: Annotated[list[str] | None, typer.Option("--queue", help="Which queues; default: default.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 10,
+    concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once in each executor.")] = 10,
+    executors: Annotated[int, typer.Option(min=1, help="How many processes run jobs; each has an interpreter of its own.")] = 1,
+    once: Annotated[bool, typer.Option("--once", help="Take one job, run it, end with 0 or 1; 0 if there is none.")] = False,
     drain: Annotated[bool, typer.Option("--drain", help="End when there is nothing left to do.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
 ) -> None:
-    """Run the jobs of these modules until SIGTERM or Ctrl-C."""
+    """Run the jobs of these modules until SIGTERM or Ctrl-C.
+
+    Exit codes: 0 ended tidily, and what was not done is back in the queue; 1 could not start, or a job was failed by the
+    shutdown, or with --once its attempt failed or was cut off; 128 + n ended at once by a second signal n.
+    """
     given = settings().model_copy(update={"database_url": url}) if url else settings()
     write_logs(given, as_json=as_json)
-    options = WorkerOptions(
-        queues=tuple(queue or ("default",)),
-        concurrency=concurrency,
-        beat=timedelta(seconds=given.beat_seconds),
-        poll=timedelta(seconds=min(given.poll_seconds, 2 * given.beat_seconds)),
-        lease=timedelta(seconds=given.lease_seconds),
-        grace=timedelta(seconds=given.grace_seconds),
-        name=given.hostname,
-    )
+    if once and (drain or executors > 1):
+        raise UsageError("--once takes one job in one executor; leave out --drain and --executors")
+    mode: Mode = "once" if once else "drain" if drain else "serve"
+    only = [kind for named in kinds or () for kind in named.split(",") if kind]
     with database(given, Console(stderr=True)) as address:
         require_current(address)
-        work(address, kinds_of(modules), options, until_empty=drain, crash_at=given.crash_at)
+        orders = orders_from(
+            given, address, modules,
+            kinds=only, queues=queue or ("default",), concurrency=concurrency, mode=mode,
+        )  # fmt: skip
+        code = keep(orders, executors=executors, crash_at=given.crash_keeper_at)
+    raise typer.Exit(code)

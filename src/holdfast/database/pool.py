@@ -41,6 +41,13 @@ def careful(url: str) -> str:
     return make_conninfo(url, **{key: value for key, value in CAREFUL.items() if key not in given})
 
 
+def place_of(url: str) -> str:
+    """Which database an address names, for people: without the password, and whatever else it says."""
+    parts = conninfo_to_dict(url)
+    user = f"{parts['user']}@" if parts.get("user") else ""
+    return f"{user}{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+
 async def connect(url: str) -> psycopg.AsyncConnection[Any]:
     """One connection in autocommit: every statement is a transaction unless a block says otherwise."""
     conn = await psycopg.AsyncConnection.connect(careful(url), autocommit=True)

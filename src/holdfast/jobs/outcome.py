@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from holdfast.errors import CancelRequested, UsageError
+from holdfast.errors import CancelRequested, ShutdownRequested, UsageError
 from holdfast.jobs.model import Claim, Json, NewJob
 from holdfast.jobs.states import Move, State
 
@@ -146,6 +146,8 @@ def poll_delay(count: int) -> timedelta:
     return timedelta(seconds=POLL_SECONDS[max(1, min(count, len(POLL_SECONDS))) - 1])
 
 
+SHUTDOWN: Final = "shutdown"
+CUT_OFF: Final = "Worker received SIGTERM"
 COMPLETED = End(Move.COMPLETE, State.COMPLETED)
 DEFAULT_POLICY = RetryPolicy()
 
@@ -177,6 +179,8 @@ def decide(
             return End(Move.CANCEL, State.CANCELLED, error=reason, cause="cancelled")
         case CancelRequested():
             return End(Move.CANCEL, State.CANCELLED, error=str(ended_with), cause="cancelled")
+        case ShutdownRequested():
+            return cut_off()
         case BaseException():
             return _surprised(claim, ended_with, policy, chance)
         case _:
@@ -186,6 +190,11 @@ def decide(
 def released(reason: str) -> End:
     """Give the job back without prejudice, as on shutdown."""
     return End(Move.RELEASE, State.PENDING, error=reason, cause="released")
+
+
+def cut_off() -> End:
+    """The worker ends before the job did, and its kind says that it must not come back by itself."""
+    return End(Move.FAIL, State.FAILED, error=CUT_OFF, cause="shutdown", errors=1)
 
 
 def released_poll(claim: Claim, reason: str) -> End:

@@ -173,6 +173,21 @@ async def can_claim(conn: psycopg.AsyncConnection[Any], *, kinds: Kinds, queues:
     return row is not None and bool(row[0])
 
 
+# A worker that has resigned stays so: its row must not come back to life under a beat that was on its way.
+RENEW_LEASES = """
+    UPDATE holdfast.workers SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + %(lease)s
+    WHERE id = ANY (%(ids)s::uuid[]) AND stopped_at IS NULL
+    RETURNING id::text
+"""
+
+
+async def renew_leases(conn: psycopg.AsyncConnection[Any], workers: Sequence[WorkerId], *, lease: timedelta) -> set[WorkerId]:
+    """Renew the leases of several workers by somebody who sees that they live; those that were."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(RENEW_LEASES, {"ids": arrays.of_words(workers), "lease": lease})
+        return {WorkerId(row[0]) for row in await cursor.fetchall()}
+
+
 # The row stays until it is pruned: a job it may still hold must find the lease that has ended.
 RESIGN = """
     UPDATE holdfast.workers SET lease_until = clock_timestamp(), stopped_at = clock_timestamp() WHERE id = %(worker_id)s

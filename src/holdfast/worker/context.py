@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.errors import CancelRequested, ClaimLost
+from holdfast.errors import CancelRequested, ClaimLost, ShutdownRequested
 from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import Claim, Json, NewJob
 from holdfast.worker.crashpoints import crashpoint
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 class Lease:
     """When this worker must stop its side effects, by its own monotonic clock, and why a claim is no longer good."""
+
+    stopping = False  # the worker was told to end
 
     def __init__(self, seconds: float) -> None:
         self.until = time.monotonic() + seconds
@@ -33,16 +35,23 @@ class Lease:
     def is_over(self) -> bool:
         return time.monotonic() >= self.until
 
+    def begin(self, job_id: int) -> None:
+        """A handler is about to be called. Told to whoever keeps this worker, if anybody does."""
+
+    def end(self, job_id: int) -> None:
+        """It has come to its end."""
+
 
 class Context:
     """The handler's side of one attempt."""
 
-    def __init__(self, claim: Claim, transport: ForHandlers, lease: Lease) -> None:
+    def __init__(self, claim: Claim, transport: ForHandlers, lease: Lease, *, ends_at_shutdown: bool = False) -> None:
         self.job = claim
         self.children: list[NewJob] = []
         self.join: NewJob | None = None
         self._transport = transport
         self._lease = lease
+        self._ends_at_shutdown = ends_at_shutdown
         self._lost = False
         self._asked_to_stop: str | None = None
 
@@ -56,6 +65,12 @@ class Context:
         """Rises with every claim: for systems outside that can refuse an older one."""
         return self.job.fence_token
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker was told to end: what is not done when its grace is over is cut off. A long handler looks at
+        it between two steps and comes to its end early, for example with `Snooze`."""
+        return self._lease.stopping
+
     async def progress(self, done: float | None = None, message: str | None = None) -> None:
         """Tell people how far it is (0 to 1). Raises like a checkpoint."""
         crashpoint("run.mid")
@@ -64,7 +79,11 @@ class Context:
         self._raise_if_known()
 
     async def checkpoint(self) -> None:
-        """Before a side effect: raises `ClaimLost` when the attempt was replaced, `CancelRequested` when asked to stop."""
+        """Before a side effect: raises `ClaimLost` when the attempt was replaced, `CancelRequested` when asked to stop.
+
+        For a kind with `on_shutdown="fail"` also `ShutdownRequested` once the worker was told to end. Any other kind may use
+        its grace to come to its end, and learns of it by `stopping`.
+        """
         crashpoint("run.mid")
         self._raise_if_known()
         await self._transport.checkpoint(self.job)
@@ -129,6 +148,8 @@ class Context:
             raise ClaimLost(self.job.id, self.job.attempt_id, "checkpoint")
         if self._asked_to_stop is not None:
             raise CancelRequested(self.job.id, self._asked_to_stop)
+        if self._ends_at_shutdown and self._lease.stopping:
+            raise ShutdownRequested(self.job.id)
 
 
 class PlannedEffect:
@@ -151,6 +172,11 @@ class SyncContext:
         self.job = context.job
         self.attempt_id = context.attempt_id
         self.fence_token = context.fence_token
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker was told to end: a long handler looks at it between two steps and comes to its end early."""
+        return self._context.stopping
 
     def progress(self, done: float | None = None, message: str | None = None) -> None:
         """Tell people how far it is (0 to 1). Raises like a checkpoint."""

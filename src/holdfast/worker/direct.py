@@ -125,12 +125,12 @@ class Direct(OnConnections):
         async with self._claims as conn:
             return await claim_by_id(conn, worker_id, job_id, kinds=takes.versions)
 
-    async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]:
+    async def claim_to_poll(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
         async with self._pool.connection() as conn:
             overdue = await fail_overdue(conn, worker_id)
             if overdue:
                 log.warning("jobs_overdue", jobs=overdue, worker_id=worker_id)
-            return await claim_to_poll(conn, worker_id, kinds=takes.versions, queues=takes.queues)
+            return await claim_to_poll(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
 
     # ------------------------------------------------------------------------------------------------- ending
 

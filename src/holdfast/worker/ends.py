@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.errors import ClaimLost, HoldfastError, Unreachable
 from holdfast.jobs.model import Claim, NewJob
-from holdfast.jobs.outcome import COMPLETED, End, RetryPolicy, decide
+from holdfast.jobs.outcome import COMPLETED, SHUTDOWN, End, RetryPolicy, decide
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
@@ -41,7 +41,7 @@ class Ends:
     """Where a worker's attempts end."""
 
     def __init__(self, transport: Transport, policy_of: Callable[[str], RetryPolicy], on_end: Callable[[End], None]) -> None:
-        self.completed = 0
+        self.completed = self.failed = self.cut_off = 0
         self._transport, self._policy_of, self._on_end = transport, policy_of, on_end
         self._gathering, self._writing = _Batch(), _Batch()
         self._something = asyncio.Event()
@@ -134,6 +134,8 @@ class Ends:
     def _tell(self, claim: Claim, end: End) -> None:
         self.completed += end.move is Move.COMPLETE
         attempts_ended.labels(claim.kind, str(end.move)).inc()
+        self.failed += end.move in (Move.FAIL, Move.RETRY)
+        self.cut_off += end.cause == SHUTDOWN
         event = EVENT_OF.get(end.move, "job_ended")
         log.info(event, job_id=claim.id, kind=claim.kind, attempt=claim.attempt_no, move=str(end.move), error=end.error)
         self._on_end(end)

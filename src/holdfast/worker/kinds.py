@@ -72,6 +72,7 @@ class Policy:
     version: int = 1
     retry: RetryPolicy = DEFAULT_POLICY
     run_in: Literal["loop", "thread", "process"] | None = None  # default: async functions in the loop, plain ones in a thread
+    on_shutdown: Literal["release", "fail"] = "release"  # what becomes of a job that is not done when its worker must end
     locks: Callable[..., Sequence[Lock]] | None = None  # called with the job's arguments
     slot: Callable[..., str] | None = None
     unique: Callable[..., str] | None = None

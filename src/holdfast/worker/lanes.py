@@ -59,8 +59,10 @@ class Lanes:
         takes: Callable[[], Takes],
         hungry: Callable[[], None],
         isolated: Isolated | None = None,
+        most: int | None = None,
     ) -> None:
         self.count, self.pace, self._name = count, Pace(count), name
+        self.taken, self._most = 0, most
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
         self._takes, self._hungry, self._isolated = takes, hungry, isolated
         self._ready: deque[Claim] = deque()
@@ -76,6 +78,10 @@ class Lanes:
     def waiting(self) -> int:
         return len(self._ready)
 
+    def begun(self) -> list[Claim]:
+        """What runs."""
+        return [one.claim for one in self._running.values()]
+
     def held(self) -> list[Claim]:
         """What runs and what waits for a lane. Called from the heartbeat's thread, so it copies."""
         return [*(one.claim for one in list(self._running.values())), *list(self._ready)]
@@ -86,9 +92,16 @@ class Lanes:
 
     def room(self) -> int:
         """How many jobs to ask for: one per free lane, and a few more when jobs are short (see `pace.py`)."""
-        return self.count - self.running - self.waiting + self.pace.ahead
+        return self.may_take(self.count - self.running - self.waiting + self.pace.ahead)
+
+    def may_take(self, wanted: int) -> int:
+        """So many of the wanted ones, if it is said how many may be taken in all; none once the worker was told to end."""
+        if self._lease.stopping:
+            return 0
+        return wanted if self._most is None else min(wanted, self._most - self.taken)
 
     def hand_out(self, claims: list[Claim]) -> None:
+        self.taken += len(claims)
         self._ready.extend(claims)
         wanted = len(claims)
         while wanted and self._idle:
@@ -134,12 +147,12 @@ class Lanes:
         me = asyncio.current_task()
         fields.of_worker(self._name)
         while True:
-            while self._ready:
+            while self._ready and not self._closing:
                 following: Claim | None = self._ready.popleft()
                 while following is not None:  # the next step of a chain stays in this lane
                     following = await self._work(following, me)
-                if self._closing:
-                    return
+            if self._closing:
+                return  # what a claim that was on its way still brings is given back
             self._hungry()
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiting)
@@ -149,6 +162,7 @@ class Lanes:
         """One attempt; the claim of its next step if it could be taken along."""
         self._running[claim.attempt_id] = running = _Running(claim, lane)
         fields.of_attempt(claim)
+        self._lease.begin(claim.id)
         started = time.perf_counter()
         try:
             end = await self._attempt(running)
@@ -156,6 +170,7 @@ class Lanes:
             return None if end is None else await self._end(claim, end)
         finally:
             del self._running[claim.attempt_id]
+            self._lease.end(claim.id)
             self.pace.took(time.perf_counter() - started)
 
     async def _attempt(self, running: _Running) -> End | None:
@@ -181,7 +196,8 @@ class Lanes:
             return End(Move.CANCEL, State.CANCELLED, error=running.stop_reason, cause="cancelled")
 
     def _make_context(self, claim: Claim) -> Context:
-        context = Context(claim, self._transport, self._lease)
+        ends_at_shutdown = self._kinds[claim.kind].policy.on_shutdown == "fail"
+        context = Context(claim, self._transport, self._lease, ends_at_shutdown=ends_at_shutdown)
         self._running[claim.attempt_id].context = context
         return context
 
@@ -197,6 +213,7 @@ class Lanes:
         if self._can_take_along(claim, end):
             following = await self._ends.write_and_take_along(claim, result, end.then[0])
             if following is not None:
+                self.taken += 1
                 return following
         await self._ends.write(claim, end)
         return None
@@ -207,7 +224,7 @@ class Lanes:
             return False
         child, takes = end.then[0], self._takes()
         known = takes.knows(child.kind, child.kind_version) and child.queue in takes.queues
-        return known and child.is_plain and child.run_after is None
+        return known and child.is_plain and child.run_after is None and self.may_take(1) > 0
 
 
 def given_back(claim: Claim, reason: str) -> End:

@@ -21,9 +21,9 @@ import psycopg
 
 from holdfast.errors import ClaimLost, HoldfastError, UsageError
 from holdfast.jobs.model import Claim, JobId, WorkerId
-from holdfast.jobs.outcome import End
+from holdfast.jobs.outcome import SHUTDOWN, End, cut_off
 from holdfast.jobs.renew import Beat, WorkerInfo
-from holdfast.jobs.states import State
+from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
 from holdfast.worker.context import Lease
 from holdfast.worker.crashpoints import crashpoint
@@ -37,6 +37,7 @@ from holdfast.worker.lanes import Lanes, given_back
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.poller import Clock
 from holdfast.worker.sweeps import Sweeps
+from holdfast.worker.tally import Tally
 from holdfast.worker.transport import UNREACHABLE, Takes, Transport
 
 
@@ -86,21 +87,25 @@ class Worker:
             self._heartbeat.lease,
             count=options.concurrency,
             name=self.info.name,
+            most=options.most,
             takes=self._takes,
             hungry=self._on_free_lane,
             isolated=self._isolated,
         )
+        self._taking = asyncio.Lock()
         self._sweeps = Sweeps(
             self._transport,
             self.info,
             takes=self._takes,
             until_next=timedelta(seconds=clock.longest),
-            hand_out=self._lanes.hand_out,
+            lanes=self._lanes,
+            taking=self._taking,
             nudge=self.nudge,
         )
         self._wake, self._stopping, self._saw_empty = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._ended_at_beat = 0
         self._is_claiming, self._may_be_more = False, True
+        self._given_back = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -112,6 +117,12 @@ class Worker:
     def loop_lag(self) -> float:
         """How many seconds the event loop is late: more than a moment means that a handler blocks it."""
         return self._lag.seconds
+
+    @property
+    def tally(self) -> Tally:
+        """What this worker has done so far."""
+        ends = self._ends
+        return Tally(self._lanes.taken, ends.completed, ends.failed, self._given_back, ends.cut_off)
 
     # ------------------------------------------------------------------------------------------------- the story
 
@@ -138,6 +149,7 @@ class Worker:
     def stop(self) -> None:
         """Claim no more; `run` returns when running jobs had their grace."""
         self._lanes.close()
+        self._heartbeat.lease.stopping = True
         self._stopping.set()
         self._wake.set()
 
@@ -181,6 +193,7 @@ class Worker:
             while not self._is_quiet():  # first: else, where a claim takes long, the next would always be under way
                 await asyncio.sleep(0.002)
             ended = self._lanes.pace.ended
+            await self._sweeps.look_around()
             self._saw_empty.clear()
             self._wake.set()
             await self._saw_empty.wait()
@@ -194,9 +207,11 @@ class Worker:
         self.stop()
         log.info("worker_stopping", worker_id=self.id, running=self._lanes.running)
         claiming, *others = duties
+        grace_ends = asyncio.get_running_loop().time() + self.options.grace.total_seconds()
         await asyncio.wait([claiming], timeout=10)  # not cancelled: what it is just claiming would be nobody's
-        await self._give_grace()
-        left = self.held()  # before the lanes are cancelled and forget what they were at
+        left = await self._give_back([(held, given_back(held, SHUTDOWN)) for held in self._lanes.take_back()])
+        await self._give_grace(grace_ends)
+        left += self._cut_off()  # before the lanes are cancelled and forget what they were at
         for duty in (claiming, *others):
             duty.cancel()
         await asyncio.gather(*duties, return_exceptions=True)
@@ -218,11 +233,13 @@ class Worker:
             claims: list[Claim] = []
             if room > 0:
                 self._is_claiming = True
-                claims = await self._claim(room)
-                self._lanes.hand_out(claims)
+                async with self._taking:
+                    room = min(room, self._lanes.may_take(room))
+                    claims = await self._claim(room) if room > 0 else []
+                    self._lanes.hand_out(claims)
                 self._is_claiming = False
             self._may_be_more = len(claims) == room
-            if len(claims) < room:
+            if len(claims) < room or self._lanes.may_take(1) <= 0:
                 self._saw_empty.set()
             if len(claims) < room or room <= 0:
                 await self._wake.wait()
@@ -289,20 +306,36 @@ class Worker:
         for held in self._lanes.take_back():
             await self._ends.write(held, given_back(held, "its worker was busy with others"))
 
-    async def _give_grace(self) -> None:
+    async def _give_grace(self, until: float) -> None:
         """Let what runs come to its end, and what has ended be written."""
-        deadline = asyncio.get_running_loop().time() + self.options.grace.total_seconds()
-        while (self._lanes.running or self._ends.unwritten) and asyncio.get_running_loop().time() < deadline:
+        while (self._lanes.running or self._ends.unwritten) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.002)
 
-    async def _give_back(self, left: list[Claim]) -> None:
-        """Release what was claimed and not finished, without prejudice."""
+    def _cut_off(self) -> list[tuple[Claim, End]]:
+        """How everything that is still held has to end now: given back, or failed where it has begun and its kind says so."""
+        begun = {running.attempt_id for running in self._lanes.begun()}
+        return [
+            (held, cut_off() if held.attempt_id in begun and self._fails_at_shutdown(held) else given_back(held, SHUTDOWN))
+            for held in self.held()
+        ]
+
+    def _fails_at_shutdown(self, claim: Claim) -> bool:
+        kind = self._kinds.get(claim.kind)
+        return kind is not None and kind.policy.on_shutdown == "fail" and not claim.is_poll
+
+    async def _give_back(self, ends: list[tuple[Claim, End]]) -> list[tuple[Claim, End]]:
+        """End these, which have not come to an end by themselves; those that could not be written in time."""
+        left = list(ends)
         async with self._without_waiting_long():
-            for held in left:
+            for held, end in ends:
                 try:
-                    await self._transport.finish(held, given_back(held, "shutdown"))
+                    await self._transport.finish(held, end)
+                    self._given_back += end.move is Move.RELEASE
+                    self._ends.cut_off += end.cause == SHUTDOWN
                 except ClaimLost as lost:
                     refused(lost)
+                left.pop(0)
+        return left
 
     async def _resign(self) -> None:
         """End the lease: whatever could not be given back can be rescued at once."""

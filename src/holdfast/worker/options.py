@@ -20,9 +20,10 @@ class WorkerOptions:
     beat: timedelta = timedelta(seconds=5)
     poll: timedelta | None = None  # how often to look around while nothing is held; None: every second beat
     lease: timedelta = timedelta(seconds=30)
-    grace: timedelta = timedelta(seconds=30)
+    grace: timedelta = timedelta(seconds=25)
     name: str | None = None
     pod: str | None = None  # where it runs, for people
     git_sha: str | None = None  # what code it runs, for people
     runner: Runner = "worker"
     largest_batch: int = LARGEST_BATCH
+    most: int | None = None  # jobs to take in all; then it behaves as if there were no more

@@ -95,8 +95,9 @@ class Remote:
         found = await self._line.ask("claim", "POST", f"/{worker_id}/claims/{job_id}", _looking(takes), repeat=False)
         return None if found is None else _understood(wire.to_claim, found)
 
-    async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]:
-        return _claims(await self._line.ask("claims", "POST", f"/{worker_id}/polls", _looking(takes), repeat=False))
+    async def claim_to_poll(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
+        body = _looking(takes) | {"limit": min(limit, LARGEST_BATCH)}
+        return _claims(await self._line.ask("claims", "POST", f"/{worker_id}/polls", body, repeat=False))
 
     # ------------------------------------------------------------------------------------------------- ending
 

@@ -13,12 +13,14 @@ from typing import Any
 import psycopg
 
 from holdfast.errors import HoldfastError
-from holdfast.jobs.model import Claim, JobId
+from holdfast.jobs.model import JobId
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.telemetry.log import log
 from holdfast.worker.kinds import cleaners
+from holdfast.worker.lanes import Lanes
 from holdfast.worker.transport import UNREACHABLE, Takes, Transport
 
+POLLS = 50  # at once
 Work = Callable[[], Awaitable[None]]
 SAME_MOMENT = 0.05  # seconds
 
@@ -33,11 +35,12 @@ class Sweeps:
         *,
         takes: Callable[[], Takes],
         until_next: timedelta,
-        hand_out: Callable[[list[Claim]], None],
+        lanes: Lanes,
+        taking: asyncio.Lock,
         nudge: Callable[[], None],
     ) -> None:
         self._transport, self._worker, self._takes, self._until_next = transport, worker, takes, until_next
-        self._hand_out, self._nudge = hand_out, nudge
+        self._lanes, self._taking, self._nudge = lanes, taking, nudge
         self._tasks: set[asyncio.Task[None]] = set()  # a task that nobody refers to may vanish in the middle
         self._planned: dict[Work, asyncio.TimerHandle] = {}
         self._closed = False
@@ -54,6 +57,11 @@ class Sweeps:
             self.aside(self._sweep(self._clean))
         self._when(beat.next_due, self._promote)
         self._when(beat.next_poll, self._poll)
+
+    async def look_around(self) -> None:
+        """Now, and not with the next beat: there may be work that only somebody has to make ready."""
+        for work in (self._promote, self._rescue, self._poll):
+            await self._sweep(work)
 
     def promote_in(self, delay: timedelta) -> None:
         """A job of ours comes back sooner than the next beat."""
@@ -99,7 +107,10 @@ class Sweeps:
             self._nudge()
 
     async def _poll(self) -> None:
-        self._hand_out(await self._transport.claim_to_poll(self._worker.id, self._takes()))
+        async with self._taking:
+            limit = self._lanes.may_take(POLLS)
+            if limit > 0 and not self._closed:
+                self._lanes.hand_out(await self._transport.claim_to_poll(self._worker.id, self._takes(), limit))
 
     async def _rescue(self) -> None:
         rescued = await self._transport.rescue(self._worker)

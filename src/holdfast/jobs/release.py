@@ -1,0 +1,88 @@
+"""Give back what a worker holds when it must end: running → pending, or back to the engine, or failed if its kind says so.
+
+Called by: the keeper, at the end of the grace, for a process that is stuck or has just been killed. Nobody did anything
+wrong, so neither an error nor a crash is counted. A kind with `on_shutdown="fail"` does not come back by itself: its work
+must not be begun twice without a person's word. A job that was asked to stop has stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.jobs.finish import Ended, untie
+from holdfast.jobs.model import JobId, WorkerId
+from holdfast.jobs.outcome import CUT_OFF, SHUTDOWN
+from holdfast.jobs.states import State
+
+# Where each goes is decided under its row's lock, and the fence is asked for once more by the update: an end that the
+# process managed to write just before is left alone.
+RELEASE_WORKER = """
+    WITH held AS MATERIALIZED (
+        SELECT id, attempt_id, worker_id,
+               CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
+                    WHEN handle IS NOT NULL THEN 'submitted'
+                    WHEN kind = ANY (%(failing)s::text[])
+                         AND (%(begun)s::bigint[] IS NULL OR id = ANY (%(begun)s)) THEN 'failed'
+                    ELSE 'pending' END AS goes_to
+        FROM holdfast.jobs WHERE worker_id = %(worker_id)s ORDER BY id FOR UPDATE
+    ), released AS (
+        UPDATE holdfast.jobs j
+        SET state = goes_to, attempt_id = NULL, worker_id = NULL, deadline_at = NULL,
+            errors = errors + CASE WHEN goes_to = 'failed' THEN 1 ELSE 0 END,
+            error = CASE goes_to WHEN 'cancelled' THEN coalesce(cancel_reason, 'asked to stop')
+                                 WHEN 'failed' THEN %(cut_off)s ELSE %(shutdown)s END,
+            cause = CASE goes_to WHEN 'cancelled' THEN 'cancelled' WHEN 'failed' THEN 'shutdown' ELSE 'released' END,
+            finished_at = CASE WHEN goes_to IN ('cancelled', 'failed') THEN clock_timestamp() END,
+            next_poll_at = CASE WHEN goes_to = 'submitted' THEN clock_timestamp() END
+        FROM held h WHERE j.id = h.id AND j.attempt_id = h.attempt_id
+        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.claimed_at, j.queue, j.error, h.attempt_id, h.worker_id
+    ), noted AS (
+        INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at, actor, reason)
+        SELECT id, CASE state WHEN 'failed' THEN 'fail' WHEN 'cancelled' THEN 'cancel' ELSE 'release' END, state,
+               attempt_no, attempt_id, worker_id, claimed_at, %(actor)s, error
+        FROM released
+    )
+    SELECT id, ties, slot_key, state, attempt_id::text, pg_notify('holdfast', queue) FROM released
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What became of the jobs of a worker that had to end."""
+
+    released: list[JobId]
+    failed: list[JobId]
+
+
+async def release_worker(
+    conn: psycopg.AsyncConnection[Any],
+    worker_id: WorkerId,
+    *,
+    failing: Sequence[str] = (),
+    begun: list[JobId] | None = None,
+    actor: str = "keeper",
+) -> Released:
+    """Give back everything that this worker holds, all in one transaction.
+
+    Jobs of the kinds in `failing` fail, if they have begun; `begun` says which have, if that is known.
+    """
+    parameters = {
+        "worker_id": worker_id,
+        "failing": list(failing),
+        "begun": begun,
+        "actor": actor,
+        "cut_off": CUT_OFF,
+        "shutdown": SHUTDOWN,
+    }
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(RELEASE_WORKER, parameters)
+        rows = await cursor.fetchall()
+        for job_id, ties, slot_key, state, attempt_id, _ in rows:
+            await untie(cursor, Ended(job_id, ties, slot_key, state), attempt_id)
+    failed = [row[0] for row in rows if row[3] == State.FAILED]
+    return Released([row[0] for row in rows if row[0] not in failed], failed)

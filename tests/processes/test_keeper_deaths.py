@@ -1,0 +1,221 @@
+"""What a keeper does when an executor dies, is blocked or is stopped, and what becomes of both when the keeper dies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from keepers import CONTINUE, KILL, STOP, TERM, Start, is_alive, moves, row, state, until
+
+from holdfast.jobs.enqueue import enqueue_sync
+from holdfast.jobs.model import NewJob
+
+pytestmark = pytest.mark.processes
+Conn = psycopg.Connection[Any]
+
+
+def test_f_17_a_killed_executor_costs_its_job_one_crash_and_another_runs_it_at_once(start: Start, db: Conn):
+    """K-70: whichever process runs it next. The lease is 30 s and nobody waits for it."""
+    job = enqueue_sync(db, NewJob("endless")).id
+    keeper = start()
+    victim = keeper.executor()
+    until(lambda: state(db, job) == "running")
+
+    os.kill(victim, KILL)
+
+    until(lambda: row(db, job)[:2] == ("running", 2), seconds=25)
+    assert row(db, job) == ("running", 2, 0, 1)
+    assert moves(db, job) == [("rescue", "its process was killed by SIGKILL")]
+    assert keeper.hears("executor_died")[0]["cause"] == "SIGKILL"
+    assert keeper.executor() != victim
+
+
+@pytest.mark.parametrize(
+    ("how", "cause", "reason"),
+    [
+        ("segfault", "SIGSEGV", "its process was killed by SIGSEGV"),
+        ("exit", "exit 3", "its process ended in the middle of it, with exit code 3"),
+        ("oom", "oom", "its process ended with 137, as after the memory ran out"),
+        ("kill", "SIGKILL", "its process was killed by SIGKILL"),
+    ],
+)
+def test_f_17_a_job_that_takes_its_process_down_is_given_back_with_the_cause(
+    start: Start, db: Conn, how: str, cause: str, reason: str
+):
+    job = enqueue_sync(db, NewJob("dies_once", payload={"how": how})).id
+
+    assert start("--drain").wait() == 0
+
+    assert row(db, job) == ("completed", 2, 0, 1)
+    assert moves(db, job) == [("rescue", reason), ("complete", None)]
+    ((told,),) = db.execute("SELECT detail ->> 'cause' FROM holdfast.history WHERE move = 'rescue'").fetchall()
+    assert told == cause
+
+
+def test_what_waited_in_a_dead_process_had_not_begun_and_costs_nothing(start: Start, db: Conn):
+    job = enqueue_sync(db, NewJob("endless")).id
+    keeper = start(HOLDFAST_CRASH_AT="claim.after_commit")
+
+    until(lambda: row(db, job)[:2] == ("running", 2))
+
+    assert row(db, job) == ("running", 2, 0, 0)
+    assert keeper.events("executor_died")[0]["cause"] == "SIGKILL"
+
+
+@pytest.mark.parametrize("point", ["claim.before", "run.before_start", "run.after", "complete.after_commit_before_ack"])
+def test_an_executor_killed_at_a_crash_point_is_followed_by_another_that_completes_the_job(start: Start, db: Conn, point: str):
+    """W-01: any crash point is recoverable, by the same keeper."""
+    job = enqueue_sync(db, NewJob("counted", max_crashes=5)).id
+    keeper = start("--drain", HOLDFAST_CRASH_AT=point)
+
+    assert keeper.wait() == 0
+
+    assert state(db, job) == "completed"
+    assert db.execute("SELECT count(*) FROM holdfast.history WHERE move = 'complete'").fetchone() == (1,)
+
+
+def test_f_18_a_handler_that_holds_the_gil_for_longer_than_the_lease_keeps_its_job(start: Start, db: Conn):
+    """Neither the database nor the handler's own checkpoint finds that the lease has ended."""
+    rival = start("--kinds", "quick", HOLDFAST_LEASE_SECONDS="3")
+    rival.executor()  # its beats would rescue
+    job = enqueue_sync(db, NewJob("native_then_checkpoint", payload={"seconds": 9})).id
+    keeper = start("--kinds", "native_then_checkpoint", HOLDFAST_LEASE_SECONDS="3")
+
+    until(lambda: state(db, job) == "completed")
+
+    assert row(db, job) == ("completed", 1, 0, 0)
+    assert keeper.hears("executor_blocked")
+
+
+def test_f_19_a_stopped_executor_is_not_kept_alive_and_what_it_writes_later_is_refused(start: Start, db: Conn):
+    job = enqueue_sync(db, NewJob("until_told")).id
+    first = start(HOLDFAST_LEASE_SECONDS="2")
+    stopped = first.executor()
+    until(lambda: state(db, job) == "running")
+    os.kill(stopped, STOP)
+    second = start()
+    until(lambda: row(db, job)[:2] == ("running", 2))
+
+    os.kill(stopped, CONTINUE)
+    first.signal(TERM)
+
+    assert first.wait() == 0
+    assert first.events("writeback_stale_attempt") != []
+    second.signal(TERM)
+    assert second.wait() == 0
+    assert row(db, job) == ("completed", 2, 0, 1)
+    assert [move for move, _ in moves(db, job)] == ["rescue", "complete"]
+
+
+def test_f_03_executors_die_with_their_keeper_and_their_jobs_are_rescued_when_the_lease_ends(start: Start, db: Conn):
+    job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000})).id
+    keeper = start(HOLDFAST_LEASE_SECONDS="2")
+    executor = keeper.executor()
+    until(lambda: state(db, job) == "running")
+
+    keeper.signal(KILL)
+
+    until(lambda: not is_alive(executor), "the executor outlived its keeper")
+    other = start("--kinds", "quick")
+    until(lambda: state(db, job) == "pending")
+    assert moves(db, job) == [("rescue", "its worker went silent")]
+    assert other.hears("jobs_rescued")
+
+
+@pytest.mark.parametrize("point", ["keeper.after_start", "reap.in_tx", "reap.after"])
+def test_a_keeper_that_dies_anywhere_leaves_nothing_that_the_next_does_not_find(start: Start, db: Conn, point: str):
+    job = enqueue_sync(db, NewJob("dies_once", payload={"how": "kill"})).id
+    doomed = start(HOLDFAST_CRASH_KEEPER_AT=point, HOLDFAST_LEASE_SECONDS="2")
+    assert doomed.wait() == -KILL
+
+    start()
+    until(lambda: state(db, job) == "completed")
+
+    assert db.execute("SELECT count(*) FROM holdfast.history WHERE move = 'complete'").fetchone() == (1,)
+
+
+def test_what_a_handler_started_is_ended_with_its_executor(start: Start, db: Conn, tmp_path: Path):
+    note = tmp_path / "pid"
+    enqueue_sync(db, NewJob("leaves_a_process", payload={"file": str(note)}, max_crashes=1))
+    keeper = start()
+    executor = keeper.executor()
+    until(lambda: note.exists() and note.read_text())
+
+    os.kill(executor, KILL)
+
+    until(lambda: not is_alive(int(note.read_text())), "it was left behind")
+
+
+def test_an_executor_that_dies_again_and_again_at_birth_is_not_started_in_a_rush(start: Start, tmp_path: Path):
+    (tmp_path / "deadly.py").write_text("import os; os._exit(9)")
+    keeper = start(module="deadly")
+
+    died = keeper.hears("executor_died", times=4)
+
+    keeper.signal(TERM)
+    assert keeper.wait() == 0
+    assert {line["cause"] for line in died} == {"exit 9"}
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "words"),
+    [
+        ("not_there", None, "cannot import not_there"),
+        ("broken", "1 / 0", "importing broken failed with ZeroDivisionError"),
+        ("empty", "", "no kinds in empty"),
+    ],
+)
+def test_an_executor_that_can_never_start_ends_the_keeper_with_its_reason(
+    start: Start, tmp_path: Path, module: str, source: str | None, words: str
+):
+    if source is not None:
+        (tmp_path / f"{module}.py").write_text(source)
+    keeper = start(module=module)
+
+    assert keeper.wait() == 1
+    assert words in keeper.said()
+    assert keeper.events("executor_died") == []
+
+
+def test_a_kind_that_no_module_has_is_named(start: Start):
+    keeper = start("--kinds", "quick,quack")
+
+    assert keeper.wait() == 1
+    assert "no kind quack in their_jobs" in keeper.said()
+
+
+def test_a_worker_is_known_by_what_it_is_and_where_it_runs(start: Start, db: Conn):
+    """HOSTNAME is the name people see; every incarnation has its own id."""
+    keeper = start("--executors", "2", "--concurrency", "3", HOSTNAME="pod-7", POD_NAME="pod-7", HOLDFAST_GIT_SHA="abc123")
+    keeper.hears("worker_started", times=2)
+
+    rows = db.execute("SELECT name, pod, git_sha, runner, concurrency FROM holdfast.workers").fetchall()
+
+    assert rows == [("pod-7", "pod-7", "abc123", "executor", 3)] * 2
+    (line,) = keeper.events("keeper_started")
+    assert "password" not in str(line)
+    assert "@" in line["database"]
+
+
+def test_no_secret_stands_in_the_arguments_of_a_process(start: Start, database: str):
+    keeper = start()
+    secret = psycopg.conninfo.conninfo_to_dict(database)["password"]
+
+    for pid in (keeper.pid, keeper.executor()):
+        assert secret not in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_k_44_the_keeper_never_imports_the_modules_of_a_user(start: Start, tmp_path: Path):
+    """K-44: a handler does not know what dispatches it, and what dispatches it does not load the handler."""
+    note = tmp_path / "pids"
+    (tmp_path / "tells.py").write_text(
+        f"import os, holdfast\nopen({str(note)!r}, 'a').write(f'{{os.getpid()}} ')\nholdfast.job('told')(lambda: None)\n"
+    )
+    keeper = start(module="tells")
+
+    executor = keeper.executor()
+
+    assert note.read_text().split() == [str(executor)]

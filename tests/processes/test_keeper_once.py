@@ -1,0 +1,131 @@
+"""`--once` for a pod per job, `--drain` until there is nothing left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from keepers import TERM, Start, moves, row, state, until
+
+from holdfast.jobs.enqueue import enqueue_sync
+from holdfast.jobs.model import NewJob
+
+pytestmark = pytest.mark.processes
+Conn = psycopg.Connection[Any]
+
+
+def test_f_70_a_surplus_worker_finds_nothing_says_so_and_ends_well(start: Start):
+    """K-67: exit code 0; nothing was claimed."""
+    keeper = start("--once")
+
+    assert keeper.wait() == 0
+    assert keeper.events("no_work")
+    assert keeper.events("keeper_stopped")[0]["taken"] == 0
+
+
+def test_k_67_once_takes_one_job_and_ends_with_0_when_it_completed(start: Start, db: Conn):
+    """K-67: exit code 0."""
+    jobs = [enqueue_sync(db, NewJob("quick")).id for _ in range(3)]
+
+    assert start("--once").wait() == 0
+
+    assert [state(db, job) for job in jobs] == ["completed", "pending", "pending"]
+
+
+def test_once_leaves_the_next_step_of_a_chain_to_the_next_worker(start: Start, db: Conn):
+    job = enqueue_sync(db, NewJob("two_steps")).id
+
+    assert start("--once").wait() == 0
+
+    assert state(db, job) == "completed"
+    assert db.execute("SELECT kind, state FROM holdfast.jobs WHERE id <> %s", [job]).fetchall() == [("quick", "pending")]
+
+
+@pytest.mark.parametrize(("kind", "after"), [("raises", "failed"), ("raises_once", "pending")])
+def test_k_67_once_ends_with_1_when_the_attempt_failed_whether_or_not_it_is_tried_again(
+    start: Start, db: Conn, kind: str, after: str
+):
+    """K-67: exit code 1."""
+    job = enqueue_sync(db, NewJob(kind, max_attempts=1 if kind == "raises" else 3)).id
+
+    assert start("--once").wait() == 1
+
+    assert state(db, job) == after
+
+
+def test_once_ends_with_1_when_the_job_takes_its_process_down_and_gives_it_back(start: Start, db: Conn):
+    job = enqueue_sync(db, NewJob("dies_once", payload={"how": "segfault"})).id
+
+    assert start("--once").wait() == 1
+
+    assert row(db, job) == ("pending", 1, 0, 1)
+    assert moves(db, job) == [("rescue", "its process was killed by SIGSEGV")]
+
+
+def test_k_67_once_ends_with_1_when_it_is_cut_off(start: Start, db: Conn):
+    """K-67: exit code 1 after SIGTERM; the job is back."""
+    job = enqueue_sync(db, NewJob("endless")).id
+    keeper = start("--once", HOLDFAST_GRACE_SECONDS="0.1")
+    until(lambda: state(db, job) == "running")
+
+    keeper.signal(TERM)
+
+    assert keeper.wait() == 1
+    assert moves(db, job) == [("release", "shutdown")]
+
+
+def test_once_finds_a_job_that_is_due_and_that_nobody_has_promoted(start: Start, db: Conn):
+    job = enqueue_sync(db, NewJob("quick")).id
+    db.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() - interval '1 minute' WHERE id = %s", [job])
+
+    assert start("--once").wait() == 0
+
+    assert state(db, job) == "completed"
+
+
+def test_once_asks_an_engine_when_that_is_all_there_is_to_do(start: Start, db: Conn):
+    job = enqueue_sync(db, NewJob("engine")).id
+    assert start("--once").wait() == 0
+    assert state(db, job) == "submitted"
+    db.execute("UPDATE holdfast.jobs SET next_poll_at = clock_timestamp() WHERE id = %s", [job])
+
+    assert start("--once").wait() == 0
+
+    assert state(db, job) == "completed"
+
+
+def test_once_runs_a_job_whose_worker_is_gone(start: Start, db: Conn):
+    job = enqueue_sync(db, NewJob("counted", max_crashes=5)).id
+    doomed = start(HOLDFAST_CRASH_KEEPER_AT="reap.in_tx", HOLDFAST_CRASH_AT="run.before_start", HOLDFAST_LEASE_SECONDS="1")
+    assert doomed.wait() == -9
+    until(lambda: db.execute("SELECT bool_and(lease_until < clock_timestamp()) FROM holdfast.workers").fetchone() == (True,))
+
+    assert start("--once").wait() == 0
+
+    assert row(db, job) == ("completed", 2, 0, 1)
+
+
+def test_drain_ends_by_itself_when_there_is_nothing_left(start: Start, db: Conn):
+    jobs = [enqueue_sync(db, NewJob("quick")).id for _ in range(20)]
+    enqueue_sync(db, NewJob("two_steps"))
+
+    assert start("--drain", "--executors", "2").wait() == 0
+
+    assert {state(db, job) for job in jobs} == {"completed"}
+    assert db.execute("SELECT DISTINCT state FROM holdfast.jobs").fetchall() == [("completed",)]
+
+
+def test_only_the_named_kinds_are_run(start: Start, db: Conn):
+    mine, theirs = enqueue_sync(db, NewJob("quick")).id, enqueue_sync(db, NewJob("counted")).id
+
+    assert start("--drain", "--kinds", "quick").wait() == 0
+
+    assert (state(db, mine), state(db, theirs)) == ("completed", "pending")
+
+
+def test_once_and_drain_do_not_go_together(start: Start):
+    keeper = start("--once", "--drain")
+
+    assert keeper.wait() == 1
+    assert "--once takes one job" in keeper.said()

@@ -1,0 +1,73 @@
+"""Why a process died, and how soon another follows: both decided without any process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.worker.deaths import OomCounter, cause_of_death, restart_delay
+
+
+@pytest.mark.parametrize(
+    ("returncode", "oom", "cause"),
+    [
+        (-9, False, "SIGKILL"),
+        (-9, True, "oom"),
+        (-11, True, "SIGSEGV"),
+        (-11, False, "SIGSEGV"),
+        (-6, False, "SIGABRT"),
+        (-63, False, "signal 63"),
+        (137, False, "oom"),
+        (0, False, "exit 0"),
+        (3, True, "exit 3"),
+    ],
+)
+def test_the_cause_of_a_death_is_named(returncode: int, oom: bool, cause: str):
+    """The out-of-memory killer sends SIGKILL like anybody else: only the counter of the cgroup tells."""
+    assert cause_of_death(returncode, oom_kills_rose=oom).cause == cause
+
+
+def test_the_first_successor_comes_at_once_and_the_next_ones_ever_later_up_to_a_bound():
+    delays = [restart_delay(lives) for lives in range(12)]
+
+    assert delays[:2] == [0.0, 0.0]
+    assert delays == sorted(delays)
+    assert delays[-1] == restart_delay(10_000) == 10.0
+
+
+def cgroup(tmp_path: Path, line: str, file: str, text: str) -> tuple[Path, Path, Path]:
+    own, root = tmp_path / "own", tmp_path / "cgroup"
+    own.write_text(line + "\n")
+    counter = root / file
+    counter.parent.mkdir(parents=True)
+    counter.write_text(text)
+    return own, root, counter
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("0::/", "memory.events"),
+        ("0::/kubepods/pod1", "kubepods/pod1/memory.events"),
+        ("0::/the/path/of/the/host", "memory.events"),
+        ("4:memory:/docker/1", "memory/docker/1/memory.oom_control"),
+        ("4:memory:/the/path/of/the/host", "memory/memory.oom_control"),
+    ],
+)
+def test_a_kill_for_want_of_memory_is_seen_in_either_version_of_cgroups(tmp_path: Path, line: str, file: str):
+    own, root, counter = cgroup(tmp_path, line, file, "oom 7\noom_kill 1\noom_kill_disable 0\n")
+    seen = OomCounter(own, root)
+    assert not seen.rose()
+
+    counter.write_text("oom 8\noom_kill 2\noom_kill_disable 0\n")
+
+    assert seen.rose()
+    assert not seen.rose()  # told once
+
+
+@pytest.mark.parametrize("line", ["0::/", "", "9:cpu:/x"])
+def test_without_a_cgroup_nothing_is_claimed(tmp_path: Path, line: str):
+    (tmp_path / "own").write_text(line)
+    assert not OomCounter(tmp_path / "own", tmp_path / "nothing").rose()
+    assert not OomCounter(tmp_path / "not there", tmp_path).rose()
