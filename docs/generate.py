@@ -36,7 +36,8 @@ from holdfast.api import fenced, worker_protocol
 from holdfast.api.app import NOUNS, make_app
 from holdfast.api.policy import POLICY, Role
 from holdfast.api.problems import KINDS, code_of
-from holdfast.cli import app
+from holdfast.cli import COMMANDS, Unloaded, app
+from holdfast.cli.exits import Exit
 from holdfast.crashpoints import POINTS
 from holdfast.database import migrate
 from holdfast.database.migrations import versions
@@ -590,8 +591,12 @@ def cli() -> str:
     parts = [f"## `{' '.join(['holdfast', *command])}`\n\n{block(help_of(command))}" for command in commands()]
     return page(
         "Command line",
-        "What `--help` says. An error that is raised on purpose is one sentence on standard error, and the exit code is 1.",
-        "`python -m holdfast` is the same program.",
+        "What `--help` says. `python -m holdfast` is the same program. Data goes to standard output and everything else to "
+        "standard error; an error is one sentence that says what to do.",
+        "## Exit codes",
+        table(["Code", "Meaning"], [[code(one.value), comments_of(Exit)[one.name]] for one in Exit]),
+        "## Commands",
+        table(["Command", "What for"], [[f"[`{name}`](#holdfast-{name})", what] for name, (_, _, what) in COMMANDS.items()]),
         *parts,
     )
 
@@ -602,7 +607,7 @@ def commands() -> Iterator[list[str]]:
     def below(group: Any, words: list[str]) -> Iterator[list[str]]:
         yield words
         for name, command in getattr(group, "commands", {}).items():
-            yield from below(command, [*words, name])
+            yield from below(command.load() if isinstance(command, Unloaded) else command, [*words, name])
 
     return below(get_command(app), [])
 

@@ -1,26 +1,14 @@
-"""Holdfast: fenced background jobs in Postgres. The public names, and nothing else."""
+"""Holdfast: fenced background jobs in Postgres. The public names, and nothing else.
+
+Each is loaded when it is asked for, so that the command line is there at once; `public.py` says where they live.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import CancelRequested, ClaimLost, HoldfastError, TermLost
-from holdfast.jobs.client import Client, connect
-from holdfast.jobs.model import Claim, Lock, NewJob
-from holdfast.jobs.outcome import Backoff, Cancel, Done, Fail, Permanent, Retry, RetryPolicy, Snooze, Submitted
-from holdfast.jobs.pipelines import Pipeline
-from holdfast.jobs.states import State
-from holdfast.schedule.context import Pass, SyncPass
-from holdfast.schedule.reconcile import reconciler
-from holdfast.schedule.registry import Loop, Result
-from holdfast.schedule.scheduler import Scheduler, SchedulerOptions
-from holdfast.worker.context import Context, SyncContext
-from holdfast.worker.crashpoints import crashpoint
-from holdfast.worker.kinds import cleaner, job
-from holdfast.worker.loop import Worker
-from holdfast.worker.options import WorkerOptions
-
 if TYPE_CHECKING:
     from holdfast.apps.in_process import lifespan
+    from holdfast.public import *
 
 __all__ = [
     "Backoff",
@@ -62,7 +50,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`lifespan` is loaded when it is asked for: it brings the migrations along, which cost more than all the rest."""
+    """`lifespan` is by itself: it brings the migrations along, which cost more than all the rest."""
     if name == "lifespan":
         return import_module("holdfast.apps.in_process").lifespan
+    if name in __all__:
+        return getattr(import_module("holdfast.public"), name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -90,6 +90,10 @@ class Settings(BaseSettings):
     gateway_roles: dict[str, str] = Field(
         default_factory=dict, description="Which of the groups in X-Forwarded-Groups has which role, as JSON."
     )
+    token: SecretStr | None = Field(default=None, description="The API token that the command line sends to the control plane.")
+    config_dir: Path = Field(
+        default=Path("~/.config/holdfast"), description="Where `holdfast auth login` keeps a token, in a file of mode 0600."
+    )
 
     hostname: str | None = Field(
         default=None,
@@ -105,7 +109,7 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("HOLDFAST_LOG_LEVEL", "LOG_LEVEL"),
         description="The least level that is logged.",
     )
-    api_url: str | None = Field(default=None, description="The HTTP API that a remote worker speaks to.")
+    api_url: str | None = Field(default=None, description="The HTTP API that the command line and a remote worker speak to.")
     api_token: SecretStr | None = Field(default=None, description="The token of a remote worker, of role `worker`.")
     api_token_file: Path | None = Field(
         default=None, description="A file with the token of a remote worker; read anew for every request."

@@ -70,6 +70,7 @@ POST   /api/periodic/{name}/trigger                periodic.trigger  200
 POST   /api/periodic/{name}/pause                  periodic.control  200
 POST   /api/periodic/{name}/resume                 periodic.control  200
 GET    /api/ops/state                              ops.read          200
+GET    /api/doctor                                 ops.read          200
 GET    /api/stats/queue-depth                      demand.read       200
 GET    /api/ops/drain                              ops.read          200
 PUT    /api/ops/drain                              ops.drain         200

@@ -87,4 +87,5 @@ def test_the_public_names_are_all_there():
 
 @pytest.mark.parametrize("forbidden", ["time.time(", "datetime.now(", "datetime.utcnow("])
 def test_no_wall_clock_of_a_process_decides_anything(forbidden: str):
-    assert {name(p) for p in MODULES if forbidden in p.read_text()} == set()
+    """The doctor looks at it, to show how far it is off; nothing follows from that."""
+    assert {name(p) for p in MODULES if forbidden in p.read_text()} <= {"cli/doctor.py"}

@@ -126,7 +126,7 @@ def test_db_migrates_forward_and_back_and_says_where_it_stands(tmp_path: Path, s
 def test_a_database_that_is_not_there_is_a_sentence_and_not_a_traceback(tmp_path: Path):
     done = holdfast("db", "status", "--url", "postgresql://nobody@127.0.0.1:1/none", folder=tmp_path)
 
-    assert done.returncode == 1
+    assert done.returncode == 6
     assert "Traceback" not in done.stderr
     assert "error:" in done.stderr
     assert "127.0.0.1" in done.stderr

@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 from holdfast.api import (
     bulk,
     config,
+    doctor,
     failures,
     health,
     jobs,
@@ -51,6 +52,7 @@ NOUNS: tuple[Routes, ...] = (
     workers.routes,
     periodic.routes,
     ops.routes,
+    doctor.routes,
     config.routes,
     tokens.routes,
     metrics.routes,

@@ -141,7 +141,7 @@ async def first_look(url: str, settings: Settings, say: Any) -> AsyncIterator[No
             return
         if not is_loopback(settings.http_host):
             raise UsageError(
-                "nobody could sign in: make a token with `holdfast auth create`, or set HOLDFAST_OIDC_ISSUER or "
+                "nobody could sign in: make a token with `holdfast auth token create`, or set HOLDFAST_OIDC_ISSUER or "
                 "HOLDFAST_GATEWAY_SECRET; without them the control plane starts on 127.0.0.1 only"
             )
         view, token = await create_token(conn, "first look", Role.ADMIN, by="holdfast serve", lives=FIRST_LOOK)

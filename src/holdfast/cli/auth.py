@@ -1,57 +1,118 @@
-"""`holdfast auth create | list | revoke`"""
+"""`holdfast auth login | logout | whoami | token create | token list | token revoke`"""
 
 from __future__ import annotations
 
-import asyncio
+import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from holdfast.api.auth import LONGEST_LIFE
-from holdfast.api.policy import Role
-from holdfast.apps import tokens
-from holdfast.apps.up import database
-from holdfast.settings import Settings, settings
+from holdfast.cli import credentials
+from holdfast.cli.credentials import Saved
+from holdfast.cli.output import Column, Kind, Row, Shape
+from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
+from holdfast.cli.way import OverHttp
+from holdfast.errors import UsageError
+from holdfast.settings import settings
 
-app = typer.Typer(help="API tokens, straight from the database.", no_args_is_help=True)
-Url = Annotated[str | None, typer.Option("--url", help="Which database; default: HOLDFAST_DATABASE_URL, or the embedded one.")]
-Why = Annotated[str, typer.Option("--reason", help="Why; it stands in the audit.")]
+app = typer.Typer(help="Sign in, and make or revoke API tokens.", no_args_is_help=True)
+tokens = typer.Typer(help="API tokens.", no_args_is_help=True)
+app.add_typer(tokens, name="token")
+
+ME = Shape("caller", [Column("ACTOR", "actor"), Column("METHOD", "method"), Column("ROLE", "role")], key="actor")
 
 
-@app.command("create")
+def state_of(token: Row) -> str:
+    return "revoked" if token["revoked_at"] else "live"
+
+
+SHAPE = Shape(
+    "token",
+    [
+        Column("ID", "id"),
+        Column("NAME", "name"),
+        Column("ROLE", "role"),
+        Column("STATE", state_of, Kind.WORD),
+        Column("EXPIRES", "expires_at", Kind.TIME),
+        Column("USED", "last_used_at", Kind.TIME),
+        Column("CREATED", "created_at", Kind.TIME, wide=True),
+        Column("BY", "created_by", wide=True),
+        Column("SCOPES", "scopes", wide=True),
+        Column("REVOKED", "revoked_at", Kind.TIME, wide=True),
+    ],
+    empty="No tokens.",
+)
+
+
+@verb(app, "login")
+def login_command(
+    session: Session,
+    url: Annotated[str, typer.Argument(help="Where the API is, such as https://holdfast.example.", show_default=False)],
+) -> None:
+    """Keep a token for this API in a file that only you can read. The token is asked for, or read from standard input."""
+    if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+        raise UsageError(f"a token must not go over the network unencrypted: {url} is not https")
+    token = typer.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    over = OverHttp(url, token.strip())
+    try:
+        me = over.ask("GET", "/api/whoami").data
+        where = credentials.save(settings(), Saved(url.rstrip("/"), token.strip()))
+        session.out.say(f"You are {me['actor']} ({me['role']}) at {url}; the token is in {where}.")
+        session.out.one(ME, me, over)
+    finally:
+        over.close()
+
+
+@verb(app, "logout")
+def logout_command(session: Session) -> None:
+    """Forget the token of the last login. It stays valid: `holdfast auth token revoke` ends it."""
+    was = credentials.forget(settings())
+    session.out.say("The token of the last login is forgotten." if was else "There was no token to forget.")
+
+
+@verb(app, "whoami")
+def whoami_command(session: Session) -> None:
+    """Say who you are to the API, or to the database."""
+    session.one(ME, session.get("/api/whoami"))
+    session.out.say(f"at {session.way.says}", "dim")
+
+
+@verb(tokens, "list")
+def list_command(session: Session, limit: Limit = 50, all: All = False) -> None:
+    """List the tokens. Their secrets are nowhere to be had."""
+    session.rows(SHAPE, session.listed("/api/tokens", most=None if all else limit))
+
+
+@verb(tokens, "create")
 def create_command(
-    name: Annotated[str, typer.Argument(help="Whose it is; what it does is done in this name.")],
-    role: Annotated[Role, typer.Option(help="What it may do.")],
-    reason: Why,
-    days: Annotated[int, typer.Option(min=1, max=LONGEST_LIFE.days, help="How long it lives.")] = LONGEST_LIFE.days,
-    url: Url = None,
+    session: Session,
+    name: Annotated[str, typer.Argument(help="Whose it is; what it does is done in this name.", show_default=False)],
+    role: Annotated[str, typer.Option(help="viewer, analyst, ops, admin, worker or autoscaler.", show_default=False)],
+    reason: Reason,
+    days: Annotated[int, typer.Option(min=1, max=90, help="How long it lives.")] = 90,
+    scope: Annotated[list[str] | None, typer.Option(help="Only this action of the role; may be repeated.")] = None,
 ) -> None:
     """Make a token and print it, once: it is stored nowhere."""
-    with database(_with(url), Console(stderr=True)) as address:
-        _, token = asyncio.run(tokens.create(address, name, role, days, reason))
-    typer.echo(token)
+    asked = {"name": name, "role": role, "days": days, "scopes": scope, "reason": reason}
+    made = session.act("POST", "/api/tokens", asked)
+    session.out.say(f"Token {made['id']} of {made['name']} ({made['role']}), for {days} days. It is shown this once:", "bold")
+    if session.out.for_people or session.out.format == "tsv":
+        session.out.value("token", made["token"])
+    else:
+        session.one(SHAPE_MADE, made)
 
 
-@app.command("list")
-def list_command(url: Url = None) -> None:
-    """List the tokens: id, role, name, when they end, when they were last used."""
-    with database(_with(url), Console(stderr=True)) as address:
-        for token in asyncio.run(tokens.listed(address)):
-            state = "revoked" if token.revoked_at else f"until {token.expires_at:%Y-%m-%d}"
-            used = f"used {token.last_used_at:%Y-%m-%d %H:%M}" if token.last_used_at else "never used"
-            typer.echo(f"{token.id}\t{token.role}\t{token.name}\t{state}\t{used}")
+SHAPE_MADE = Shape("token", [Column("ID", "id"), Column("NAME", "name"), Column("ROLE", "role"), Column("TOKEN", "token")])
 
 
-@app.command("revoke")
+@verb(tokens, "revoke")
 def revoke_command(
-    token_id: Annotated[str, typer.Argument(help="The eight characters after hf_.")], reason: Why, url: Url = None
+    session: Session,
+    token: Annotated[str, typer.Argument(help="Its id: the eight characters after hf_.", metavar="ID", show_default=False)],
+    reason: Reason,
+    yes: Yes = False,
 ) -> None:
     """Revoke a token: from now on it opens nothing."""
-    with database(_with(url), Console(stderr=True)) as address:
-        asyncio.run(tokens.revoke(address, token_id, reason))
-    typer.echo(f"{token_id} is revoked")
-
-
-def _with(url: str | None) -> Settings:
-    return settings().model_copy(update={"database_url": url}) if url else settings()
+    token_id = token.removeprefix("token/")
+    session.confirm(f"Revoke token {token_id}?", yes)
+    session.one(SHAPE, session.act("DELETE", f"/api/tokens/{token_id}", reason=reason))

@@ -1,0 +1,60 @@
+"""`holdfast audit list`"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.output import Column, Kind, Shape
+from holdfast.cli.verb import All, Limit, Session, verb
+from holdfast.cli.waiting import Every, Watch, watch_rows
+
+app = typer.Typer(help="Who did what, and why.", no_args_is_help=True)
+
+SHAPE = Shape(
+    "audit",
+    [
+        Column("AT", "at", Kind.TIME),
+        Column("ACTOR", "actor"),
+        Column("ACTION", "action"),
+        Column("OBJECT", "object"),
+        Column("OUTCOME", "outcome", Kind.WORD),
+        Column("REASON", "reason", long=True),
+        Column("ID", "id", wide=True),
+        Column("METHOD", "method", wide=True),
+        Column("ROLE", "role", wide=True),
+        Column("CLIENT", "client", wide=True),
+        Column("REQUEST", "request_id", wide=True),
+        Column("DETAIL", "detail", wide=True),
+    ],
+    empty="Nothing on record.",
+)
+
+
+@app.callback()
+def _audit() -> None:
+    """Who did what, and why."""
+
+
+@verb(app, "list")
+def list_command(
+    session: Session,
+    actor: Annotated[str | None, typer.Option(help="Only what this one did, such as token:ada.")] = None,
+    action: Annotated[str | None, typer.Option(help="Only this action, such as jobs.cancel.")] = None,
+    object: Annotated[str | None, typer.Option(help="Only what was done to this, such as job/7.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="done or denied.")] = None,
+    limit: Limit = 50,
+    all: All = False,
+    watch: Watch = False,
+    interval: Every = 2.0,
+) -> None:
+    """List who did what and why, newest first, and what was denied."""
+    filters = {"actor": actor, "action": action, "object": object, "outcome": outcome}
+
+    def look() -> list[dict[str, Any]]:
+        return session.listed("/api/audit", most=None if all else limit, **filters)
+
+    if watch:
+        watch_rows(session, SHAPE, look, interval)
+    session.rows(SHAPE, look())

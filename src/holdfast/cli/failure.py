@@ -1,0 +1,64 @@
+"""`holdfast failure list | show | retry`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.bulk import act_in_bulk
+from holdfast.cli.output import Column, Kind, Shape
+from holdfast.cli.verb import Limit, Reason, Session, Yes, verb
+from holdfast.cli.waiting import Every, Watch, watch_rows
+
+app = typer.Typer(help="Failures, grouped by what they have in common.", no_args_is_help=True)
+
+Fingerprint = Annotated[str, typer.Argument(help="The way to fail, as the list names it.", show_default=False)]
+
+SHAPE = Shape(
+    "failure",
+    [
+        Column("FINGERPRINT", "fingerprint"),
+        Column("KIND", "kind"),
+        Column("JOBS", "jobs", Kind.NUMBER),
+        Column("LAST", "last_at", Kind.TIME),
+        Column("CAUSE", "cause"),
+        Column("ERROR", "error", long=True),
+        Column("FIRST", "first_at", Kind.TIME, wide=True),
+        Column("NEWEST", lambda failure: ", ".join(map(str, failure["newest"])), wide=True),
+    ],
+    key="fingerprint",
+    empty="No failed jobs.",
+)
+
+
+@verb(app, "list")
+def list_command(session: Session, limit: Limit = 50, watch: Watch = False, interval: Every = 2.0) -> None:
+    """List the ways in which jobs failed, the latest first."""
+    most = min(limit, 200)
+    if watch:
+        watch_rows(session, SHAPE, lambda: session.get("/api/failures", limit=most), interval)
+    found = session.get("/api/failures", limit=most)
+    session.rows(SHAPE, found)
+    if found:
+        session.out.hint(f"holdfast failure show {found[0]['fingerprint']}")
+
+
+@verb(app, "show")
+def show_command(session: Session, fingerprint: Fingerprint) -> None:
+    """Show one way to fail, and the newest who did."""
+    found = session.get(f"/api/failures/{fingerprint}")
+    session.one(SHAPE, found)
+    session.out.hint(f"holdfast job show {found['newest'][0]}, or: holdfast failure retry {fingerprint} --reason …")
+
+
+@verb(app, "retry")
+def retry_command(
+    session: Session,
+    fingerprint: Fingerprint,
+    reason: Reason,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be retried.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Run all jobs that failed in this way once more."""
+    act_in_bulk(session, f"/api/failures/{fingerprint}/retry", {"reason": reason}, "retry", dry_run=dry_run, yes=yes)

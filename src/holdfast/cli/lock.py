@@ -1,0 +1,66 @@
+"""`holdfast lock list | show | release`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from holdfast.cli import job
+from holdfast.cli.output import Column, Kind, Row, Shape
+from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
+from holdfast.cli.waiting import Every, Watch, watch_rows
+from holdfast.errors import NotFound
+
+app = typer.Typer(help="Locks: who holds them, and who waits.", no_args_is_help=True)
+
+LockKey = Annotated[str, typer.Argument(help="The lock's key.", metavar="KEY", show_default=False)]
+
+
+def places_of(lock: Row) -> str:
+    """How many of how many places are taken. Pure."""
+    return f"{lock['holders']}, shared" if lock["most"] is None else f"{lock['holders']} of {lock['most']}"
+
+
+SHAPE = Shape(
+    "lock",
+    [
+        Column("KEY", "key"),
+        Column("HELD", places_of),
+        Column("SINCE", "taken_at", Kind.TIME),
+        Column("BY JOBS", lambda lock: ", ".join(map(str, lock["jobs"]))),
+        Column("WAITING", "waiting", Kind.NUMBER),
+    ],
+    key="key",
+    empty="No lock is held.",
+)
+
+
+@verb(app, "list")
+def list_command(session: Session, limit: Limit = 50, all: All = False, watch: Watch = False, interval: Every = 2.0) -> None:
+    """List the locks that are held, by key."""
+    most = None if all else limit
+    if watch:
+        watch_rows(session, SHAPE, lambda: session.listed("/api/locks", most=most), interval)
+    session.rows(SHAPE, session.listed("/api/locks", most=most))
+
+
+@verb(app, "show")
+def show_command(session: Session, key: LockKey) -> None:
+    """Show one lock and the jobs that hold it."""
+    found = session.listed("/api/locks", most=1, key=key)
+    if not found:
+        raise NotFound(f"nobody holds lock {key!r}")
+    session.one(SHAPE, found[0])
+    if session.out.for_people:
+        session.out.console.print()
+        session.rows(job.SHAPE, [session.get(f"/api/jobs/{job_id}") for job_id in found[0]["jobs"]])
+
+
+@verb(app, "release")
+def release_command(session: Session, key: LockKey, reason: Reason, yes: Yes = False) -> None:
+    """Release a lock whose holders have all ended; while one lives, cancel that job instead."""
+    session.confirm(f"Release lock {key!r}?", yes)
+    told = session.act("DELETE", f"/api/locks/{quote(key)}", reason=reason)
+    session.out.say(f"Lock {key!r} is free; it was left behind by jobs {', '.join(map(str, told['jobs']))}.")

@@ -1,0 +1,91 @@
+"""`holdfast pipeline list | show | abort`"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from holdfast.cli import job
+from holdfast.cli.output import Column, Kind, Row, Shape
+from holdfast.cli.times import counted
+from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
+from holdfast.cli.waiting import Every, Watch, watch_rows, watch_screen
+
+app = typer.Typer(help="Pipelines: jobs that follow jobs.", no_args_is_help=True)
+
+PipelineId = Annotated[str, typer.Argument(help="The pipeline's id.", metavar="ID", show_default=False)]
+
+
+def counts_of(pipeline: Row) -> str:
+    """How many jobs are where, in one line. Pure."""
+    return ", ".join(f"{count} {state}" for state, count in pipeline["counts"].items() if count) or "no jobs"
+
+
+SHAPE = Shape(
+    "pipeline",
+    [
+        Column("ID", "id"),
+        Column("NAME", "name"),
+        Column("STATUS", "status", Kind.WORD),
+        Column("CREATED", "created_at", Kind.TIME),
+        Column("JOBS", counts_of, long=True),
+        Column("ABORTED", "aborted_at", Kind.TIME, wide=True),
+        Column("REASON", "reason", wide=True),
+    ],
+    empty="No pipelines.",
+)
+CARD = Shape(
+    "pipeline",
+    [Column("PIPELINE", "id"), Column("NAME", "name"), Column("STATUS", "status", Kind.WORD), Column("JOBS", counts_of)],
+)
+STEPS = Shape("job", [Column("STEP", lambda one: one["step"] or "–"), *job.SHAPE.columns[:7]], empty="It has no jobs.")
+
+
+@verb(app, "list")
+def list_command(session: Session, limit: Limit = 50, all: All = False, watch: Watch = False, interval: Every = 2.0) -> None:
+    """List pipelines, newest first."""
+    most = None if all else limit
+    if watch:
+        watch_rows(session, SHAPE, lambda: session.listed("/api/pipelines", most=most), interval)
+    session.rows(SHAPE, session.listed("/api/pipelines", most=most))
+
+
+@verb(app, "show")
+def show_command(session: Session, pipeline: PipelineId, watch: Watch = False, interval: Every = 2.0) -> None:
+    """Show one pipeline with its newest jobs."""
+
+    def look() -> dict[str, Any]:
+        found: dict[str, Any] = session.get(f"/api/pipelines/{_id(pipeline)}")
+        return found
+
+    def screen(found: Row) -> RenderableType:
+        now = session.way.now()
+        steps = list(reversed(found["jobs"]))
+        return Group(session.out.card(CARD, found, now), Text(""), session.out.table(STEPS, steps, now))
+
+    if watch and session.out.is_terminal and session.out.for_people:
+        watch_screen(session, lambda: screen(look()), interval)
+    if watch:
+        watch_rows(session, CARD, lambda: [look()], interval)
+    found = look()
+    if session.out.for_people:
+        session.out.screen(screen(found), found)
+    else:
+        session.one(CARD, found)
+
+
+@verb(app, "abort")
+def abort_command(session: Session, pipeline: PipelineId, reason: Reason, yes: Yes = False) -> None:
+    """Stop everything of a pipeline that has not ended."""
+    found = session.get(f"/api/pipelines/{_id(pipeline)}")
+    session.confirm(f"Abort pipeline {found['name']} ({counts_of(found)})?", yes)
+    told = session.act("POST", f"/api/pipelines/{_id(pipeline)}/abort", {"reason": reason})
+    session.out.say(f"Cancelled, or asked to stop: {counted(told['stopped'], 'job')}.")
+    session.one(CARD, session.get(f"/api/pipelines/{_id(pipeline)}"))
+
+
+def _id(text: str) -> str:
+    return text.removeprefix("pipeline/")

@@ -1,0 +1,100 @@
+"""Wait for jobs to end, and watch what changes. Both look again and again; how often is theirs to choose, not the server's."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.live import Live
+
+from holdfast.cli.exits import Exit, GaveUp, exit_of_states
+from holdfast.cli.output import Row, Shape
+from holdfast.cli.times import length
+from holdfast.cli.verb import Session
+
+ENDED = frozenset({"completed", "failed", "cancelled"})
+FIRST_LOOK, LONGEST_PAUSE = 0.1, 2.0  # seconds: soon after the start, seldom for what takes long
+
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; the exit code says how.")]
+Timeout = Annotated[str | None, typer.Option("--timeout", help="Wait no longer than this, such as 30s or 1h; then exit 124.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again whenever it changes; into a pipe: jsonl of changes.")]
+Every = Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between two looks of --watch.")]
+
+
+def wait_for(session: Session, job_ids: Sequence[int], timeout: str | None) -> list[dict[str, Any]]:
+    """These jobs when all of them have ended; `GaveUp` when that takes too long. Ctrl-C leaves them running."""
+    deadline = None if timeout is None else time.monotonic() + length(timeout).total_seconds()
+    found: dict[int, dict[str, Any]] = {}
+    pause = FIRST_LOOK
+    with session.out.errors.status("waiting") as status:
+        while True:
+            for job_id in job_ids:
+                if found.get(job_id, {}).get("state") not in ENDED:
+                    found[job_id] = session.get(f"/api/jobs/{job_id}")
+            left = [job for job in found.values() if job["state"] not in ENDED]
+            if not left:
+                return [found[job_id] for job_id in job_ids]
+            status.update(waiting_sentence(left))
+            if deadline is not None and time.monotonic() + pause > deadline:
+                raise GaveUp(
+                    f"{waiting_sentence(left)} after {timeout}; it goes on without us: holdfast job wait {left[0]['id']}"
+                )
+            try:
+                time.sleep(pause)
+            except KeyboardInterrupt:
+                session.out.say(f"Not waiting any more; it goes on. To stop it: holdfast job cancel {left[0]['id']}")
+                raise
+            pause = min(pause * 1.5, LONGEST_PAUSE)
+
+
+def waiting_sentence(left: Sequence[Row]) -> str:
+    """What is waited for, in one line. Pure. A share is shown only where the job itself tells one."""
+    job = left[0]
+    share = "" if job["progress"] is None else f" {job['progress']:.0%}"
+    said = f": {job['message']}" if job["message"] else ""
+    more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+    return f"job {job['id']} is {job['state']}{share}{said}{more}"
+
+
+def end_with(jobs: Sequence[Row]) -> None:
+    """Leave with the code that these jobs' ends call for."""
+    code = exit_of_states([job["state"] for job in jobs])
+    if code is not Exit.OK:
+        raise typer.Exit(code)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Watching
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def watch_rows(session: Session, shape: Shape, look: Callable[[], list[dict[str, Any]]], every: float) -> None:
+    """Show rows until Ctrl-C: on a terminal the whole table in place, into a pipe a line of JSON for each row that changed."""
+    if session.out.is_terminal and session.out.for_people:
+        watch_screen(session, lambda: session.out.table(shape, look(), session.way.now()), every)
+    seen: dict[str, str] = {}
+    while True:
+        for row in reversed(look()):
+            name, text = shape.name(row), json.dumps(row, sort_keys=True)
+            if seen.get(name) != text:
+                seen[name] = text
+                session.out.changed(row)
+        time.sleep(every)
+
+
+def watch_screen(session: Session, make: Callable[[], RenderableType], every: float) -> None:
+    """Draw a screen until Ctrl-C."""
+    with Live(make(), console=session.out.console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            live.update(make(), refresh=True)
+            time.sleep(every)
+
+
+def short_length(text: str | None) -> float | None:
+    """A length of time in seconds, as the API wants it."""
+    return None if text is None else (length(text) / timedelta(seconds=1))

@@ -1,0 +1,236 @@
+"""What the verbs do, by both ways: to the jobs, to the exit code, and to the audit."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from running import Result, Run
+from story import tell
+
+from factories import add, end, hold, job, silence, state_of, take, value
+from holdfast.cli.exits import Exit
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.model import Lock
+
+
+def only(result: Result) -> dict[str, Any]:
+    """The one row that a command showed."""
+    found = json.loads(result.out)
+    return found if isinstance(found, dict) else found[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Jobs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_enqueue_makes_the_job_that_was_asked_for(command: Run, do: Any) -> None:
+    made = only(command("job", "enqueue", "export", "-p", "table=orders", "--priority", "-5", "--delay", "1h", "-o", "json"))
+
+    assert (made["kind"], made["payload"], made["priority"]) == ("export", {"table": "orders"}, -5)
+    assert do(lambda conn: job(conn, made["id"])).run_after is not None
+
+
+def test_the_same_key_gives_the_same_job(command: Run) -> None:
+    first, second = (only(command("job", "enqueue", "k", "--key", "once", "-o", "json")) for _ in range(2))
+
+    assert first["id"] == second["id"]
+
+
+def test_retry_cancel_and_recover_do_what_they_say_and_are_on_record(command: Run, do: Any) -> None:
+    async def make(conn: Any) -> tuple[int, int, int]:
+        failed = await hold(conn, max_attempts=1)
+        await end(conn, failed, ValueError("x"))
+        stale = await hold(conn)
+        await silence(conn, stale)
+        return failed.id, await add(conn), stale.id
+
+    failed, pending, stale = do(make)
+
+    assert only(command("job", "retry", str(failed), "--reason", "mended", "-o", "json"))["state"] == "pending"
+    assert only(command("job", "cancel", str(pending), "--yes", "--reason", "not needed", "-o", "json"))["state"] == "cancelled"
+    assert only(command("job", "recover", str(stale), "--reason", "pod is gone", "-o", "json"))["state"] == "pending"
+    audit = json.loads(command("audit", "list", "-o", "json").out)
+    assert [(line["action"], line["object"], line["reason"]) for line in audit] == [
+        ("jobs.recover", f"job/{stale}", "pod is gone"),
+        ("jobs.cancel", f"job/{pending}", "not needed"),
+        ("jobs.retry", f"job/{failed}", "mended"),
+    ]
+
+
+def test_one_refusal_does_not_stop_the_others(command: Run, do: Any) -> None:
+    first, second = do(add), do(add)
+
+    result = command("job", "cancel", str(first), "999", str(second), "--yes", "-o", "name")
+
+    assert result.code == Exit.PARTIAL
+    assert result.out.split() == [f"job/{first}", f"job/{second}"]
+    assert "there is no job 999" in result.err
+
+
+def test_what_destroys_is_asked_about_and_nobody_is_there_to_answer(command: Run, do: Any) -> None:
+    job_id = do(add)
+
+    for words in (["job", "cancel", str(job_id)], ["drain", "--reason", "x"]):
+        result = command(*words)
+        assert result.code == Exit.USAGE
+        assert "pass --yes" in result.err
+    assert do(lambda conn: state_of(conn, job_id)) == "pending"
+    assert do(lambda conn: value(conn, "SELECT count(*) FROM holdfast.controls")) == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Waiting
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ended_with", "code"), [(None, Exit.OK), (ValueError("x"), Exit.FAILED), ("cancel", Exit.CANCELLED)])
+def test_wait_mirrors_the_end_of_the_job(command: Run, do: Any, ended_with: Any, code: Exit) -> None:
+    job_id = do(lambda conn: add(conn, max_attempts=1))
+
+    async def finish(conn: Any) -> None:
+        if ended_with == "cancel":
+            await cancel(conn, job_id, actor="test")
+        else:
+            await end(conn, await take(conn, job_id), ended_with)
+
+    worker = threading.Timer(0.3, lambda: do(finish))
+    worker.start()
+    result = command("job", "wait", str(job_id), "--timeout", "60s", "-o", "name")
+    worker.join()
+
+    assert result == (code, f"job/{job_id}\n", "")
+
+
+def test_of_several_the_worst_counts(command: Run, do: Any) -> None:
+    async def make(conn: Any) -> list[str]:
+        well, ill, gone = await hold(conn), await hold(conn, max_attempts=1), await add(conn)
+        await end(conn, well)
+        await end(conn, ill, ValueError("x"))
+        await cancel(conn, gone, actor="test")
+        return [str(well.id), str(ill.id), str(gone)]
+
+    well, ill, gone = do(make)
+
+    assert command("job", "wait", well).code == Exit.OK
+    assert command("job", "wait", well, gone).code == Exit.CANCELLED
+    assert command("job", "wait", well, gone, ill).code == Exit.FAILED
+
+
+def test_a_wait_ends_with_its_timeout_and_the_job_goes_on(command: Run, do: Any) -> None:
+    result = command("job", "enqueue", "k", "--wait", "--timeout", "0.2s")
+
+    assert result.code == Exit.TIMEOUT
+    assert "it goes on" in result.err
+    assert do(lambda conn: state_of(conn, 1)) == "pending"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Many at once
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three_failures(do: Any) -> None:
+    async def fail(conn: Any) -> None:
+        for number in range(3):
+            await end(conn, await hold(conn, "export", max_attempts=1), ValueError(f"no table {number}"))
+
+    do(fail)
+
+
+@pytest.mark.usefixtures("three_failures")
+def test_a_bulk_act_says_first_what_it_would_touch(command: Run, do: Any) -> None:
+    bulk = ["job", "bulk", "retry", "-f", "state:failed kind:export", "--reason", "mended"]
+
+    seen = only(command(*bulk, "--dry-run", "-o", "json"))
+    refused = command(*bulk)
+
+    assert (seen["matched"], seen["by_kind"]) == (3, {"export": 3})
+    assert refused.code == Exit.USAGE
+    assert "This retry would touch 3 jobs (3 export), such as 3, 2, 1." in refused.err
+    assert do(lambda conn: value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'failed'")) == 3
+
+
+@pytest.mark.usefixtures("three_failures")
+def test_a_bulk_act_touches_no_more_than_was_expected(command: Run, do: Any) -> None:
+    result = command("job", "bulk", "retry", "-f", "state:failed", "--reason", "mended", "--expect", "2")
+
+    assert result.code == Exit.CONFLICT
+    assert "3 jobs match by now, 2 were expected" in result.err
+
+
+@pytest.mark.usefixtures("three_failures")
+def test_without_a_server_a_bulk_act_is_done_by_the_command_itself(direct: Run, do: Any) -> None:
+    done = only(direct("job", "bulk", "retry", "-f", "state:failed", "--reason", "mended", "--yes", "-o", "json"))
+
+    assert (done["state"], done["done"], done["failed"]) == ("completed", 3, 0)
+    assert do(lambda conn: value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'pending'")) == 3
+
+
+@pytest.mark.usefixtures("three_failures")
+def test_those_who_failed_alike_are_retried_together(direct: Run, do: Any) -> None:
+    (group,) = json.loads(direct("failure", "list", "-o", "json").out)
+
+    done = only(direct("failure", "retry", group["fingerprint"], "--reason", "mended", "--yes", "-o", "json"))
+
+    assert group["jobs"] == 3
+    assert done["done"] == 3
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pipelines, locks, kinds, tokens, values
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_abort_stops_a_pipeline(command: Run, do: Any) -> None:
+    story = do(tell)
+
+    result = command("pipeline", "abort", story.pipeline, "--reason", "wrong day", "--yes", "-o", "json")
+
+    assert only(result)["status"] == "cancelled"
+    assert "asked to stop: 2 jobs" in result.err
+
+
+def test_a_lock_with_a_living_holder_is_not_released(command: Run, do: Any) -> None:
+    held = do(lambda conn: hold(conn, locks=[Lock("a/b c")]))
+
+    result = command("lock", "release", "a/b c", "--reason", "x", "--yes")
+
+    assert result.code == Exit.CONFLICT
+    assert f"job {held.id} has not ended" in result.err
+
+
+def test_drain_and_undrain(command: Run) -> None:
+    assert command("drain", "--reason", "deploy", "--yes").out == "true\n"
+    refused = command("job", "enqueue", "k")
+    assert refused.code == Exit.UNAVAILABLE
+    assert "Try again in 30 s." in refused.err
+    assert command("undrain", "--reason", "deployed").out == "false\n"
+    assert command("job", "enqueue", "k").code == Exit.OK
+
+
+def test_pause_drain_and_resume_a_kind(command: Run) -> None:
+    assert only(command("pause", "export", "--reason", "slow", "-o", "json"))["paused"] is True
+    assert only(command("drain", "export", "--reason", "slow", "-o", "json"))["drained"] is True
+    assert command("resume", "export", "--reason", "fast").code == Exit.OK
+    assert "neither paused nor drained" in command("resume", "export", "--reason", "fast").err
+
+
+def test_a_token_is_shown_once_and_can_be_revoked(command: Run) -> None:
+    token = command("auth", "token", "create", "bo", "--role", "ops", "--reason", "new").out.strip()
+    token_id = token.split("_")[1]
+
+    assert token.startswith("hf_")
+    assert token not in command("auth", "token", "list", "-o", "json").out
+    revoked = only(command("auth", "token", "revoke", token_id, "--reason", "left", "--yes", "-o", "json"))
+    assert revoked["revoked_at"] is not None
+
+
+def test_a_value_is_changed_while_everything_runs(command: Run) -> None:
+    changed = only(command("config", "set", "cache.metadata.ttl_hours", "12", "--reason", "fresher", "-o", "json"))
+
+    assert (changed["value"], changed["default"]) == (12, 24)

@@ -1,0 +1,191 @@
+"""The doctor: every finding says what to do, and the exit code says how bad it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from running import Run
+
+from factories import add, hold, new_database, silence, start_worker
+from holdfast.cli import findings
+from holdfast.cli.exits import Exit
+from holdfast.cli.findings import Finding, Level
+
+WELL: dict[str, Any] = {
+    "server": {
+        "version": "18.1", "major": 18, "bytes": 1, "is_standby": False, "is_durable": True, "connections": 3,
+        "max_connections": 100, "autovacuum": True, "frozen_age": 5,
+    },
+    "tables": [{"table": "jobs", "live": 100, "dead": 7, "autovacuum": True}],
+    "oldest_snapshot": None,
+    "workers": [{"version": "1", "runner": "worker", "workers": 2}],
+    "silent": [],
+    "stale": 0,
+    "poll_lag": 0.0,
+    "oldest": [{"kind": "export", "seconds": 3.0}],
+    "kinds": [{"kind": "export", "workers": 2, "waiting": 5, "paused": False, "drained": False}],
+    "quarantined": {"value": 0, "capped": False},
+    "left_locks": [],
+    "controls": [],
+}  # fmt: skip
+
+
+def found_in(**changes: Any) -> list[Finding]:
+    """What is wrong with a database that is well but for this."""
+    server = {**WELL["server"], **changes.pop("server", {})}
+    return [one for one in findings.in_the_database({**WELL, "server": server, **changes}) if one.level is not Level.OK]
+
+
+def test_nothing_is_wrong_with_what_is_well() -> None:
+    assert found_in() == []
+
+
+ILLS = {
+    "postgres": {"server": {"major": 14}},
+    "postgres (standby)": {"server": {"is_standby": True}},
+    "postgres (fsync)": {"server": {"is_durable": False}},
+    "connections": {"server": {"connections": 90}},
+    "autovacuum": {"server": {"autovacuum": False}},
+    "autovacuum (table)": {"tables": [{"table": "jobs", "live": 1, "dead": 1, "autovacuum": False}]},
+    "bloat": {"tables": [{"table": "jobs", "live": 100, "dead": 500_000, "autovacuum": True}]},
+    "wraparound": {"server": {"frozen_age": 1_500_000_000}},
+    "transactions": {"oldest_snapshot": {"pid": 7, "application": "psql", "state": "idle in transaction", "seconds": 5000.0}},
+    "workers": {"workers": []},
+    "workers (versions)": {"workers": [{"version": v, "runner": "worker", "workers": 1} for v in "12"]},
+    "workers (silent)": {"silent": [{"name": "pod-a", "host": "h", "seconds": 40.0, "holds": 2}]},
+    "leases": {"stale": 2},
+    "polls": {"poll_lag": 300.0},
+    "waiting": {"oldest": [{"kind": "export", "seconds": 7200.0}]},
+    "kinds": {"kinds": [{"kind": "k", "workers": 0, "waiting": 5, "paused": False, "drained": False}]},
+    "quarantine": {"quarantined": {"value": 1, "capped": False}},
+    "locks": {"left_locks": [{"key": "table:a", "job_id": 7}]},
+    "controls": {"controls": [{"kind": "*", "paused": False, "drained": True, "actor": "ada", "reason": "deploy"}]},
+}
+
+
+@pytest.mark.parametrize("name", ILLS)
+def test_each_ill_is_found_alone_and_with_its_remedy(name: str) -> None:
+    (finding,) = found_in(**ILLS[name])
+
+    assert finding.check == name.partition(" ")[0]
+    assert finding.level in (Level.WARNING, Level.ERROR)
+    assert finding.fix
+
+
+def test_a_kind_that_is_paused_needs_no_worker() -> None:
+    assert found_in(kinds=[{"kind": "k", "workers": 0, "waiting": 5, "paused": True, "drained": False}]) == []
+
+
+@pytest.mark.parametrize(
+    ("times", "well"),
+    [((5, 30, 25, None), True), ((5, 10, 25, None), False), ((5, 30, 30, 30), False), ((5, 30, 25, 30), True)],
+)
+def test_times_that_fit_each_other(times: tuple[float, float, float, float | None], well: bool) -> None:
+    levels = {finding.level for finding in findings.settings_sane(*times)}
+
+    assert levels == ({Level.OK} if well else {Level.ERROR})
+
+
+def test_the_clock_of_this_machine_is_shown_and_judged_by_nobody() -> None:
+    assert findings.clock(-500.0).level is Level.INFO
+
+
+def test_room_on_the_disk() -> None:
+    assert findings.disk(50 * 10**9, 100 * 10**9, "x").level is Level.OK
+    assert findings.disk(9 * 10**8, 100 * 10**9, "x").level is Level.WARNING
+    assert findings.disk(10**8, 100 * 10**9, "x").level is Level.ERROR
+
+
+def test_the_worst_counts() -> None:
+    assert findings.worst([findings.ok("a", "b"), findings.schema("1", "2")]) is Level.ERROR
+    assert findings.worst([]) is Level.OK
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# On a real database
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def levels_of(result: Any) -> dict[str, str]:
+    return {finding["check"]: finding["level"] for finding in json.loads(result.out)}
+
+
+def test_a_database_in_use_is_well(command: Run, do: Any) -> None:
+    do(start_worker)
+
+    result = command("doctor", "--json")
+
+    assert {check for check, level in levels_of(result).items() if level == "error"} == set()
+    assert levels_of(result)["workers"] == levels_of(result)["leases"] == levels_of(result)["schema"] == "ok"
+    assert levels_of(result)["clock"] == "info"
+
+
+def test_real_trouble_is_found_and_told_by_the_exit_code(command: Run, do: Any) -> None:
+    async def trouble(conn: Any) -> None:
+        await add(conn, "orphan")
+        await silence(conn, await hold(conn))
+
+    do(trouble)
+
+    result = command("doctor", "-o", "table")
+
+    assert result.code == Exit.PARTIAL
+    lines = [line.strip() for line in result.out.splitlines()]
+    assert "! workers      no worker is alive" in lines
+    assert "! leases       1 job without a living holder" in lines
+    assert "→ holdfast worker run --import your.jobs" in lines
+    assert any(line.startswith("! kinds        1 orphan wait") for line in lines)
+    assert lines[-1].startswith("0 errors, ")
+
+
+def test_a_database_that_is_not_there_is_a_finding_and_no_crash(run: Run) -> None:
+    result = run("doctor", "--dsn", "postgresql://nobody@127.0.0.1:1/x", "--json")
+
+    assert result.code == Exit.FAILED
+    assert levels_of(result)["database"] == "error"
+
+
+def test_a_schema_that_is_missing_or_behind_is_a_finding(server: str, run: Run, database: str) -> None:
+    with new_database(server) as empty:
+        result = run("doctor", "--dsn", empty, "--json")
+    assert (result.code, levels_of(result)["schema"]) == (Exit.FAILED, "error")
+
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.alembic_version SET version_num = '0001'")
+    result = run("doctor", "--dsn", database, "--json")
+    assert (result.code, levels_of(result)["schema"]) == (Exit.FAILED, "error")
+
+
+def test_an_api_that_is_not_there_and_settings_that_do_not_fit_are_findings(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_API_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("HOLDFAST_LEASE_SECONDS", "6")
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", database)
+
+    result = run("doctor", "--json")
+
+    assert result.code == Exit.FAILED
+    assert (levels_of(result)["api"], levels_of(result)["settings"], levels_of(result)["postgres"][:1]) == (
+        "error",
+        "error",
+        "w",
+    )
+
+
+def test_a_token_that_does_not_open_is_a_finding(served: Any, run: Run) -> None:
+    result = run("doctor", "--api-url", served.url, "--json")
+
+    assert result.code == Exit.FAILED
+    assert "auth login" in next(one["fix"] for one in json.loads(result.out) if one["level"] == "error")
+
+
+def test_doctor_without_anything_says_where_to_begin(run: Run, tmp_path: Path) -> None:
+    result = run("doctor", "-o", "table")
+
+    assert result.code == Exit.FAILED
+    assert "holdfast up" in result.out
