@@ -14,6 +14,7 @@ import os
 import queue
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,13 +46,24 @@ Brief = tuple[int, list[str], Counter[str]]  # seed, violations, what was met
 
 
 def _share(folder: str, seeds: list[int], news: multiprocessing.Queue[Brief | None]) -> None:
+    played = 0
+
     def on_result(result: Result) -> None:
+        nonlocal played
+        played += 1
         news.put((result.plan.seed, [str(violation) for violation in result.violations], result.exercised))
 
-    try:
-        play_seeds(Path(folder), seeds, on_result)
-    finally:
-        news.put(None)
+    left = list(seeds)
+    while left:  # a schedule that breaks its stage is a violation like any other, and the rest goes on with a new one
+        try:
+            play_seeds(Path(folder) / str(len(left)), left, on_result)
+            break
+        except Exception as error:
+            traceback.print_exc()
+            broken, left = left[played], left[played + 1 :]
+            played = 0
+            news.put((broken, [f"the stage broke: {error!r}"[:300]], Counter()))
+    news.put(None)
 
 
 def play_many(seeds: list[int], stages: int = STAGES, on_progress: Callable[[int], None] = lambda _: None) -> Summary:

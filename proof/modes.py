@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.worker.orders import Orders
 from proof import handlers
 from proof.forks import Order, seconds
 
 from holdfast.apps.in_process import lifespan
-from holdfast.apps.worker import work
+from holdfast.apps.worker import keep, work
 from holdfast.crashpoints import POINTS, arm_from_settings
 from holdfast.telemetry.log import configure
 from holdfast.worker.kinds import Job, registered
@@ -66,7 +67,24 @@ def in_process(order: Order) -> int:
     return 0
 
 
+def as_keeper(order: Order) -> int:
+    """A keeper and one executor: the crash point is the executor's, and only its first incarnation dies there."""
+    orders = Orders(
+        order.url,
+        tuple(order.modules),
+        kinds=tuple(order.kinds),
+        concurrency=order.concurrency,
+        beat=order.beat,
+        lease=order.lease,
+        grace=order.grace,
+        name=order.name,
+        logs={"json": True},
+        crash_at=order.crash_at,
+    )
+    return keep(orders)
+
+
 # Where a process that runs jobs can be made to die. The others are of schedulers, keepers and the like.
 OF_WORKERS = ("claim.", "lock.", "run.", "hb.", "submit.", "poll.", "publish.", "complete.", "unlock.", "reap.")
 WORKER_POINTS = tuple(point for point in POINTS if point.startswith(OF_WORKERS))
-MODES: dict[str, Callable[[Order], int]] = {"worker": as_worker, "in process": in_process}
+MODES: dict[str, Callable[[Order], int]] = {"worker": as_worker, "in process": in_process, "keeper": as_keeper}

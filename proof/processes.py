@@ -247,6 +247,7 @@ class Play:
         for worker in self.workers:
             if worker.order.crash_at and worker.code == -signal.SIGKILL and worker.pid not in self.killed:
                 self.exercised[f"crash: {worker.order.crash_at.partition(':')[0]}"] += 1
+                self.exercised[f"crash in mode: {worker.order.mode}"] += 1
             self.exercised[f"mode: {worker.order.mode}"] += 1
         for moves in account.story.moves.values():
             self.exercised.update(f"move: {move.move}" for move in moves)
@@ -271,13 +272,16 @@ class Play:
             self.stage.proxy.cut("INSERT INTO holdfast.jobs", side=self.rng.choice(("before", "after")))
             self.exercised["enqueue: asked again"] += 1
         url = self.stage.postgres.through(self.stage.proxy.port) if unsure else self.stage.postgres.url
-        for address in (url, *[self.stage.postgres.url] * 20):
+        deadline = time.monotonic() + MOST_PATIENCE
+        while True:
             try:
-                with psycopg.connect(address, autocommit=True, connect_timeout=5) as conn:
+                with psycopg.connect(url, autocommit=True, connect_timeout=5) as conn:
                     return enqueue_sync(conn, new).id
             except psycopg.OperationalError:
-                time.sleep(0.02)
-        raise RuntimeError("the server does not take jobs any more")
+                if time.monotonic() > deadline:
+                    raise
+                url = self.stage.postgres.url
+                self.stage.postgres.wait_until_it_answers()
 
     def _connect(self) -> psycopg.Connection[Any]:
         """The server may be recovering."""
@@ -367,6 +371,7 @@ def never_exercised(exercised: Counter[str]) -> list[str]:
 
 def play_seeds(folder: Path, seeds: list[int], on_result: Callable[[Result], None]) -> None:
     """Play them one after the other on a stage of their own."""
+    folder.mkdir(parents=True, exist_ok=True)
     with Stage.open(folder) as stage:
         for seed in seeds:
             on_result(stage.play(seed))
