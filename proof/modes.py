@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.worker.orders import Orders
 from proof import handlers
 from proof.forks import Order, seconds
 
@@ -20,6 +19,7 @@ from holdfast.crashpoints import POINTS, arm_from_settings
 from holdfast.telemetry.log import configure
 from holdfast.worker.kinds import Job, registered
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.orders import Orders
 
 
 def run(order: Order) -> int:

@@ -361,6 +361,7 @@ SOMETIMES = (
     *(f"crash: {point}" for point in WORKER_POINTS),
     *(f"mode: {mode}" for mode in MODES),
     *("move: rescue", "move: release", "move: retry", "move: submit", "enqueue: asked again", "said: writeback_stale_attempt"),
+    "said: executor_died",
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from proof.modes import MODES, WORKER_POINTS
+from proof.modes import WORKER_POINTS
 from tests.faults.conftest import Scene
 
 from holdfast.jobs.model import Lock
@@ -24,7 +24,7 @@ ON_THE_WAY = {
 }
 
 
-@pytest.mark.parametrize("mode", list(MODES))
+@pytest.mark.parametrize("mode", ["worker", "in process"])
 def test_a_process_dies_at_every_crash_point_and_nothing_is_lost(scene: Scene, mode: str):
     for point in sorted(WORKER_POINTS, key=lambda point: point.startswith(("submit.", "poll."))):  # polls take their time
         kind, arguments = ON_THE_WAY.get(point, ("proof.quick", {}))
@@ -34,3 +34,15 @@ def test_a_process_dies_at_every_crash_point_and_nothing_is_lost(scene: Scene, m
         scene.doomed(point, mode=mode, concurrency=1)
 
     scene.everything_ends()
+
+
+@pytest.mark.parametrize("point", ["claim.in_tx", "run.mid", "complete.in_tx_after_update"])
+def test_an_executor_dies_and_its_keeper_sees_the_job_through(scene: Scene, point: str):
+    """The keeper lives, so nobody waits for a lease: the job is given back with the cause at once."""
+    job = scene.add("proof.steps", steps=2, pause=0.0)
+    scene.worker(point, mode="keeper", concurrency=1, lease=60.0)
+
+    scene.all_is_well()
+
+    assert [line["cause"] for line in scene.said("executor_died")] == ["SIGKILL"]
+    assert scene.job(job, "state, crashes") == ("completed", int(point == "run.mid"))  # only there was it at work
