@@ -32,6 +32,7 @@ __all__ = [
     "RetryPolicy",
     "Scheduler",
     "SchedulerOptions",
+    "ShutdownRequested",
     "Snooze",
     "State",
     "Submitted",

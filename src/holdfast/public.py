@@ -1,6 +1,6 @@
 """Everything that is public, from where it lives. `holdfast` hands each out when it is asked for."""
 
-from holdfast.errors import CancelRequested, ClaimLost, HoldfastError, TermLost
+from holdfast.errors import CancelRequested, ClaimLost, HoldfastError, ShutdownRequested, TermLost
 from holdfast.jobs.client import Client, connect
 from holdfast.jobs.model import Claim, Lock, NewJob
 from holdfast.jobs.outcome import Backoff, Cancel, Done, Fail, Permanent, Retry, RetryPolicy, Snooze, Submitted
@@ -38,6 +38,7 @@ __all__ = [
     "RetryPolicy",
     "Scheduler",
     "SchedulerOptions",
+    "ShutdownRequested",
     "Snooze",
     "State",
     "Submitted",
