@@ -120,6 +120,11 @@ class Settings(BaseSettings):
         description="The pod that a worker runs in, for people: `metadata.name` through the downward API.",
     )
     git_sha: str | None = Field(default=None, description="Which commit a worker runs, for people.")
+    traces: str | None = Field(
+        default=None,
+        description="Make OpenTelemetry spans of jobs and send them with this exporter: `otlp`, `console`, …; `host`: with "
+        "what the process has set up already. Needs holdfast[otel].",
+    )
     crash_at: str | None = Field(
         default=None,
         description="For tests of crash safety: the point (`name` or `name:n`) at which an executor gets a SIGKILL: the "

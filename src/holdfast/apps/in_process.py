@@ -19,6 +19,7 @@ from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.migrate import migrate, require_current
 from holdfast.settings import Settings
 from holdfast.telemetry.log import log
+from holdfast.telemetry.trace import export_to
 from holdfast.worker.crashpoints import arm_from_settings
 from holdfast.worker.in_process import in_process
 from holdfast.worker.kinds import Job
@@ -44,6 +45,7 @@ def lifespan(
     async def span(app: Any) -> AsyncIterator[None]:
         given = Settings()  # when it starts, and not when it is imported
         arm_from_settings(given.crash_at)
+        export_to(given.traces)
         runs_here = given.run_background_poller if run is None else run
         with _database(url or given.database_url, given) as address:
             await _look_at_schema(address)

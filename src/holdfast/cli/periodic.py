@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.apps.logs import write_logs
 from holdfast.apps.scheduler import schedule
+from holdfast.apps.telemetry import begin_telemetry
 from holdfast.apps.up import database
 from holdfast.database.migrate import require_current
 from holdfast.database.pool import connect
@@ -51,7 +51,7 @@ def run_command(
 ) -> None:
     """Run the kernel's loops and those of these modules until SIGTERM or Ctrl-C. Run as many of it as you like."""
     given = _with(url)
-    write_logs(given, as_json=as_json)
+    begin_telemetry(given, as_json=as_json)
     with database(given, Console(stderr=True)) as address:
         require_current(address)
         schedule(address, given, modules or [])

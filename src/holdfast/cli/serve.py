@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from holdfast.apps.api import serve
-from holdfast.apps.logs import write_logs
+from holdfast.apps.telemetry import begin_telemetry
 from holdfast.apps.up import database
 from holdfast.settings import settings
 
@@ -25,7 +25,7 @@ def command(
     """Serve the control plane: the HTTP API, its streams and its metrics, until SIGTERM or Ctrl-C."""
     given = {"database_url": url, "http_host": host, "http_port": port}
     chosen = settings().model_copy(update={name: value for name, value in given.items() if value is not None})
-    write_logs(chosen, as_json=as_json)
+    begin_telemetry(chosen, as_json=as_json)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with database(chosen, console) as address:
         serve(address, chosen, version("holdfast"), lambda text: console.print(text, markup=False))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.apps.logs import write_logs
+from holdfast.apps.telemetry import begin_telemetry
 from holdfast.apps.up import database
 from holdfast.apps.worker import keep, orders_from
 from holdfast.database.migrate import require_current
@@ -45,7 +45,7 @@ def run_command(
     shutdown, or with --once its attempt failed or was cut off; 128 + n ended at once by a second signal n.
     """
     given = settings().model_copy(update={"database_url": url}) if url else settings()
-    write_logs(given, as_json=as_json)
+    begin_telemetry(given, as_json=as_json)
     if once and (drain or executors > 1):
         raise UsageError("--once takes one job in one executor; leave out --drain and --executors")
     mode: Mode = "once" if once else "drain" if drain else "serve"

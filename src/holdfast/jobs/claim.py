@@ -35,7 +35,7 @@ CLAIM_PICKED = f"""claimed AS (
     SELECT * FROM claimed
     UNION ALL
     SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-           NULL, NULL, NULL, NULL, NULL
+           NULL, NULL, NULL, NULL, NULL, NULL, NULL
     FROM picked WHERE ties & 3 <> 0"""
 
 # MATERIALIZED and not `id IN (SELECT … LIMIT …)`: a nested loop would run that sub-select again and claim too many.

@@ -20,28 +20,29 @@ from holdfast.jobs import locks
 from holdfast.jobs.model import LOCKS, SLOT, AllNew, Enqueued, JobId, NewJob
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import State
+from holdfast.telemetry.trace import carrier
 
 CHANNEL = "holdfast"
 
 # One plain job, the most frequent call: nothing to look up, so nothing is asked of the unique indexes.
 ENQUEUE_PLAIN = """
     INSERT INTO holdfast.jobs (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
-        pipeline_id)
+        pipeline_id, trace)
     SELECT %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s, %(max_runtime)s,
-        %(pipeline_id)s
+        %(pipeline_id)s, %(trace)s
     WHERE NOT EXISTS (SELECT FROM holdfast.controls WHERE kind IN (%(kind)s, '*') AND drained_at IS NOT NULL)
     RETURNING id, CASE WHEN %(hint)s THEN pg_notify('holdfast', queue) END
 """
 ENQUEUE = """
     INSERT INTO holdfast.jobs (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
         run_after, state, waiting_for, ties, idempotency_key, unique_key, unique_while, slot_key,
-        pipeline_id, parent_id, step, parents_left, if_parent_fails)
+        pipeline_id, parent_id, step, parents_left, if_parent_fails, trace)
     SELECT %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s, %(max_runtime)s,
         -- A time that has passed is no delay: null keeps the job on the claim index.
         (SELECT due FROM (SELECT coalesce(%(due_at)s, clock_timestamp() + %(delay)s::interval)) AS d(due)
          WHERE due > clock_timestamp()),
         %(state)s, %(waiting_for)s, %(ties)s, %(idempotency_key)s, %(unique_key)s, %(unique_while)s, %(slot_key)s,
-        %(pipeline_id)s, %(parent_id)s, %(step)s, %(parents_left)s, %(if_parent_fails)s
+        %(pipeline_id)s, %(parent_id)s, %(step)s, %(parents_left)s, %(if_parent_fails)s, %(trace)s
     -- A drain refuses what is new; a child belongs to what is there and runs to its end.
     WHERE %(parent_id)s::bigint IS NOT NULL
        OR NOT EXISTS (SELECT FROM holdfast.controls WHERE kind IN (%(kind)s, '*') AND drained_at IS NOT NULL)
@@ -97,7 +98,7 @@ RESERVE_IDS = """
 READ_CLOCK = "SELECT clock_timestamp()"
 COPY_JOBS = """
     COPY holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
-        run_after, pipeline_id, parent_id, step) FROM STDIN
+        run_after, pipeline_id, parent_id, step, trace) FROM STDIN
 """
 # Held against each other: of two bulks under one parent the second sees what the first made. A single child only asks that
 # its parent stays, and waits for a bulk.
@@ -245,6 +246,7 @@ def _plain_parameters(job: NewJob, payload: str) -> dict[str, Any]:
         "max_crashes": job.max_crashes,
         "max_runtime": job.max_runtime,
         "pipeline_id": job.pipeline_id,
+        "trace": carrier(),
     }
 
 
@@ -339,7 +341,7 @@ def _copy(jobs: Sequence[NewJob], payloads: Iterable[str], hint: bool) -> Steps[
     first, drawn = (yield Statement(RESERVE_IDS, {"count": len(jobs)}))[0]
     ids = drawn or range(first, first + len(jobs))
     now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
-    yield Statement(COPY_JOBS, copy=_copy_chunks(ids, jobs, payloads, now))
+    yield Statement(COPY_JOBS, copy=_copy_chunks(ids, jobs, payloads, now, carrier()))
     if hint:
         yield Statement(NOTIFY, {"queues": sorted(queues)})
     return AllNew(ids)
@@ -348,14 +350,17 @@ def _copy(jobs: Sequence[NewJob], payloads: Iterable[str], hint: bool) -> Steps[
 CHUNK = 500
 
 
-def _copy_chunks(ids: Sequence[int], jobs: Sequence[NewJob], payloads: Iterable[str], now: datetime) -> Iterator[str]:
+def _copy_chunks(
+    ids: Sequence[int], jobs: Sequence[NewJob], payloads: Iterable[str], now: datetime, trace: str | None
+) -> Iterator[str]:
     like, head, tail = None, "", ""
+    came_from = "\\N" if trace is None else _escaped(trace)
     rows = zip(ids, jobs, payloads, strict=True)
     while part := list(islice(rows, CHUNK)):
         lines = []
         for job_id, job, payload in part:
             if job is not like:  # in a bulk of one kind it is the same object all the way
-                like, tail = job, _copy_tail(job, now)
+                like, tail = job, f"{_copy_tail(job, now)}\t{came_from}"
                 head = f"{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}"
             lines.append(f"{job_id}\t{head}\t{_escaped(payload)}\t{tail}\n")
         yield "".join(lines)

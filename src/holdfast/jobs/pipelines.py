@@ -23,6 +23,7 @@ from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_step, run_steps
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob, uuid_text
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import ENDED, State
+from holdfast.telemetry.trace import carrier
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
@@ -76,10 +77,10 @@ COMPLETE_AND_CHAIN = f"""
         SELECT id, 'complete', 'completed', attempt_no, %(attempt_id)s, %(worker_id)s, claimed_at FROM ended
     )
     INSERT INTO holdfast.jobs AS j (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
-        pipeline_id, parent_id, step,
+        pipeline_id, parent_id, step, trace,
         state, attempt_id, attempt_no, fence_token, worker_id, claimed_at, deadline_at)
     SELECT %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s,
-        %(max_runtime)s, pipeline_id, id, %(step)s,
+        %(max_runtime)s, pipeline_id, id, %(step)s, %(trace)s,
         'running', %(child_attempt_id)s, 1, nextval('holdfast.fence_token'), %(worker_id)s, clock_timestamp(),
         clock_timestamp() + %(max_runtime)s::interval
     FROM ended
@@ -114,6 +115,7 @@ async def complete_and_chain(
         "max_crashes": child.max_crashes,
         "max_runtime": child.max_runtime,
         "step": child.step,
+        "trace": carrier(),
         "child_attempt_id": str(uuid4()),
     }
     async with conn.cursor(row_factory=tuple_row) as cursor:

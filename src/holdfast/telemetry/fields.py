@@ -6,6 +6,7 @@ quarter of a microsecond. A host with a structlog configuration of its own puts 
 
 from __future__ import annotations
 
+import json
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -26,6 +27,8 @@ class Attempt(Protocol):
     def kind(self) -> str: ...
     @property
     def pipeline_id(self) -> str | None: ...
+    @property
+    def trace(self) -> str | None: ...
 
 
 _attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
@@ -47,6 +50,7 @@ def job_fields() -> dict[str, Any]:
         "kind": attempt.kind,
         "worker": _worker.get(),
         "pipeline_id": attempt.pipeline_id,
+        "request_id": carried_by(attempt).get("request_id"),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -57,6 +61,15 @@ def add_job(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
 
 
 def request_id() -> str | None:
-    """The request that this code runs for, if somebody has bound one: our API, a web application, or the job around it."""
-    found = structlog.contextvars.get_contextvars().get("request_id")
+    """The request that this code runs for: the job's around it, or one that our API or a web application has bound."""
+    attempt = _attempt.get()
+    found = None if attempt is None else carried_by(attempt).get("request_id")
+    if found is None:
+        found = structlog.contextvars.get_contextvars().get("request_id")
     return found if isinstance(found, str) else None
+
+
+def carried_by(attempt: Attempt) -> dict[str, Any]:
+    """What the job remembers of the code that enqueued it (`trace.py`)."""
+    carried = json.loads(attempt.trace) if attempt.trace else {}
+    return carried if isinstance(carried, dict) else {}

@@ -27,6 +27,9 @@ def histogram(name: str, *labels: str, buckets: tuple[float, ...]) -> Histogram:
 # Attempts
 attempts = counter("holdfast_attempts_total", "kind", "outcome")
 
+# Leases
+renewals = counter("holdfast_lease_renewals_total", "outcome")
+
 # The fence
 stale_writebacks = counter("holdfast_stale_writebacks_total", "operation")
 

@@ -66,6 +66,12 @@ LOOP_EVENTS: Final[dict[str, str]] = {  # one of each for every loop, under the 
 
 METRICS: Final[dict[str, str]] = {
     "holdfast_attempts_total": "Attempts that ended in this process, by kind and by how (complete, fail, retry, snooze, …).",
+    "holdfast_attempt_wait_seconds": "From enqueue to the first claim, by kind, of jobs that were claimed here.",
+    "holdfast_attempt_run_seconds": "How long handlers ran here, by kind and outcome (`lost`: replaced while it ran).",
+    "holdfast_lease_renewals_total": "Beats, by outcome: renewed; late, when the lease had run out meanwhile; failed.",
+    "holdfast_worker_jobs": "Jobs that the workers of this process hold: running, waiting for a lane, ending.",
+    "holdfast_worker_connections": "Their pooled connections: open, used, waited_for.",
+    "holdfast_worker_loop_lag_seconds": "How late their event loop is: more than a moment means that a handler blocks it.",
     "holdfast_stale_writebacks_total": "Writes of replaced attempts that were refused, by operation.",
     # Periodic loops
     "background_job_execution_total": "Passes of periodic loops that ended, by loop and status (success, failed).",

@@ -105,6 +105,13 @@ class Direct(OnConnections):
         async with self._pool.connection() as conn:
             await resign(conn, worker_id)
 
+    def connections(self) -> dict[str, int]:
+        """How many connections of the pool are open, used and waited for."""
+        stats = self._pool.get_stats()
+        opened = stats.get("pool_size", 0)
+        used = opened - stats.get("pool_available", 0)
+        return {"open": opened, "used": used, "waited_for": stats.get("requests_waiting", 0)}
+
     def client(self) -> Client:
         """The everyday calls on our connections, for handlers that enqueue."""
         return Client(self._pool)

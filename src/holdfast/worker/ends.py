@@ -71,9 +71,11 @@ class Ends:
             await self._write(self._writing)
             self._writing = _Batch()
 
-    def note(self, *, completed: bool, back_in: timedelta | None) -> None:
-        """An end that a process of our own has written."""
-        self.completed += completed
+    def note(self, claim: Claim, move: str | None, *, back_in: timedelta | None) -> None:
+        """An end that a process of our own has written; None: it was refused."""
+        self.completed += move == Move.COMPLETE
+        if move is not None:
+            attempts_ended.labels(claim.kind, move).inc()
         self._on_end(COMPLETED if back_in is None else End(Move.RETRY, State.PENDING, delay=back_in))
 
     async def write(self, claim: Claim, end: End, *, unsure: bool = False) -> None:
@@ -106,7 +108,9 @@ class Ends:
         except (HoldfastError, *UNREACHABLE):  # the long way says what is wrong with it
             return None
         crashpoint("complete.after_commit_before_ack")
-        self.completed += following is not None
+        if following is not None:
+            self.completed += 1
+            attempts_ended.labels(claim.kind, "complete").inc()
         return following
 
     async def _write(self, batch: _Batch) -> None:

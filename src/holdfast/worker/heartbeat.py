@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.jobs.model import Claim
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.telemetry.log import log
+from holdfast.telemetry.metrics import renewals
 from holdfast.worker.context import Lease
 from holdfast.worker.poller import Clock
 from holdfast.worker.transport import Pulse, Takes
@@ -86,7 +87,9 @@ class Heartbeat:
                     await pulse.register(self._worker, lease=length)
         except (psycopg.Error, HoldfastError, TimeoutError, OSError) as error:
             log.warning("heartbeat_failed", error=str(error), worker_id=self._worker.id)
+            renewals.labels("failed").inc()
             return None
+        renewals.labels("late" if self.lease.is_over else "renewed").inc()
         self.lease.extend(asked_at + self._clock.lease * SAFE_SHARE)
         self._on_beat(beat)
         return beat

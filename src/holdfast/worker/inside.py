@@ -23,9 +23,11 @@ from holdfast.database.launch import die_with
 from holdfast.jobs.client import make_default
 from holdfast.jobs.finish import complete_plain
 from holdfast.jobs.model import AttemptId, Claim, JobId
-from holdfast.jobs.outcome import End
+from holdfast.jobs.outcome import COMPLETED, End
 from holdfast.jobs.states import State
+from holdfast.telemetry import trace
 from holdfast.telemetry.log import configure
+from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.context import Lease
 from holdfast.worker.crashpoints import arm_from_settings
 from holdfast.worker.direct import Direct
@@ -37,6 +39,7 @@ from holdfast.worker.threads import at_work
 from holdfast.worker.transport import Takes
 
 Message = dict[str, Any]
+MOMENT = 1.0  # seconds
 
 
 def main(parent: int, line_end: int) -> None:
@@ -50,6 +53,7 @@ def main(parent: int, line_end: int) -> None:
     sys.path[:] = hello["path"]
     if hello["log"] is not None:
         configure(**hello["log"])
+    trace.export_to(hello["traces"])
     arm_from_settings(hello["crash_at"])
     asyncio.run(Inside(hello["url"], hello["name"], line).serve(heard))
 
@@ -114,10 +118,13 @@ class Inside:
         await self._idle.wait()
         await self._ends.flush()
         self._attempt = None
+        await _send_spans()
+        wrote = COMPLETED if self._ends.completed > before else self._wrote
         self._say(
             {
                 "say": "ended",
-                "completed": self._ends.completed > before,
+                "move": None if wrote is None else str(wrote.move),
+                "refused": _take_refusals(),
                 "back_in": _back_in(self._wrote),
                 "clean": at_work() == 0,  # a thread that goes on is a reason not to use this process again
             }
@@ -151,6 +158,21 @@ class Inside:
 
     def _say(self, message: Message) -> None:
         self._line.sendall(json.dumps(message).encode() + b"\n")
+
+
+async def _send_spans() -> None:
+    """Before the end is told: after it, this process may be killed at any time. A collector that is away costs a moment."""
+    if trace.configuration() is not None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(trace.flush), MOMENT)
+
+
+def _take_refusals() -> list[str]:
+    """The refused writes since the last time, for the parent, whose metrics are looked at. It counts the heartbeat's itself."""
+    samples = [one for family in stale_writebacks.collect() for one in family.samples if one.name.endswith("_total")]
+    stale_writebacks.clear()
+    counted = {one.labels["operation"]: int(one.value) for one in samples if one.labels["operation"] != "heartbeat"}
+    return [operation for operation, count in counted.items() for _ in range(count)]
 
 
 def _back_in(end: End | None) -> float | None:

@@ -23,7 +23,9 @@ from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import End, Snooze, decide
 from holdfast.jobs.renew import WorkerInfo
 from holdfast.jobs.states import Move, State
+from holdfast.telemetry import trace
 from holdfast.telemetry.log import configuration, log
+from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.context import Lease
 from holdfast.worker.crashpoints import from_settings
 from holdfast.worker.deaths import Death, OomCounter, cause_of_death
@@ -189,19 +191,22 @@ class Isolated:
         log.warning("job_not_isolated", job_id=claim.id, kind=claim.kind, error="no other process can import its function")
         return False
 
-    async def run(self, kind: Job[..., Any], claim: Claim, introduce: Callable[[Attempt], None]) -> End | None:
-        """One attempt; None if its end is written, or not ours to write. An `End` is one that the child could not write."""
+    async def run(
+        self, kind: Job[..., Any], claim: Claim, introduce: Callable[[Attempt], None]
+    ) -> tuple[End | None, str | None]:
+        """One attempt. An `End` is one that the child could not write; if there is none, it is written, or not ours to write,
+        and the other value says how it ended."""
         try:
             cell = await self._begin(kind, claim)
         except (ChildDied, OSError) as error:
             log.error("job_process_not_started", job_id=claim.id, kind=claim.kind, error=str(error))
-            return decide(claim, Snooze(NO_PROCESS, f"no process could be started for it: {error}"))
+            return decide(claim, Snooze(NO_PROCESS, f"no process could be started for it: {error}")), None
         attempt = Attempt(cell)
         introduce(attempt)
         try:
             said = await self._hear_out(claim, attempt)
         except ChildDied as died:
-            return await self._after_death(kind, claim, attempt, died.returncode)
+            return await self._after_death(kind, claim, attempt, died.returncode), None if attempt.is_lost else "crash"
         except BaseException:  # the worker leaves: it gives the job back itself, and nobody may be at it then
             await asyncio.shield(cell.bury())
             raise
@@ -210,10 +215,12 @@ class Isolated:
         cell.spare()
         if said["say"] == "cannot":
             await self._put_back(cell, clean=True)
-            return decide(claim, RuntimeError(f"its process could not load it: {said['error']}"), kind.policy.retry)
-        self._ends.note(completed=said["completed"], back_in=_seconds(said["back_in"]))
+            return decide(claim, RuntimeError(f"its process could not load it: {said['error']}"), kind.policy.retry), None
+        self._ends.note(claim, said["move"], back_in=_seconds(said["back_in"]))
+        for operation in said["refused"]:
+            stale_writebacks.labels(operation).inc()
         await self._put_back(cell, clean=said["clean"] and attempt.stop_reason is None)
-        return None
+        return None, said["move"]
 
     def renewed(self) -> None:
         """The lease was renewed: what runs in children may go on."""
@@ -242,7 +249,7 @@ class Isolated:
     def _new_cell(self) -> Cell:
         crash_at, self._crash_at = self._crash_at, None  # once, as in any other process: its successor is to go on
         hello = {"url": self._url, "name": self._worker.name, "path": sys.path}
-        return Cell({**hello, "log": configuration(), "crash_at": crash_at})
+        return Cell({**hello, "log": configuration(), "traces": trace.configuration(), "crash_at": crash_at})
 
     async def _begin_in(self, cell: Cell, order: Message) -> Cell:
         self._busy.add(cell)

@@ -14,7 +14,9 @@ from holdfast.jobs.model import AttemptId, Claim
 from holdfast.jobs.outcome import End, decide, released, released_poll
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry import fields
+from holdfast.telemetry.durations import ran, waited
 from holdfast.telemetry.log import log
+from holdfast.telemetry.trace import Span, begin
 from holdfast.worker.context import Context, Lease
 from holdfast.worker.ends import Ends, as_text, refused
 from holdfast.worker.execute import execute
@@ -33,6 +35,8 @@ class _Running:
     context: Context | Attempt | None = None
     stop_reason: str | None = None
     is_lost: bool = False
+    wrote: str | None = None  # how a process of its own has ended it
+    span: Span | None = None
     is_ending: bool = False  # the handler is done, and its end is being written: nobody may interrupt that
 
     def introduce(self, attempt: Attempt) -> None:
@@ -102,6 +106,9 @@ class Lanes:
 
     def hand_out(self, claims: list[Claim]) -> None:
         self.taken += len(claims)
+        for claim in claims:
+            if claim.attempt_no == 1 and claim.waited is not None:
+                waited.observe((claim.kind,), claim.waited)
         self._ready.extend(claims)
         wanted = len(claims)
         while wanted and self._idle:
@@ -163,12 +170,15 @@ class Lanes:
         self._running[claim.attempt_id] = running = _Running(claim, lane)
         fields.of_attempt(claim)
         self._lease.begin(claim.id)
-        started = time.perf_counter()
+        started, end = time.perf_counter(), None
         try:
             end = await self._attempt(running)
             running.is_ending = True
+            ran.observe((claim.kind, _outcome(running, end)), time.perf_counter() - started)
             return None if end is None else await self._end(claim, end)
         finally:
+            if running.span is not None:
+                running.span.end(_outcome(running, end), None if end is None else end.error)
             del self._running[claim.attempt_id]
             self._lease.end(claim.id)
             self.pace.took(time.perf_counter() - started)
@@ -181,7 +191,9 @@ class Lanes:
             if kind is None:
                 raise UnknownKind(claim.kind, list(self._kinds))
             if self._isolated is not None and self._isolated.takes(kind, claim):
-                return await self._isolated.run(kind, claim, running.introduce)
+                end, running.wrote = await self._isolated.run(kind, claim, running.introduce)
+                return end
+            running.span = begin(claim)
             return await execute(kind, claim, self._make_context)
         except ClaimLost as lost:
             refused(lost)
@@ -225,6 +237,13 @@ class Lanes:
         child, takes = end.then[0], self._takes()
         known = takes.knows(child.kind, child.kind_version) and child.queue in takes.queues
         return known and child.is_plain and child.run_after is None and self.may_take(1) > 0
+
+
+def _outcome(running: _Running, end: End | None) -> str:
+    """How the attempt ended, for those who count."""
+    if end is not None:
+        return end.move._value_  # a plain string: the hash of an enum member is computed in Python
+    return running.wrote or ("lost" if running.is_ending else "interrupted")
 
 
 def given_back(claim: Claim, reason: str) -> End:

@@ -25,6 +25,7 @@ from holdfast.jobs.outcome import SHUTDOWN, End, cut_off
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
+from holdfast.telemetry.workers import WorkerFigures, workers
 from holdfast.worker.context import Lease
 from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.direct import Direct
@@ -124,6 +125,11 @@ class Worker:
         ends = self._ends
         return Tally(self._lanes.taken, ends.completed, ends.failed, self._given_back, ends.cut_off)
 
+    def figures(self) -> WorkerFigures:
+        """What it is at. From any thread."""
+        jobs = {"running": self._lanes.running, "waiting": self._lanes.waiting, "ending": len(self._ends.unwritten)}
+        return WorkerFigures(jobs, self._transport.connections(), self.loop_lag)
+
     # ------------------------------------------------------------------------------------------------- the story
 
     async def run(self, *, until_empty: bool = False) -> None:
@@ -139,6 +145,7 @@ class Worker:
             raise
         self._lag.start()
         self._heartbeat.start()
+        workers.add(self.id, self.figures)
         log.info("worker_started", worker_id=self.id, kinds=sorted(self._kinds))
         duties = [asyncio.create_task(duty) for duty in self._duties()]
         try:
@@ -220,6 +227,7 @@ class Worker:
             await self._isolated.close()
         await self._give_back(left)
         self._lag.stop()
+        workers.remove(self.id)
         await self._heartbeat.stop()
         await self._resign()  # after the last beat, which would make the lease good again
         await self._transport.close()

@@ -59,6 +59,9 @@ class Remote:
     async def resign(self, worker_id: WorkerId) -> None:
         await self._line.call("DELETE", f"/{worker_id}")
 
+    def connections(self) -> dict[str, int]:
+        return {}
+
     def pulse(self) -> RemotePulse:
         return RemotePulse(self._url, self._token, self._timeout)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from holdfast.apps.logs import write_logs
+from holdfast.apps.telemetry import begin_telemetry
 from holdfast.settings import Settings
 from holdfast.telemetry import fields, log, redact
 
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     """Standard error, a terminal; what was configured before is there again afterwards."""
     stream = Terminal()
-    for module in ("holdfast.telemetry.log", "holdfast.apps.logs"):
+    for module in ("holdfast.telemetry.log", "holdfast.apps.telemetry"):
         monkeypatch.setattr(f"{module}.sys", SimpleNamespace(stderr=stream))
     monkeypatch.setattr(redact, "_hidden", {})
     monkeypatch.setattr(log, "_configuration", None)
@@ -98,7 +98,7 @@ def test_people_get_colours_and_machines_json(
     for name, value in given.items():
         monkeypatch.setenv(name, value)
 
-    write_logs(Settings())
+    begin_telemetry(Settings())
     log.log.info("job_ended")
 
     assert written.getvalue().startswith("{") is is_json
@@ -108,7 +108,7 @@ def test_people_get_colours_and_machines_json(
 def test_without_a_terminal_it_is_json(written: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Terminal, "isatty", lambda _: False)
 
-    write_logs(Settings())
+    begin_telemetry(Settings())
     log.log.info("job_ended")
 
     assert lines(written)[0]["event"] == "job_ended"
@@ -118,7 +118,7 @@ def test_the_least_level_is_a_setting_by_the_documents_name_too(written: Termina
     """G-04."""
     monkeypatch.setenv("LOG_LEVEL", "warning")
 
-    write_logs(Settings(), as_json=True)
+    begin_telemetry(Settings(), as_json=True)
     log.log.info("job_ended")
     logging.getLogger("theirs").info("not this")
     logging.getLogger("theirs").warning("this")
