@@ -76,9 +76,10 @@ async def test_a_claim_carries_everything_that_is_needed_to_run(conn: Any) -> No
 
     found = await take(conn, job_id, worker)
 
-    assert found._replace(attempt_id="", fence_token=0) == (
+    assert found.waited is not None
+    assert found._replace(attempt_id="", fence_token=0, waited=None) == (
         *(job_id, "export", {"sql": "SELECT 1", "columns": ["a"]}, "", 1, 0, "q", 4, 0, 3, 0, 7, 0),
-        *(pipeline, parent, "s", None, 0, HOUR, worker, 3, False, 0),
+        *(pipeline, parent, "s", None, 0, HOUR, worker, 3, False, 0, None, None),
     )
     assert found.fence_token == (await job(conn, job_id)).fence_token
 

@@ -265,6 +265,7 @@ FENCED: dict[str, tuple[str, dict[str, Any]]] = {
             "max_crashes": 3,
             "max_runtime": HOUR,
             "step": "s",
+            "trace": None,
             "child_attempt_id": ATTEMPT,
         },
     ),

@@ -46,7 +46,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 def claim(job_id: int, attempt_id: str, pipeline_id: str | None) -> Any:
-    return SimpleNamespace(id=job_id, attempt_id=attempt_id, attempt_no=1, kind="k", pipeline_id=pipeline_id)
+    return SimpleNamespace(id=job_id, attempt_id=attempt_id, attempt_no=1, kind="k", pipeline_id=pipeline_id, trace=None)
 
 
 def lines(written: io.StringIO) -> list[dict[str, Any]]:
