@@ -44,6 +44,7 @@ def orders_from(
         pod=settings.pod,
         git_sha=settings.git_sha,
         logs=configuration(),
+        traces=settings.traces,
         crash_at=settings.crash_at,
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.apps.logs import write_logs
+from holdfast.apps.telemetry import begin_telemetry
 from holdfast.apps.remote_worker import work_remotely
 from holdfast.settings import settings
 from holdfast.worker.modules import kinds_of
@@ -27,7 +27,7 @@ def command(
     The token comes from HOLDFAST_API_TOKEN or the file in HOLDFAST_API_TOKEN_FILE, never from the command line.
     """
     given = settings().model_copy(update={"api_url": api}) if api else settings()
-    write_logs(given, as_json=as_json)
+    begin_telemetry(given, as_json=as_json)
     options = WorkerOptions(
         queues=tuple(queue or ("default",)),
         concurrency=concurrency,

@@ -24,6 +24,7 @@ from psycopg_pool import PoolTimeout
 
 from holdfast.database.launch import die_with
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.telemetry import trace
 from holdfast.telemetry.log import configure
 from holdfast.worker.crashpoints import arm_from_settings
 from holdfast.worker.heartbeat import SAFE_SHARE
@@ -50,9 +51,11 @@ def main(keeper: int, line_end: int, board: int) -> int:
         configure(**orders.logs)
     arm_from_settings(orders.crash_at)
     try:
+        trace.export_to(orders.traces)
         kinds = _import_kinds(orders)
         line.say({"say": "ready", "kinds": sorted(kind.kind for kind in kinds), "failing": _failing(kinds)})
         asyncio.run(_work(orders, kinds, line, heard, Noticeboard(board)))
+        trace.flush()
     except HoldfastError as error:
         line.say({"say": "cannot_start", "error": str(error)})
         return 1

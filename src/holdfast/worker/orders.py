@@ -38,6 +38,7 @@ class Orders:
     pod: str | None = None
     git_sha: str | None = None
     logs: dict[str, Any] | None = None  # how the keeper writes its own
+    traces: str | None = None
     crash_at: str | None = None
     worker_id: WorkerId | None = None  # chosen by the keeper, new for every executor
 
