@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.apps.telemetry import begin_telemetry
 from holdfast.apps.remote_worker import work_remotely
+from holdfast.apps.telemetry import begin_telemetry
 from holdfast.settings import settings
 from holdfast.worker.modules import kinds_of
 from holdfast.worker.options import WorkerOptions

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from factories import add, replace
+from factories import add, start_worker
 from holdfast import Done, Permanent, Worker, WorkerOptions
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.read import get_job
@@ -124,7 +124,10 @@ async def test_a_refused_write_is_counted_by_what_it_wanted(conn: Conn, database
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(60):
         await began.wait()
-        await replace(conn, worker.held()[0])
+        other = await start_worker(conn)
+        await conn.execute(
+            "UPDATE holdfast.jobs SET attempt_id = gen_random_uuid(), worker_id = %s WHERE id = %s", [other, job_id]
+        )
         may_end.set()
         while count("holdfast_stale_writebacks_total", operation="complete") == before:
             await asyncio.sleep(0.02)
