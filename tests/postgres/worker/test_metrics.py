@@ -9,10 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from factories import add, start_worker
+from factories import add, make_due, take
 from holdfast import Done, Permanent, Worker, WorkerOptions
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.read import get_job
+from holdfast.jobs.rescue import rescue_worker
 from holdfast.telemetry.durations import BOUNDS, Durations
 from holdfast.telemetry.metrics import REGISTRY
 from holdfast.telemetry.names import METRICS
@@ -124,10 +125,9 @@ async def test_a_refused_write_is_counted_by_what_it_wanted(conn: Conn, database
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(60):
         await began.wait()
-        other = await start_worker(conn)
-        await conn.execute(
-            "UPDATE holdfast.jobs SET attempt_id = gen_random_uuid(), worker_id = %s WHERE id = %s", [other, job_id]
-        )
+        await rescue_worker(conn, worker.id, cause="crash", error="said to be gone", actor="test")
+        await make_due(conn, job_id)
+        await take(conn, job_id)
         may_end.set()
         while count("holdfast_stale_writebacks_total", operation="complete") == before:
             await asyncio.sleep(0.02)
