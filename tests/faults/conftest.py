@@ -18,7 +18,8 @@ from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
 
 LEASE = 1.0
-SHORT_LEASE = 0.4  # of one that is alone and will die: nobody else could take its jobs meanwhile
+LONG_LEASE = 60.0  # however busy the machine is
+SILENCE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = %s"
 PATIENCE = 120.0
 MODULES = (HANDLERS, "tests.faults.fault_jobs")
 BUDGET = {"max_crashes": 50, "max_attempts": 20}  # as the kinds of the handlers have it
@@ -50,10 +51,11 @@ class Scene:
         return self._forks.start(url, self.folder, **{"crash_at": crash_at, "lease": LEASE, "modules": MODULES, **options})
 
     def doomed(self, point: str, **options: Any) -> Forked:
-        """A worker that has died at this point."""
-        worker = self.worker(point, **{"lease": SHORT_LEASE, **options})
+        """A worker that has died at this point, and whose lease is over: time is moved by moving rows."""
+        worker = self.worker(point, **{"lease": LONG_LEASE, **options})
         self.until(lambda: not worker.is_alive, what=f"a process that dies at {point}")
         assert worker.wait() == -9
+        self.conn.execute(SILENCE, [worker.pid])
         return worker
 
     # ------------------------------------------------------------------------------------------------- looking

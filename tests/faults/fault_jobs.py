@@ -6,10 +6,11 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import psycopg
-from proof.handlers import PATIENT, allowed, quick, tell
+from proof.handlers import FOLDER, PATIENT, allowed, quick, tell
 
 from holdfast import Context, Done, Lock, job
 
@@ -43,11 +44,11 @@ async def parent(ctx: Context, n: int, key: str, pause: float) -> Done:
 
 
 @job("fault.talker", **PATIENT)
-async def talker(ctx: Context, n: int, pause: float) -> str:
-    """Reports progress after its first sleep."""
+async def talker(ctx: Context, n: int) -> str:
+    """Reports progress when its test lets it go on."""
     tell("start", ctx.job)
-    if ctx.job.attempt_no == 1:
-        await asyncio.sleep(pause)
+    while ctx.job.attempt_no == 1 and not (Path(os.environ[FOLDER]) / "go on").exists():
+        await asyncio.sleep(0.02)
     await ctx.progress(0.5, "half way")
     tell("finish", ctx.job)
     return ctx.attempt_id

@@ -30,7 +30,7 @@ def frozen(scene: Scene, *jobs: int) -> Forked:
 def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene):
     """Heartbeat, checkpoint, progress, finish, unlock and child: all come to nothing, all are logged, and it works on."""
     steps = scene.add("proof.steps", steps=60, pause=0.05)
-    talks = scene.add("fault.talker", pause=8 * LEASE)  # still at it when it wakes up: the heartbeat tells it first
+    talks = scene.add("fault.talker")  # still at it when it wakes up: the heartbeat tells it first
     child = scene.add("fault.parent", key="k", pause=2.5 * LEASE, _locks=(Lock("k"),))
     worker = frozen(scene, steps, talks, child)
     scene.until(lambda: scene.lines("effect", steps))
@@ -42,6 +42,7 @@ def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene
     worker.go_on()
     refused = "writeback_stale_attempt"
     scene.until(lambda: {line["operation"] for line in scene.said(refused)} >= {"heartbeat", "checkpoint", "complete"})
+    (scene.folder / "go on").touch()
     scene.until(lambda: len([line for line in scene.said(refused) if line["job_id"] == talks]) == 2)
 
     own = [line for line in scene.lines() if line.pid == worker.pid]
