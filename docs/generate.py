@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 import holdfast
 import holdfast.jobs
 import holdfast.testing
+import holdfast.worker.loop  # everything that counts is loaded with it
 from holdfast import errors
 from holdfast.api import fenced, worker_protocol
 from holdfast.api.app import NOUNS, make_app

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+import holdfast.worker.loop  # everything that counts is loaded with it
 from holdfast.telemetry.metrics import REGISTRY
 from holdfast.telemetry.names import EVENTS, METRICS
 
