@@ -596,6 +596,8 @@ def cli() -> str:
         "standard error; an error is one sentence that says what to do.",
         "## Exit codes",
         table(["Code", "Meaning"], [[code(one.value), comments_of(Exit)[one.name]] for one in Exit]),
+        "Programs that run until they are told to stop (`up`, `serve`, `worker run`, `worker remote`, `scheduler run`) end "
+        "with 1 when they cannot start.",
         "## Commands",
         table(["Command", "What for"], [[f"[`{name}`](#holdfast-{name})", what] for name, (_, _, what) in COMMANDS.items()]),
         *parts,

@@ -148,6 +148,13 @@ def test_the_code_of_an_error(error: Exception, code: Exit) -> None:
     assert exit_of(error) is code
 
 
+def test_a_program_that_cannot_start_ends_with_1_for_whoever_started_it(run: Run) -> None:
+    result = run("worker", "run", "--import", "not_there", "--once", "--drain")
+
+    assert result.code == Exit.FAILED
+    assert result.err.startswith("error: ")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Which way
 # ---------------------------------------------------------------------------------------------------------------------

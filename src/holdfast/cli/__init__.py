@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "auth": (RUN, "auth", "Sign in, and make or revoke API tokens."),
     "config": (RUN, "config", "Settings of this process, and values that may change while everything runs."),
 }
+PROGRAMS = (("up",), ("serve",), ("worker", "run"), ("worker", "remote"), ("scheduler", "run"))
 ALSO = {f"{noun}s": noun for noun in ("job", "failure", "pipeline", "lock", "worker")}  # what fingers type
 
 
@@ -107,7 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "--debug" in given:
             raise
         tell(error)
-        sys.exit(exit_of(error))
+        sys.exit(Exit.FAILED if is_program(given) else exit_of(error))
+
+
+def is_program(given: Sequence[str]) -> bool:
+    """Whether these words start a program, which ends with 0 or 1 for whoever started it, rather than ask a question. Pure."""
+    return any(tuple(given[: len(words)]) == words for words in PROGRAMS)
 
 
 def tell(error: Exception) -> None:
