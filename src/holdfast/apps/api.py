@@ -1,4 +1,4 @@
-"""The control plane as a program: the API, and a small worker for its own jobs. Called by: `holdfast serve`.
+"""The control plane as a program: the API, the periodic loops, a small worker for its own jobs. Called by: `holdfast serve`.
 
 Closed by default: who can be known must be said before it starts. Only on this machine, for a first look, it makes an admin
 token of its own that ends with it.
@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import ipaddress
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import psycopg
@@ -29,11 +28,13 @@ from holdfast.api.plane import ApiOptions
 from holdfast.api.policy import Role
 from holdfast.apps.control_jobs import act_in_bulk
 from holdfast.apps.loops import ScheduledLoops
+from holdfast.apps.scheduler import scheduler_for
 from holdfast.database.migrate import require_current, status
 from holdfast.database.pool import connect, pool
 from holdfast.errors import UsageError
 from holdfast.jobs.bulk import QUEUE
 from holdfast.settings import Settings
+from holdfast.telemetry.log import never_show
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 
@@ -42,15 +43,20 @@ FIRST_LOOK = timedelta(hours=12)
 STREAMS_END_WITHIN = 3  # seconds
 
 
-def serve(url: str, settings: Settings, version: str, say: Any) -> None:
-    """Serve until told to stop. `say` prints a line for people."""
+def serve(url: str, settings: Settings, version: str, say: Any, *, loops: bool = True) -> None:
+    """Serve until told to stop, and run the periodic loops beside it. `say` prints a line for people."""
     require_current(url)
-    asyncio.run(_serve(url, settings, version, say))
+    never_show(url, None if settings.gateway_secret is None else settings.gateway_secret.get_secret_value())
+    asyncio.run(_serve(url, settings, version, say, loops))
 
 
-async def _serve(url: str, settings: Settings, version: str, say: Any) -> None:
+async def _serve(url: str, settings: Settings, version: str, say: Any, loops: bool) -> None:
     app = app_on(url, settings, version)
-    async with first_look(url, settings, say), own_jobs(url, settings):
+    async with AsyncExitStack() as beside:
+        await beside.enter_async_context(first_look(url, settings, say))
+        await beside.enter_async_context(own_jobs(url, settings))
+        if loops:
+            await beside.enter_async_context(scheduler_for(url, settings))
         server = Server(
             uvicorn.Config(
                 app,
@@ -198,7 +204,15 @@ class Server(uvicorn.Server):
                 host, port = socket.getsockname()[:2]
                 self._say(f"The control plane listens on http://{host}:{port}")
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM and SIGINT."""
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT end the streams and then us; not the process, which has more to put in order."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        yield
+
+    def _stop(self) -> None:
+        self.force_exit = self.should_exit  # who asks twice does not want to wait
+        self.should_exit = True
         self._app.state.hub.close_streams()
-        super().handle_exit(signal.Signals(sig), frame)

@@ -20,6 +20,7 @@ def command(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Where to listen; default: HOLDFAST_HTTP_HOST.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Which port; default: HOLDFAST_HTTP_PORT.")] = None,
+    loops: Annotated[bool, typer.Option("--loops/--no-loops", help="Run the periodic loops here, too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
 ) -> None:
     """Serve the control plane: the HTTP API, its streams and its metrics, until SIGTERM or Ctrl-C."""
@@ -28,4 +29,4 @@ def command(
     begin_telemetry(chosen, as_json=as_json)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with database(chosen, console) as address:
-        serve(address, chosen, version("holdfast"), lambda text: console.print(text, markup=False))
+        serve(address, chosen, version("holdfast"), lambda text: console.print(text, markup=False), loops=loops)

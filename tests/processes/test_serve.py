@@ -1,0 +1,291 @@
+"""The control plane as a real process: closed by default, streams that resume, a stop that does not wait, and no secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from factories import add, end, rows, take, value
+from holdfast.api.auth import create_token
+from holdfast.api.policy import Role
+from holdfast.jobs import progress
+from holdfast.jobs.model import NewJob
+from holdfast.jobs.pipelines import Pipeline
+
+pytestmark = pytest.mark.processes
+
+PATIENCE = 120
+GATEWAY_SECRET = "canary-gateway-0123456789"
+
+
+class Served:
+    """A running control plane."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process, self.log = process, log
+        self.url = self._wait_for(r"listens on (http://\S+)")
+
+    @property
+    def token(self) -> str:
+        return self._wait_for(r"HOLDFAST_TOKEN=(\S+)")
+
+    def _wait_for(self, pattern: str) -> str:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            found = re.search(pattern, self.log.read_text())
+            if found:
+                return found[1]
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.05)
+        raise AssertionError(self.log.read_text())
+
+    def client(self, token: str | None = None) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False)
+
+
+@contextmanager
+def serving(database: str, tmp_path: Path, *arguments: str, **environment: str) -> Iterator[Served]:
+    log = tmp_path / "serve.log"
+    command = [sys.executable, "-m", "holdfast", "serve", "--url", database, "--port", "0", "--json", *arguments]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, text=True, cwd=tmp_path, env=os.environ | environment)
+    try:
+        yield Served(process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        finally:
+            process.kill()
+
+
+async def events(answer: httpx.Response) -> AsyncIterator[tuple[str, str | None, Any]]:
+    """The events of a stream: name, id, data."""
+    event: dict[str, str] = {}
+    async for line in answer.aiter_lines():
+        if line and not line.startswith(":"):
+            name, _, rest = line.partition(": ")
+            event[name] = rest
+        elif not line and "event" in event:
+            yield event["event"], event.get("id"), json.loads(event["data"])
+            event = {}
+
+
+async def test_a_job_is_followed_and_a_client_that_comes_back_misses_nothing(database: str, tmp_path: Path, conn: Any) -> None:
+    """K-50, K-51: progress and moves as they come; Last-Event-ID resumes; the end is told, and 204 says not to come back."""
+    job_id = await add(conn)
+    with serving(database, tmp_path, "--no-loops") as served:
+        async with served.client() as client, asyncio.timeout(PATIENCE):
+            async with client.stream("GET", f"/api/jobs/{job_id}/events") as answer:
+                assert answer.headers["Content-Type"].startswith("text/event-stream")
+                assert answer.headers["X-Accel-Buffering"] == "no"
+                stream = events(answer)
+                assert (await anext(stream))[2]["state"] == "pending"
+                claim = await take(conn, job_id)
+                await progress.report(conn, claim, progress=0.5, message="half way")
+                while (seen := await anext(stream))[2].get("message") != "half way":
+                    pass
+                assert (seen[0], seen[2]["progress"]) == ("job", 0.5)
+                await conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '1 s'")
+                assert (await client.post(f"/api/jobs/{job_id}/recover", json={"reason": "r"})).status_code == 200
+                while (seen := await anext(stream))[0] != "move":
+                    pass
+                assert seen[2]["move"] == "recover"
+                last = seen[1]
+            await end(conn, await take(conn, job_id))
+
+            async with client.stream("GET", f"/sync/jobs/{job_id}/stream", headers={"Last-Event-ID": str(last)}) as answer:
+                rest = [(name, data.get("move")) async for name, _, data in events(answer)]
+            assert rest == [("move", "complete"), ("job", None), ("stream_closed", None)], "what it had seen is not told again"
+            newest = await value(conn, "SELECT max(id) FROM holdfast.history WHERE job_id = %s", job_id)
+            gone = await client.get(f"/api/jobs/{job_id}/events", headers={"Last-Event-ID": str(newest)})
+            assert gone.status_code == 204
+            assert (await client.get("/api/jobs/4711/events")).status_code == 404
+
+
+async def test_a_pipeline_and_the_console_are_followed_without_a_connection_for_each_client(
+    database: str, tmp_path: Path, conn: Any
+) -> None:
+    pipeline = Pipeline("nightly")
+    pipeline.add(NewJob("k"))
+    (made,) = await pipeline.enqueue(conn)
+    with serving(database, tmp_path, "--no-loops", HOLDFAST_HTTP_CONNECTIONS="2") as served:
+        async with served.client() as client, asyncio.timeout(PATIENCE):
+
+            async def follow(path: str, until: Any) -> Any:
+                async with client.stream("GET", path) as answer:
+                    async for event in events(answer):
+                        if until(event):
+                            return event
+                return None
+
+            watching = [
+                asyncio.create_task(follow(f"/api/pipelines/{pipeline.id}/events", lambda event: event[0] == "stream_closed"))
+                for _ in range(20)
+            ]
+            console = asyncio.create_task(
+                follow("/api/events", lambda event: event[2].get("jobs", {}).get("completed", {}).get("value") == 1)
+            )
+            metrics = ""
+            while "holdfast_streams 21.0" not in metrics:
+                metrics = (await client.get("/metrics")).text
+            listeners = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%%'"
+            assert await value(conn, listeners) <= 2, "one for the streams, one for the worker inside"
+            await end(conn, await take(conn, made.id))
+
+            assert {(await one)[2]["status"] for one in watching} == {"completed"}
+            assert (await console)[0] == "overview"
+
+
+async def test_a_stop_does_not_wait_for_those_who_watch(database: str, tmp_path: Path, conn: Any) -> None:
+    job_id = await add(conn)
+    with serving(database, tmp_path) as served:
+        async with served.client() as client, asyncio.timeout(PATIENCE):
+            async with client.stream("GET", f"/api/jobs/{job_id}/events") as answer:
+                stream = events(answer)
+                await anext(stream)
+                served.process.send_signal(signal.SIGTERM)
+                assert "stream_closed" not in [name async for name, _, _ in stream], "it ends, and the job has not"
+            assert served.process.wait(PATIENCE) == 0
+    assert await rows(conn, "SELECT count(*) FROM holdfast.workers WHERE stopped_at IS NULL") == [(0,)]
+
+
+async def test_loops_run_beside_the_api_and_a_bulk_act_runs_by_itself(database: str, tmp_path: Path, conn: Any) -> None:
+    """S-01, Y-01: nothing else needs to be started."""
+    jobs = [await add(conn) for _ in range(3)]
+    with serving(database, tmp_path) as served:
+        async with served.client() as client, asyncio.timeout(PATIENCE):
+            asked = {"action": "cancel", "filter": "state:pending kind:k", "reason": "r", "dry_run": False, "expected_count": 3}
+            place = (await client.post("/api/jobs/bulk", json=asked)).headers["Location"]
+            while (await client.get(place)).json()["data"]["state"] != "completed":
+                await asyncio.sleep(0.05)
+            assert (
+                await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE id = ANY (%s) AND state = 'cancelled'", jobs) == 3
+            )
+            while not (await client.get("/api/ops/jobs/status")).json()["data"]:
+                await asyncio.sleep(0.05)
+            text = (await client.get("/metrics")).text
+            assert "background_job_health_status" in text
+            assert (await client.get("/ready")).json()["data"]["ready"] is True
+
+
+def refuses(database: str, tmp_path: Path, *arguments: str, **environment: str) -> str:
+    command = [sys.executable, "-m", "holdfast", "serve", "--url", database, "--port", "0", *arguments]
+    ended = subprocess.run(  # it ends by itself
+        command, check=False, capture_output=True, text=True, cwd=tmp_path, env=os.environ | environment, timeout=PATIENCE
+    )
+    assert ended.returncode == 1, ended.stderr
+    return ended.stderr
+
+
+def test_nobody_known_and_reachable_from_outside_is_refused(database: str, tmp_path: Path) -> None:
+    """Closed by default."""
+    assert "holdfast auth create" in refuses(database, tmp_path, "--host", "0.0.0.0")
+    assert "name the proxies" in refuses(database, tmp_path, HOLDFAST_PROXIES="*")
+    assert "HOLDFAST_OIDC_AUDIENCE" in refuses(database, tmp_path, HOLDFAST_OIDC_ISSUER="https://id.example")
+    assert "there are: viewer" in refuses(database, tmp_path, HOLDFAST_GATEWAY_ROLES='{"a": "root"}')
+
+
+async def test_the_token_of_a_first_look_ends_with_the_process(database: str, tmp_path: Path, conn: Any) -> None:
+    with serving(database, tmp_path, "--no-loops") as served:
+        token = served.token
+        async with served.client() as client:
+            assert (await client.get("/api/whoami")).json()["data"]["role"] == "admin"
+    assert await value(conn, "SELECT revoked_at IS NOT NULL FROM holdfast.tokens") is True
+
+    _, other = await create_token(conn, "ada", Role.ADMIN, by="test")
+    with serving(database, tmp_path, "--no-loops") as served:
+        assert "HOLDFAST_TOKEN" not in served.log.read_text(), "somebody can sign in already"
+        async with served.client(token) as client:
+            assert (await client.get("/api/whoami")).status_code == 401
+        async with served.client(other) as client:
+            assert (await client.get("/api/whoami")).status_code == 200
+
+
+async def test_a_first_token_comes_from_the_command_line(database: str, tmp_path: Path, conn: Any) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "auth",
+        "create",
+        "ada",
+        "--role",
+        "ops",
+        "--reason",
+        "on call",
+        "--url",
+        database,
+    ]
+    made = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE, check=True
+    )
+
+    assert re.fullmatch(r"hf_[a-z0-9]{8}_[\w-]{43}\n", made.stdout)
+    ((method, action, reason),) = await rows(conn, "SELECT method, action, reason FROM holdfast.audit")
+    assert (method, action, reason) == ("command line", "tokens.write", "on call")
+
+
+async def test_f_75_no_secret_is_ever_shown_and_no_line_of_a_log_can_be_forged(
+    database: str, tmp_path: Path, conn: Any
+) -> None:
+    """Q-02, V-04: canaries in every slot; looked for in logs, answers, events, audit and metrics."""
+    _, token = await create_token(conn, "canary", Role.ADMIN, by="test")
+    secrets = {
+        "the database's password": urlsplit(database).password or "",
+        "the gateway's secret": GATEWAY_SECRET,
+        "a token": token.split("_", 2)[2],
+        "a forged token": "B" * 43,
+        "a basic password": "canary-basic-password",
+        "a JWT": "eyJhbGciOiJIUzI1NiJ9.canary-claims.canary-signature",
+    }
+    told = []
+    with serving(database, tmp_path, "--no-loops", HOLDFAST_GATEWAY_SECRET=GATEWAY_SECRET) as served:
+        async with served.client(token) as client:
+            anyone = {"Authorization": ""}
+            for headers in (
+                {},
+                anyone | {"X-Holdfast-Gateway": GATEWAY_SECRET, "X-Forwarded-User": "ada\\nevent=forged"},
+                anyone | {"X-Holdfast-Gateway": GATEWAY_SECRET + "x", "X-Forwarded-User": "ada"},
+                {"Authorization": f"Bearer hf_aaaaaaaa_{'B' * 43}"},
+                {"Authorization": "Basic canary-basic-password"},
+                {"Authorization": f"Bearer {secrets['a JWT']}"},
+            ):
+                for path in ("/api/jobs", "/api/whoami", "/api/tokens", "/api/audit", "/metrics", "/api/config", "/nowhere"):
+                    told.append((await client.get(path, headers=headers)).text)
+                told.append((await client.post("/api/jobs", json={"kind": "k"}, headers=headers)).text)
+            told.append((await client.get("/api/jobs/1%0a%7b%22event%22:%22forged%22%7d")).text)
+            await conn.execute("ALTER TABLE holdfast.jobs RENAME TO jobs_away")  # a fault of ours, with all its traces
+            told.append((await client.get("/api/jobs")).text)
+            await conn.execute("ALTER TABLE holdfast.jobs_away RENAME TO jobs")
+            await client.aclose()
+    log = served.log.read_text()
+
+    assert "http_fault" in log
+    assert {json.loads(line)["event"] for line in log.splitlines() if line.startswith("{")} >= {"http_request", "http_fault"}
+    assert "forged" not in {json.loads(line)["event"] for line in log.splitlines() if line.startswith("{")}
+    kept = [
+        line
+        for name in ("audit", "history", "idempotency", "tokens")
+        for (line,) in await rows(conn, f"SELECT t::text FROM holdfast.{name} t")
+    ]
+    for what, secret in secrets.items():
+        assert len(secret) > 8, what
+        assert secret not in log, what
+        assert not any(secret in text for text in told), what
+        assert not any(secret in line for line in kept), what
