@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
@@ -96,13 +97,15 @@ def make_app(
         summary="Fenced background jobs in Postgres.",
         lifespan=lifespan,
         redirect_slashes=False,
-        docs_url="/docs" if options.docs_open else None,
+        docs_url=None,
         redoc_url=None,
         openapi_url=None,
     )
     app.state.hub = hub
     app.state.table = mount(app, NOUNS)
     app.include_router(worker_protocol.router)
+    if options.docs_open:
+        app.add_route("/docs", _docs, include_in_schema=False)
     problems.install(app)
     app.add_middleware(Edge)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
@@ -126,6 +129,10 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         }
         app.openapi_schema = made
     return app.openapi_schema
+
+
+async def _docs(_: Request) -> Response:
+    return get_swagger_ui_html(openapi_url="/openapi.json", title="Holdfast")
 
 
 async def _cursor_key(pool: AsyncConnectionPool[Any]) -> bytes:

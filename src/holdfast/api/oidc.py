@@ -56,9 +56,9 @@ class Oidc:
         """Who this token names, or `Unknown`. Why it is refused is for our log, not for whoever tries."""
         try:
             header = self._jwt.get_unverified_header(token)
-            if header.get("alg") not in ALGORITHMS:
-                raise Unknown("this token is not one that we accept")
             key = await self._key(str(header.get("kid")))
+            if header.get("alg") not in ALGORITHMS or header["alg"] != key.algorithm_name:  # the key decides, not the token
+                raise Unknown("this token is not one that we accept")
             claims = self._jwt.decode(
                 token,
                 key.key,
@@ -68,7 +68,7 @@ class Oidc:
                 leeway=LEEWAY,
                 options={"require": REQUIRED},
             )
-        except self._jwt.PyJWTError:
+        except (self._jwt.PyJWTError, ValueError, TypeError):
             raise Unknown("this token is not one that we accept") from None
         return self._known(claims)
 

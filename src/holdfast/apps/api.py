@@ -34,7 +34,7 @@ from holdfast.database.pool import connect, pool
 from holdfast.errors import UsageError
 from holdfast.jobs.bulk import QUEUE
 from holdfast.settings import Settings
-from holdfast.telemetry.log import never_show
+from holdfast.telemetry import redact
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 
@@ -46,7 +46,8 @@ STREAMS_END_WITHIN = 3  # seconds
 def serve(url: str, settings: Settings, version: str, say: Any, *, loops: bool = True) -> None:
     """Serve until told to stop, and run the periodic loops beside it. `say` prints a line for people."""
     require_current(url)
-    never_show(url, None if settings.gateway_secret is None else settings.gateway_secret.get_secret_value())
+    if settings.gateway_secret is not None:
+        redact.hide(settings.gateway_secret.get_secret_value())
     asyncio.run(_serve(url, settings, version, say, loops))
 
 

@@ -1,0 +1,110 @@
+"""Whatever the document allows, and much that it does not, for every role: no fault of ours, no status that is not in it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import schemathesis
+import uvicorn
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from conftest import GENEROUS
+from holdfast.api.app import make_app
+from holdfast.api.auth import create_token
+from holdfast.api.policy import Role
+from holdfast.apps.loops import ScheduledLoops
+from holdfast.database.pool import pool
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES = {None: 1, Role.ADMIN: 6, Role.WORKER: 2}  # of each operation; in between for the other roles
+FEW = 2
+LONG = ("/api/worker/",)  # the worker protocol has a suite of its own, and waits where it is asked to
+
+
+class Running:
+    """The app behind a real server, in a thread of its own."""
+
+    def __init__(self, database: str) -> None:
+        self.app = make_app(pool(database, most=6), GENEROUS, loops=ScheduledLoops())
+        self.server = uvicorn.Server(uvicorn.Config(self.app, port=0, log_config=None, access_log=False))
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve()), daemon=True)
+
+    def start(self) -> str:
+        self.thread.start()
+        while not self.server.started:
+            assert self.thread.is_alive()
+            self.thread.join(0.02)
+        port = self.server.servers[0].sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}"
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(60)
+
+
+@pytest.fixture
+def running(database: str) -> Iterator[tuple[str, Any]]:
+    made = Running(database)
+    yield made.start(), made.app.openapi()
+    made.stop()
+
+
+@pytest.mark.parametrize("role", [None, *Role], ids=str)
+def test_no_request_that_can_be_made_is_answered_with_a_fault(
+    role: Role | None, running: tuple[str, Any], database: str
+) -> None:
+    """API3, API8 of OWASP's list: valid and invalid data for every operation of the document."""
+    url, document = running
+    headers = {}
+    if role is not None:
+        headers["Authorization"] = f"Bearer {asyncio.run(_token(database, role))}"
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=url)
+    tried = 0
+
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        streams = "text/event-stream" in str(operation.definition.raw.get("responses", {}))
+        if streams or operation.path.startswith(LONG):
+            continue
+        tried += 1
+        _try(operation, headers, EXAMPLES.get(role, FEW))
+    assert tried > 50
+
+
+def _try(operation: Any, headers: dict[str, str], examples: int) -> None:
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def one(case: Any) -> None:
+        answer = case.call(headers=headers)
+        if answer.status_code == 503 and answer.json()["code"] == "DRAINING":
+            return  # an earlier example may have drained it
+        case.validate_response(answer, checks=CHECKS)
+
+    one()
+
+
+async def _token(database: str, role: Role) -> str:
+    conn = await psycopg.AsyncConnection.connect(database, autocommit=True)
+    try:
+        return (await create_token(conn, role, role, by="test"))[1]
+    finally:
+        await conn.close()

@@ -1,0 +1,192 @@
+"""Tokens of an identity provider: the good one, and every forgery that has worked somewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from fastapi import FastAPI
+
+from conftest import GENEROUS
+from factories import hold, silence
+from holdfast.api.app import make_app
+from holdfast.api.oidc import Oidc, OidcOptions
+from holdfast.api.policy import Role
+from holdfast.database.pool import pool
+from holdfast.errors import UsageError
+
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+STRANGER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+CURVE = ec.generate_private_key(ec.SECP256R1())
+AUDIENCE = "holdfast"
+
+
+class Provider:
+    """An OpenID Connect provider, as far as we ask one."""
+
+    def __init__(self) -> None:
+        rsa_key = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key())) | {
+            "kid": "one",
+            "alg": "RS256",
+            "use": "sig",
+        }
+        ec_key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(CURVE.public_key())) | {
+            "kid": "two",
+            "alg": "ES256",
+            "use": "sig",
+        }
+        self.keys = {"keys": [rsa_key, ec_key]}
+        self.asked: list[str] = []
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                provider.asked.append(self.path)
+                body = {"jwks_uri": f"{provider.issuer}/keys"} if "well-known" in self.path else provider.keys
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps(body).encode())
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
+
+    def token(self, key: Any = KEY, *, kid: str | None = "one", alg: str = "RS256", **changed: Any) -> str:
+        now = int(time.time())
+        claims = {"iss": self.issuer, "aud": AUDIENCE, "sub": "ada", "iat": now, "exp": now + 300, "groups": ["data-ops"]}
+        claims = {name: value for name, value in (claims | changed).items() if value is not None}
+        return jwt.encode(claims, key, algorithm=alg, headers={"kid": kid} if kid else None)
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    made = Provider()
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+@pytest.fixture
+async def app(database: str, provider: Provider) -> AsyncIterator[FastAPI]:
+    oidc = Oidc(OidcOptions(provider.issuer, AUDIENCE, {"data-ops": Role.OPS, "everybody": Role.VIEWER}))
+    made = make_app(pool(database), GENEROUS, oidc=oidc)
+    async with made.router.lifespan_context(made):
+        yield made
+
+
+async def whoami(client: httpx.AsyncClient, token: str) -> httpx.Response:
+    return await client.get("/api/whoami", headers={"Authorization": f"Bearer {token}"})
+
+
+async def test_a_token_of_the_provider_says_who_asks(anyone: Any, provider: Provider) -> None:
+    for token in (provider.token(), provider.token(CURVE, kid="two", alg="ES256")):
+        answer = await whoami(anyone, token)
+        assert answer.json()["data"] == {"actor": "oidc:ada", "method": "oidc", "role": "ops"}
+    assert provider.asked == ["/.well-known/openid-configuration", "/keys"], "keys are asked for once"
+
+
+def _unsigned(provider: Provider, header: dict[str, Any], signature: bytes = b"") -> str:
+    claims = jwt.decode(provider.token(), options={"verify_signature": False})
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, claims)]
+    return b".".join([*parts, base64.urlsafe_b64encode(signature).rstrip(b"=")]).decode()
+
+
+def _signed_with_the_public_key(provider: Provider) -> str:
+    """HS256 with the published key as its secret: accepted by whoever lets the token choose the algorithm."""
+    public = KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    text = _unsigned(provider, {"alg": "HS256", "kid": "one", "typ": "JWT"}).rpartition(".")[0]
+    return f"{text}.{base64.urlsafe_b64encode(hmac.new(public, text.encode(), hashlib.sha256).digest()).rstrip(b'=').decode()}"
+
+
+async def test_f_77_forged_tokens_are_refused(anyone: Any, provider: Provider) -> None:
+    past = int(time.time()) - 3600
+    forged = {
+        "no algorithm": _unsigned(provider, {"alg": "none", "kid": "one"}),
+        "no algorithm, in other letters": _unsigned(provider, {"alg": "nOnE", "kid": "one"}),
+        "signed with the public key": _signed_with_the_public_key(provider),
+        "signed by a stranger": provider.token(STRANGER),
+        "unknown key": provider.token(STRANGER, kid="three"),
+        "key as a path": provider.token(STRANGER, kid="../../dev/null"),
+        "key as SQL": provider.token(STRANGER, kid="' UNION SELECT 'x"),
+        "no key": provider.token(kid=None),
+        "for somebody else": provider.token(aud="billing"),
+        "for nobody": provider.token(aud=None),
+        "by somebody else": provider.token(iss="https://evil.example"),
+        "expired": provider.token(exp=past),
+        "never expires": provider.token(exp=None),
+        "not yet": provider.token(nbf=int(time.time()) + 3600),
+        "no subject": provider.token(sub=None),
+        "an algorithm of the other key": provider.token(CURVE, kid="one", alg="ES256"),
+        "own key in the header": jwt.encode(
+            {"sub": "ada"}, STRANGER, "RS256", headers={"jwk": provider.keys["keys"][0], "jku": "https://evil.example"}
+        ),
+        "changed": provider.token()[:-4] + "AAAA",
+        "empty parts": "..",
+    }
+    for what, token in forged.items():
+        answer = await whoami(anyone, token)
+        assert answer.status_code == 401, what
+    assert provider.asked.count("/keys") == 1, "nobody can make us ask again and again"
+
+
+async def test_a_user_without_a_known_group_may_do_nothing_and_the_highest_group_counts(
+    anyone: Any, provider: Provider
+) -> None:
+    nobody = await anyone.get("/api/jobs", headers={"Authorization": f"Bearer {provider.token(groups=['guests'])}"})
+    both = await whoami(anyone, provider.token(groups=["everybody", "data-ops"]))
+
+    assert nobody.status_code == 403
+    assert both.json()["data"]["role"] == "ops"
+
+
+async def test_q_01_a_permission_of_the_document_is_enough_to_recover_and_for_nothing_else(
+    anyone: Any, provider: Provider, conn: Any
+) -> None:
+    """Q-01, K-60: backoffice.data_management.sync"""
+    claim = await hold(conn)
+    await silence(conn, claim)
+    token = provider.token(groups=[], permissions=["backoffice.data_management.sync", "jobs.cancel"])
+    headers = {"Authorization": f"Bearer {token}"}
+
+    assert (await anyone.post(f"/api/jobs/{claim.id}/cancel", headers=headers)).status_code == 403
+    assert (await anyone.get("/api/jobs", headers=headers)).status_code == 403
+    assert (await anyone.post(f"/sync/jobs/{claim.id}/recover", headers=headers)).status_code == 200
+
+
+async def test_a_key_that_the_provider_has_changed_is_found(anyone: Any, provider: Provider, app: FastAPI) -> None:
+    assert (await whoami(anyone, provider.token())).status_code == 200
+    provider.keys["keys"].append(
+        json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(STRANGER.public_key())) | {"kid": "new", "alg": "RS256"}
+    )
+    assert (await whoami(anyone, provider.token(STRANGER, kid="new"))).status_code == 401, "asked for a moment ago"
+
+    app.state.plane.oidc._asked_at -= 61
+    assert (await whoami(anyone, provider.token(STRANGER, kid="new"))).status_code == 200
+
+
+def test_a_provider_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "jwt", None)
+
+    with pytest.raises(UsageError, match=r"install holdfast\[oidc\]"):
+        Oidc(OidcOptions("https://id.example", AUDIENCE))
+
+
+def test_a_provider_over_plain_http_is_refused() -> None:
+    with pytest.raises(UsageError, match="https"):
+        Oidc(OidcOptions("http://id.example", AUDIENCE))
