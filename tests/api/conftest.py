@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -12,6 +11,7 @@ import psycopg
 import pytest
 from fastapi import FastAPI
 
+from api_factories import GENEROUS
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.plane import ApiOptions
@@ -21,7 +21,6 @@ from holdfast.database.pool import pool
 
 Client = httpx.AsyncClient
 AsRole = Callable[..., Awaitable[Client]]
-GENEROUS = ApiOptions(version="test", per_minute=1_000_000, burst=1_000_000, poll=timedelta(milliseconds=50))
 
 
 @pytest.fixture

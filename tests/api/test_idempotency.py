@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from conftest import GENEROUS
+from api_factories import GENEROUS
 from factories import hold, rows, value
 from holdfast.api.plane import ApiOptions
 from holdfast.api.policy import Role

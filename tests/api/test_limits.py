@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from conftest import GENEROUS
+from api_factories import GENEROUS
 from factories import add, rows, value
 from holdfast.api.limits import DEEPEST, depth_of
 from holdfast.api.plane import ApiOptions

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conftest import GENEROUS
+from api_factories import GENEROUS
 from factories import add, end, hold, silence, submit
 from holdfast.api.plane import ApiOptions
 from holdfast.jobs.model import Lock

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from fastapi import FastAPI
 
-from conftest import GENEROUS
+from api_factories import GENEROUS
 from factories import hold, silence
 from holdfast.api.app import make_app
 from holdfast.api.oidc import Oidc, OidcOptions
