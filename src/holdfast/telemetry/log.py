@@ -65,10 +65,19 @@ def _render(logger: WrappedLogger, name: str, event: EventDict) -> Any:
     return _plain(logger, name, _clean(logger, name, _add_exception(logger, name, event)))
 
 
+class Logger(structlog.stdlib.BoundLogger):
+    """As structlog's, but a trace goes through our processors only: the standard logger would write it again, as it is."""
+
+    def exception(self, event: str | None = None, *args: Any, **kw: Any) -> Any:
+        """An error with the trace of what is being handled."""
+        kw.setdefault("exc_info", True)
+        return self.error(event, *args, **kw)
+
+
 log: Any = structlog.wrap_logger(
     logging.getLogger("holdfast"),
     processors=[structlog.stdlib.filter_by_level, *_BEFORE, _render],
-    wrapper_class=structlog.stdlib.BoundLogger,
+    wrapper_class=Logger,
 )
 
 
@@ -94,7 +103,7 @@ def configure(*, json: bool = False, level: int = logging.INFO, secrets: Sequenc
     if not structlog.is_configured():  # a handler's own `structlog.get_logger()`; modules that configure it come later
         structlog.configure(
             processors=[structlog.stdlib.filter_by_level, *_BEFORE, ProcessorFormatter.wrap_for_formatter],
-            wrapper_class=structlog.stdlib.BoundLogger,
+            wrapper_class=Logger,
             logger_factory=structlog.stdlib.LoggerFactory(),
         )
 
