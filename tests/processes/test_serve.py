@@ -189,13 +189,13 @@ def refuses(database: str, tmp_path: Path, *arguments: str, **environment: str) 
     ended = subprocess.run(  # it ends by itself
         command, check=False, capture_output=True, text=True, cwd=tmp_path, env=os.environ | environment, timeout=PATIENCE
     )
-    assert ended.returncode == 1, ended.stderr
+    assert ended.returncode == 2, ended.stderr
     return ended.stderr
 
 
 def test_nobody_known_and_reachable_from_outside_is_refused(database: str, tmp_path: Path) -> None:
     """Closed by default."""
-    assert "holdfast auth create" in refuses(database, tmp_path, "--host", "0.0.0.0")
+    assert "holdfast auth token create" in refuses(database, tmp_path, "--host", "0.0.0.0")
     assert "name the proxies" in refuses(database, tmp_path, HOLDFAST_PROXIES="*")
     assert "HOLDFAST_OIDC_AUDIENCE" in refuses(database, tmp_path, HOLDFAST_OIDC_ISSUER="https://id.example")
     assert "there are: viewer" in refuses(database, tmp_path, HOLDFAST_GATEWAY_ROLES='{"a": "root"}')
@@ -218,27 +218,25 @@ async def test_the_token_of_a_first_look_ends_with_the_process(database: str, tm
 
 
 async def test_a_first_token_comes_from_the_command_line(database: str, tmp_path: Path, conn: Any) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "holdfast",
-        "auth",
-        "create",
-        "ada",
-        "--role",
-        "ops",
-        "--reason",
-        "on call",
-        "--url",
-        database,
-    ]
+    command = [sys.executable, "-m", "holdfast", "auth", "token", "create", "ada", "--role", "ops", "--reason", "on call"]
+    command += ["--dsn", database]
     made = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE, check=True
+        subprocess.run,
+        [*command, "--dsn", database],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=PATIENCE,
+        check=True,
     )
 
-    assert re.fullmatch(r"hf_[a-z0-9]{8}_[\w-]{43}\n", made.stdout)
-    ((method, action, reason),) = await rows(conn, "SELECT method, action, reason FROM holdfast.audit")
-    assert (method, action, reason) == ("command line", "tokens.write", "on call")
+    token = re.search(r"hf_[a-z0-9]{8}_[\w-]{43}", made.stdout)
+    assert token is not None, made.stdout
+    ((action, reason),) = await rows(conn, "SELECT action, reason FROM holdfast.audit")
+    assert (action, reason) == ("tokens.write", "on call")
+    with serving(database, tmp_path, "--no-loops") as served:
+        async with served.client(token[0]) as client:
+            assert (await client.get("/api/whoami")).json()["data"]["actor"] == "token:ada"
 
 
 async def test_f_75_no_secret_is_ever_shown_and_no_line_of_a_log_can_be_forged(
