@@ -222,7 +222,7 @@ async def test_a_first_token_comes_from_the_command_line(database: str, tmp_path
     command += ["--dsn", database]
     made = await asyncio.to_thread(
         subprocess.run,
-        [*command, "--dsn", database],
+        command,
         capture_output=True,
         text=True,
         cwd=tmp_path,
