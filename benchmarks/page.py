@@ -21,6 +21,7 @@ WHAT = {
     "drain_1m_vs_20k": "drain with 1,000,000 pending, to 20,000",
     "drain_blocked_vs_20k": "drain beside 100,000 blocked behind one lock, to none",
     "idle_statements_per_second": "statements a second of an idle worker beyond its heartbeat",
+    "api_p95_1m_vs_empty": "p95 of list, show and counts over HTTP at 1,000,000 jobs, to an empty table (the worst of them)",
 }
 
 

@@ -111,11 +111,18 @@ def write_results(
     results = {
         "machine": machine,
         "peers": {peer.name: {"settings": peer.settings, "versions": versions(peer)} for peer in peers},
-        "figures": {figure.name: figure_row(figure) for figure in figures},
+        "figures": {figure.name: figure_row(figure) for figure in figures} | _measured_elsewhere(path, figures),
         "raw": raw,
         "notes": samples.notes,
     }
     path.write_text(json.dumps(results, indent=2, ensure_ascii=False, default=dict) + "\n")
+
+
+def _measured_elsewhere(path: Path, figures: Sequence[Figure]) -> dict[str, Any]:
+    """The figures of other programs, such as `benchmarks.control_plane`, which this run must not forget."""
+    names = {figure.name for figure in figures}
+    before = json.loads(path.read_text())["figures"] if path.exists() else {}
+    return {name: row for name, row in before.items() if name not in names}
 
 
 def figure_row(figure: Figure) -> dict[str, Any]:
