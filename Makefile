@@ -28,6 +28,7 @@ imports: $(VENV)/.dev ## who may import whom
 	@$(BIN)/lint-imports
 
 prove: $(VENV)/.dev $(VENV)/.prove ## schedules, real processes, recovery times, mutants, TLA+ model: writes proof/results.json
+	@HOLDFAST_TEST_EVERYTHING=1 $(BIN)/python -m pytest tests/faults/test_every_crash_point.py
 	@$(BIN)/python -m proof.prove
 
 bench: $(VENV)/.dev $(VENV)/.bench ## Holdfast beside its peers: writes benchmarks/results.json

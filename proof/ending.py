@@ -68,7 +68,8 @@ def end_and_chain(world: World, worker: Worker) -> Work | None:
     one = world.some_held(worker)
     if one is None:
         return None
-    return _chain(world, worker, one, a_job(world, plain=True), insist=world.chance(0.8))
+    child = replace(a_job(world, plain=True), run_after=None)
+    return _chain(world, worker, one, child, insist=world.chance(0.8))
 
 
 def _chain(world: World, worker: Worker, one: Claim, child: NewJob, *, insist: bool) -> Work:

@@ -149,11 +149,11 @@ async def holders_of(conn: Conn, key: str) -> list[int]:
     return [job_id for (job_id,) in found]
 
 
-TABLES = (
+KERNEL = (
     *("jobs", "history", "workers", "controls", "pipelines", "dependencies"),
     *("lock_keys", "lock_wants", "lock_holders", "effects"),
-    *("loops", "loop_runs", "loop_keys"),
 )
+TABLES = (*KERNEL, "loops", "loop_runs", "loop_keys")
 
 
 async def everything(conn: Conn) -> dict[str, list[str]]:

@@ -40,13 +40,18 @@ LOOKS = {
 }
 
 
+def _timeless_text(text: str) -> str:
+    """Without how long ago things were: a second later that may be a digit longer, and so may be its column."""
+    return re.sub(" +", " ", AGO.sub("", text))
+
+
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS.keys())
 def test_both_ways_show_the_same(look: list[str], story: Story, over_http: Run, direct: Run) -> None:
     words = [word.format(**story._asdict()) for word in look]
 
     for form in ("tsv", "json", "yaml", "csv", "name", "jsonl", "wide"):
         one, other = over_http(*words, "-o", form), direct(*words, "-o", form)
-        assert (one.code, AGO.sub("", one.out)) == (other.code, AGO.sub("", other.out)), form
+        assert (one.code, _timeless_text(one.out)) == (other.code, _timeless_text(other.out)), form
         assert one.code == 0
         assert one.out or look[0] == "audit", form
 

@@ -33,9 +33,9 @@ class Witnessed:
         one = await self._transport.claim_by_id(worker_id, takes, job_id)
         return None if one is None else self._claimed(begun, one, "by id")
 
-    async def claim_to_poll(self, worker_id: WorkerId, takes: Takes) -> list[Claim]:
+    async def claim_to_poll(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
         begun = self._witness.tick()
-        return [self._claimed(begun, one, "poll") for one in await self._transport.claim_to_poll(worker_id, takes)]
+        return [self._claimed(begun, one, "poll") for one in await self._transport.claim_to_poll(worker_id, takes, limit)]
 
     async def complete(self, claims: Sequence[Claim], results: Sequence[str | None]) -> set[JobId]:
         begun = self._witness.tick()

@@ -31,9 +31,14 @@ Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 def as_children(claim: Claim, jobs: Sequence[NewJob]) -> list[NewJob]:
     """The jobs as children of the claimed one: they share its pipeline, and each has a step that is its own."""
     return [
-        replace(job, parent_id=claim.id, step=job.step or f"{number}:{job.kind}", pipeline_id=claim.pipeline_id)
+        replace(job, parent_id=claim.id, step=job.step or name_of_step(job, number), pipeline_id=claim.pipeline_id)
         for number, job in enumerate(jobs)
     ]
+
+
+def name_of_step(job: NewJob, number: int = 0) -> str:
+    """The name of a step that was given none."""
+    return f"{number}:{job.kind}"
 
 
 async def enqueue_children(
@@ -98,8 +103,8 @@ async def complete_and_chain(
     """
     if not child.is_plain or child.run_after is not None:
         raise UsageError(f"{child.kind} cannot be held at once: it has a lock, a slot, a key, parents or a delay; use `finish`")
-    (child,) = as_children(claim, [child])
-    for text, what in ((child.kind, "kind"), (child.queue, "queue"), (child.step, "step")):
+    step = child.step or name_of_step(child)
+    for text, what in ((child.kind, "kind"), (child.queue, "queue"), (step, "step")):
         refuse_bad_text(text, what)
     parameters = {
         "id": claim.id,
@@ -114,16 +119,16 @@ async def complete_and_chain(
         "max_attempts": child.max_attempts,
         "max_crashes": child.max_crashes,
         "max_runtime": child.max_runtime,
-        "step": child.step,
+        "step": step,
         "trace": carrier(),
         "child_attempt_id": str(uuid4()),
     }
-    async with conn.cursor(row_factory=tuple_row) as cursor:
-        try:
-            await cursor.execute(COMPLETE_AND_CHAIN, parameters, prepare=True)
-        except psycopg.errors.UniqueViolation:
-            return None
-        row = await cursor.fetchone()
+    cursor = conn.cursor(row_factory=tuple_row)
+    try:
+        await cursor.execute(COMPLETE_AND_CHAIN, parameters, prepare=True)
+    except psycopg.errors.UniqueViolation:
+        return None
+    row = await cursor.fetchone()
     return None if row is None else Claim._make(row)
 
 
