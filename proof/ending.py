@@ -68,8 +68,12 @@ def end_and_chain(world: World, worker: Worker) -> Work | None:
     one = world.some_held(worker)
     if one is None:
         return None
-    child = replace(a_job(world, plain=True), run_after=None)
-    return _chain(world, worker, one, child, insist=world.chance(0.8))
+    return _chain(world, worker, one, a_next_step(world), insist=world.chance(0.8))
+
+
+def a_next_step(world: World) -> NewJob:
+    """A job that can be held at once."""
+    return replace(a_job(world, plain=True), run_after=None)
 
 
 def _chain(world: World, worker: Worker, one: Claim, child: NewJob, *, insist: bool) -> Work:
@@ -193,7 +197,7 @@ def write_as_ghost(world: World, worker: Worker) -> Work | None:
         case 0:
             return _end_plain(world, worker, [one], insist=False)
         case 1:
-            return _chain(world, worker, one, a_job(world, plain=True), insist=False)
+            return _chain(world, worker, one, a_next_step(world), insist=False)
         case 2:
             return _end(world, worker, one, *_some_end(world, one))
     return write_something(world, worker, one)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 
@@ -84,6 +87,51 @@ def test_ctrl_c_ends_every_process(tmp_path: Path):
     assert "Stopped." in output
     assert running.returncode == 1
     assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
+    assert processes_in(tmp_path) == []
+
+
+def test_after_the_demo_the_control_plane_stays_up_until_ctrl_c(tmp_path: Path):
+    """Its port is taken here, so it says so and takes another."""
+    settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        running = subprocess.Popen(
+            [sys.executable, "-u", "-m", "holdfast", "up", "--stay"],
+            cwd=tmp_path,
+            env={**settings, "COLUMNS": "200", "HOLDFAST_DATA_DIR": str(tmp_path / "data"), "HOLDFAST_HTTP_PORT": port},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert running.stdout is not None
+        try:
+            said: list[str] = []
+            for line in running.stdout:  # ends with the process, whatever happens
+                said.append(line)
+                if "listens on http://" in line:
+                    break
+            told = "".join(said)
+            assert f"port {port} is taken" in told, told
+            address = re.search(r"listens on (http://\S+)", told)
+            token = re.search(r"HOLDFAST_TOKEN=(\S+)", told)
+            assert address, told
+            assert token, told
+            counted = httpx.get(
+                f"{address[1]}/api/ops/state", headers={"Authorization": f"Bearer {token[1]}"}, timeout=60, trust_env=False
+            )
+            assert counted.status_code == 200, counted.text
+            assert httpx.get(f"{address[1]}/api/ops/state", timeout=60, trust_env=False).status_code == 401
+
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=120)
+        finally:
+            running.kill()
+            running.wait()
+            running.stdout.close()
+
+    assert running.returncode == 0
     assert processes_in(tmp_path) == []
 
 

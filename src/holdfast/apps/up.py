@@ -1,12 +1,11 @@
-"""Everything on one machine: the embedded Postgres, the schema, and the demo. Called by: `make up`, through `holdfast up`."""
+"""Everything on one machine: embedded Postgres, schema, demo, and then the control plane. Called by: `holdfast up`."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -17,18 +16,19 @@ from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.settings import Settings
 
 
-def up(settings: Settings, console: Console, *, stay: bool) -> bool:
-    """Start, migrate, play the demo; then stay until Ctrl-C if asked to. Whether the demo ended as promised."""
+def up(settings: Settings, console: Console, *, stay: Callable[[str], None] | None) -> bool:
+    """Start, migrate, play the demo; then do what is to be done as long as it stays up. Whether the demo ended as promised."""
     started = time.monotonic()
     with database(settings, console) as url:
         console.print(f"[dim]{bring_up_to_date(url)}[/]")
         console.print(f"[bold]Ready[/] in {time.monotonic() - started:.1f} s.\n")
         well = asyncio.run(_play(url, console))
-        if stay and well:
+        if stay is not None and well:
             console.print(
-                f"\n  Postgres stays up: [bold]{_without_password(url)}[/] (password in {settings.data_dir}). Ctrl-C ends it."
+                f"\n  Postgres stays up: [bold]{_without_password(url)}[/] (password in {settings.data_dir}). "
+                "Ctrl-C ends everything.\n"
             )
-            _wait_for_ctrl_c()
+            stay(url)
         return well
 
 
@@ -55,12 +55,6 @@ async def _play(url: str, console: Console) -> bool:
     except asyncio.CancelledError:
         console.print("\nStopped.")
         return False
-
-
-def _wait_for_ctrl_c() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    signal.sigwait({signal.SIGINT, signal.SIGTERM})
-    os.write(1, b"\n")
 
 
 def _without_password(url: str) -> str:

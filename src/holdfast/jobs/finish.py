@@ -155,6 +155,29 @@ def _storable(text: str | None) -> str | None:
 
 async def untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> None:
     """Everything that hangs on an attempt which has just ended, in the transaction of its guarded write."""
+    await untie_all(cursor, [(ended, attempt_id)])
+
+
+async def untie_all(cursor: Cursor, ended: Sequence[tuple[Ended, AttemptId | None]]) -> None:
+    """The same for several that end in one transaction."""
+    await _hold_what_hangs_on(cursor, [one for one, _ in ended])
+    for one, attempt_id in ended:
+        await _untie(cursor, one, attempt_id)
+
+
+async def _hold_what_hangs_on(cursor: Cursor, ended: Sequence[Ended]) -> None:
+    """Rows first, in the order of their ids, then keys, in theirs: whoever ends jobs does it so, and nobody meets halfway."""
+    parents = [one for one in ended if one.ties & DEPENDANTS and one.state in ENDED]
+    below: list[JobId] = []
+    if parents:
+        spoils = any(one.state != State.COMPLETED for one in parents)
+        below = await pipelines.hold_dependants(cursor, [one.id for one in parents], deep=spoils)
+    locked = [one.id for one in ended if one.ties & LOCKS]
+    if below or len(locked) > 1:
+        await locks.hold_keys_of(cursor, [*locked, *below])
+
+
+async def _untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> None:
     if not ended.ties:
         return
     over = ended.state in ENDED
@@ -168,7 +191,7 @@ async def untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> N
     if ended.ties & DEPENDANTS and over:
         spoilt = await pipelines.settle_dependants(cursor, ended.id, State(ended.state))
         for child in spoilt:
-            await untie(cursor, Ended(*child), None)
+            await _untie(cursor, Ended(*child), None)
 
 
 # A re-read under the attempt id tells what became of a commit whose answer was lost: the history row of an attempt is

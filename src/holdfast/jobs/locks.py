@@ -165,6 +165,17 @@ KEEP_WITHOUT_RUNNING = "UPDATE holdfast.lock_holders SET attempt_id = NULL WHERE
 STOP_WAITING = "UPDATE holdfast.lock_wants SET waiting = false WHERE job_id = %(job_id)s AND waiting"
 
 
+KEYS_OF_JOBS = "SELECT DISTINCT key FROM holdfast.lock_wants WHERE job_id = ANY (%(jobs)s) ORDER BY key"
+
+
+async def hold_keys_of(cursor: Cursor, jobs: list[JobId]) -> None:
+    """For a transaction that ends several jobs: all their keys at once and in order, or it would meet another halfway."""
+    await cursor.execute(KEYS_OF_JOBS, {"jobs": jobs})
+    keys = [row[0] for row in await cursor.fetchall()]
+    if keys:
+        await cursor.execute(HOLD_KEYS, {"keys": keys})
+
+
 async def give_back(cursor: Cursor, job_id: JobId, attempt_id: AttemptId | None, *, ended: bool, keep: bool) -> None:
     """Give back what the attempt held, and wake who waits for it. `keep`: an external engine works on under the locks;
     a lock with `reject` stays with the job until it has ended."""

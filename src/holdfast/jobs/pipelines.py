@@ -132,6 +132,22 @@ async def complete_and_chain(
     return None if row is None else Claim._make(row)
 
 
+HOLD_DEPENDANTS = """
+    WITH RECURSIVE below (id) AS (
+        SELECT job_id FROM holdfast.dependencies WHERE parent_id = ANY (%(parents)s)
+        UNION
+        SELECT d.job_id FROM below JOIN holdfast.dependencies d ON d.parent_id = below.id WHERE %(deep)s
+    )
+    SELECT j.id FROM holdfast.jobs j JOIN below ON below.id = j.id ORDER BY j.id FOR UPDATE OF j
+"""
+
+
+async def hold_dependants(cursor: psycopg.AsyncCursor[tuple[Any, ...]], parents: list[JobId], *, deep: bool) -> list[JobId]:
+    """The rows of those that wait for these jobs; `deep`: of all that would be spoilt with them."""
+    await cursor.execute(HOLD_DEPENDANTS, {"parents": parents, "deep": deep})
+    return [row[0] for row in await cursor.fetchall()]
+
+
 # In the order of their ids, and waiting for each: a count must never be lost, and two parents that end at once take
 # turns on the child's row.
 COUNT_DOWN = """

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from holdfast.jobs.finish import Ended, untie
+from holdfast.jobs.finish import Ended, untie_all
 from holdfast.jobs.model import JobId, WorkerId
 from holdfast.jobs.outcome import CUT_OFF, SHUTDOWN
 from holdfast.jobs.states import State
@@ -82,7 +82,6 @@ async def release_worker(
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(RELEASE_WORKER, parameters)
         rows = await cursor.fetchall()
-        for job_id, ties, slot_key, state, attempt_id, _ in rows:
-            await untie(cursor, Ended(job_id, ties, slot_key, state), attempt_id)
+        await untie_all(cursor, [(Ended(*row[:4]), row[4]) for row in rows])
     failed = [row[0] for row in rows if row[3] == State.FAILED]
     return Released([row[0] for row in rows if row[0] not in failed], failed)

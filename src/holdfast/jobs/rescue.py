@@ -15,7 +15,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.crashpoints import crashpoint
-from holdfast.jobs.finish import Ended, untie
+from holdfast.jobs.finish import Ended, untie_all
 from holdfast.jobs.model import AttemptId, JobId, WorkerId
 
 # Whose fault was it? `begun` are the attempts that had begun in the process that died, `company` how many those were. Alone
@@ -152,8 +152,7 @@ async def _rescue(conn: psycopg.AsyncConnection[Any], statement: str, parameters
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(statement, parameters)
         rows = await cursor.fetchall()
-        for job_id, ties, slot_key, state, attempt_id, _ in rows:
-            await untie(cursor, Ended(job_id, ties, slot_key, state), attempt_id)
+        await untie_all(cursor, [(Ended(*row[:4]), row[4]) for row in rows])
         if rows:
             crashpoint("reap.in_tx")
     if rows:
