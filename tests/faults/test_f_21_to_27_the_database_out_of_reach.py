@@ -85,6 +85,9 @@ def test_f_23_24_a_claim_whose_answer_is_lost_costs_no_crash(scene: Scene, side:
 def test_f_25_terminated_backends_cost_nothing(scene: Scene):
     rng = random.Random(25)
     workers = [scene.worker(concurrency=4, lease=5.0, name=f"worker-{number}") for number in range(2)]
+    while len(scene.said("worker_started")) < len(workers):  # one that cannot even register ends, as it should
+        assert all(worker.code is None for worker in workers)
+        time.sleep(0.01)
     for _ in range(12):
         for _ in range(4):
             scene.add("proof.chain", length=3)
