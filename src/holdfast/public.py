@@ -1,5 +1,6 @@
 """Everything that is public, from where it lives. `holdfast` hands each out when it is asked for."""
 
+from holdfast.crashpoints import crashpoint
 from holdfast.errors import CancelRequested, ClaimLost, HoldfastError, ShutdownRequested, TermLost
 from holdfast.jobs.client import Client, connect
 from holdfast.jobs.model import Claim, Lock, NewJob
@@ -11,7 +12,6 @@ from holdfast.schedule.reconcile import reconciler
 from holdfast.schedule.registry import Loop, Result
 from holdfast.schedule.scheduler import Scheduler, SchedulerOptions
 from holdfast.worker.context import Context, SyncContext
-from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.kinds import cleaner, job
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions

@@ -182,6 +182,8 @@ def of_the_database(error: Exception) -> Problem:
         return Problem("too-slow", "the database did not answer in time", headers=SOON)
     if isinstance(error, psycopg.DataError | psycopg.errors.IntegrityError):
         return Problem("invalid-request", "the database cannot store this value")
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return Problem("database-unavailable", "the database takes no writes at the moment", headers=SOON)
     return Problem("database-unavailable", "the database cannot be reached", headers=SOON)
 
 
@@ -217,6 +219,6 @@ def install(app: FastAPI) -> None:
     answers(lambda problem: problem, Problem)
     answers(of_ours, errors.HoldfastError)
     answers(of_the_database, *LOST, PoolTimeout)
-    answers(of_the_database, psycopg.DataError, psycopg.errors.IntegrityError)
+    answers(of_the_database, psycopg.DataError, psycopg.errors.IntegrityError, psycopg.errors.ReadOnlySqlTransaction)
     answers(of_validation, RequestValidationError)
     answers(of_http, HTTPException)

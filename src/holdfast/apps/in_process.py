@@ -15,12 +15,12 @@ from typing import Any
 
 import psycopg
 
+from holdfast.crashpoints import arm_from_settings
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.migrate import migrate, require_current
 from holdfast.settings import Settings
 from holdfast.telemetry.log import log
 from holdfast.telemetry.trace import export_to
-from holdfast.worker.crashpoints import arm_from_settings
 from holdfast.worker.in_process import in_process
 from holdfast.worker.kinds import Job
 from holdfast.worker.options import WorkerOptions

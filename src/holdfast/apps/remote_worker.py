@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.crashpoints import arm_from_settings
 from holdfast.errors import UsageError
 from holdfast.settings import Settings
-from holdfast.worker.crashpoints import arm_from_settings
 from holdfast.worker.kinds import Job
 from holdfast.worker.line import Token
 from holdfast.worker.loop import Worker

@@ -7,10 +7,10 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.crashpoints import arm_from_settings
 from holdfast.database.pool import place_of
 from holdfast.settings import Settings
 from holdfast.telemetry.log import configuration, log
-from holdfast.worker.crashpoints import arm_from_settings
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.kinds import Job
 from holdfast.worker.loop import Worker

@@ -26,6 +26,8 @@ from uuid import uuid4
 
 import psycopg
 
+from holdfast import crashpoints
+from holdfast.crashpoints import crashpoint
 from holdfast.database import migrate
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import connect
@@ -40,9 +42,7 @@ from holdfast.jobs.poll import claim_to_poll, fail_overdue
 from holdfast.jobs.read import JobView, get_job
 from holdfast.jobs.renew import WorkerInfo, register
 from holdfast.jobs.rescue import rescue_worker
-from holdfast.worker import crashpoints
 from holdfast.worker.context import Context, Lease
-from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.direct import OnConnections
 from holdfast.worker.execute import execute
 from holdfast.worker.kinds import Job, cleaners, registered

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from holdfast.crashpoints import crashpoint
 from holdfast.errors import CancelRequested, ClaimLost, ShutdownRequested
 from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import Claim, Json, NewJob
-from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.transport import ForHandlers
 
 T = TypeVar("T")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from holdfast.crashpoints import crashpoint
 from holdfast.errors import ClaimLost, HoldfastError, Unreachable
 from holdfast.jobs.model import Claim, NewJob
 from holdfast.jobs.outcome import COMPLETED, SHUTDOWN, End, RetryPolicy, decide
@@ -23,7 +24,6 @@ from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
 from holdfast.telemetry.metrics import attempts as attempts_ended
 from holdfast.telemetry.metrics import stale_writebacks
-from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.transport import UNREACHABLE, Transport
 
 EVENT_OF = {Move.COMPLETE: "job_completed", Move.FAIL: "job_failed", Move.RETRY: "job_retried", Move.CANCEL: "job_cancelled"}

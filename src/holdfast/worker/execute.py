@@ -7,11 +7,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.crashpoints import crashpoint
 from holdfast.errors import ClaimLost
 from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import Done, End, decide
 from holdfast.worker.context import Context, SyncContext
-from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.kinds import Job
 from holdfast.worker.threads import in_thread
 

@@ -22,11 +22,11 @@ from typing import Any
 import psycopg
 from psycopg_pool import PoolTimeout
 
+from holdfast.crashpoints import arm_from_settings
 from holdfast.database.launch import die_with
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.telemetry import trace
 from holdfast.telemetry.log import configure
-from holdfast.worker.crashpoints import arm_from_settings
 from holdfast.worker.heartbeat import SAFE_SHARE
 from holdfast.worker.kinds import Job
 from holdfast.worker.loop import Worker

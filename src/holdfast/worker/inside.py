@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.crashpoints import arm_from_settings
 from holdfast.database.launch import die_with
 from holdfast.jobs.client import make_default
 from holdfast.jobs.finish import complete_plain
@@ -29,7 +30,6 @@ from holdfast.telemetry import trace
 from holdfast.telemetry.log import configure
 from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.context import Lease
-from holdfast.worker.crashpoints import arm_from_settings
 from holdfast.worker.direct import Direct
 from holdfast.worker.ends import Ends
 from holdfast.worker.handover import claim_from, load

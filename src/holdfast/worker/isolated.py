@@ -19,6 +19,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from holdfast.crashpoints import from_settings
 from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import End, Snooze, decide
 from holdfast.jobs.renew import WorkerInfo
@@ -27,7 +28,6 @@ from holdfast.telemetry import trace
 from holdfast.telemetry.log import configuration, log
 from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.context import Lease
-from holdfast.worker.crashpoints import from_settings
 from holdfast.worker.deaths import Death, OomCounter, cause_of_death
 from holdfast.worker.direct import Direct
 from holdfast.worker.ends import Ends, attempts

@@ -24,6 +24,7 @@ from uuid import uuid4
 
 import psycopg
 
+from holdfast.crashpoints import crashpoint
 from holdfast.database.pool import Link
 from holdfast.errors import UsageError
 from holdfast.jobs.model import JobId, WorkerId
@@ -32,7 +33,6 @@ from holdfast.jobs.renew import renew_leases, resign
 from holdfast.jobs.rescue import rescue_worker
 from holdfast.telemetry.log import log
 from holdfast.worker.child import Child
-from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.deaths import Death, OomCounter, cause_of_death, restart_delay
 from holdfast.worker.heartbeat import SAFE_SHARE
 from holdfast.worker.orders import Orders

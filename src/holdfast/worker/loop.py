@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import psycopg
 
+from holdfast.crashpoints import crashpoint
 from holdfast.errors import ClaimLost, HoldfastError, UsageError
 from holdfast.jobs.model import Claim, JobId, WorkerId
 from holdfast.jobs.outcome import SHUTDOWN, End, cut_off
@@ -27,7 +28,6 @@ from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
 from holdfast.telemetry.workers import WorkerFigures, workers
 from holdfast.worker.context import Lease
-from holdfast.worker.crashpoints import crashpoint
 from holdfast.worker.direct import Direct
 from holdfast.worker.ends import Ends, attempts, refused
 from holdfast.worker.heartbeat import Heartbeat
