@@ -1,0 +1,1 @@
+"""Who answers SQL. `port.py` says what an engine is; each folder beside it is one."""
