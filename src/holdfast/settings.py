@@ -57,6 +57,11 @@ class Settings(BaseSettings):
         ge=0,
         description="The pod's `terminationGracePeriodSeconds`, if you would rather say that: running jobs get 5 s less.",
     )
+    worker_http: str | None = Field(
+        default=None,
+        description="Where a worker serves /health, /ready and /metrics: HOST:PORT, or PORT for this machine alone. "
+        "Default: nowhere.",
+    )
     http_host: str = Field(
         default="127.0.0.1", description="Where the control plane listens; beyond this machine only with auth."
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from conformance.conftest import Api
@@ -82,3 +84,30 @@ async def test_what_is_missing_is_said_in_a_sentence(api: Api, tmp_path: Path) -
         said = " ".join(errors.decode().split())
         assert (process.returncode, sentence in said) == (1, True), said
         assert "Traceback" not in said
+
+
+async def test_it_says_how_it_is_without_a_database(api: Api, conn: Any, tmp_path: Path) -> None:
+    """Ready once a beat got through, not while it is on its way out; what it counted is there to be scraped."""
+    made = await add(conn, "remote.double", payload={"n": 1})
+    await add(conn, "remote.endless")
+    process = await start(tmp_path, api, "--http", "0", HOLDFAST_API_TOKEN=api.token, HOLDFAST_GRACE_SECONDS="60")
+    assert process.stderr is not None
+    async with asyncio.timeout(120):
+        while b"probe_listening" not in (line := await process.stderr.readline()):
+            assert line, "it ended"
+        async with httpx.AsyncClient(base_url=json.loads(line)["url"], trust_env=False, timeout=30) as client:
+            while (await client.get("/ready")).status_code != 200:
+                await asyncio.sleep(0.05)
+            assert (await client.get("/health")).json()["data"]["status"] == "ok"
+            while (await job(conn, made)).state != "completed":
+                await asyncio.sleep(0.05)
+            counted = 'holdfast_attempts_total{kind="remote.double",outcome="complete"} 1.0'
+            while counted not in (await client.get("/metrics")).text:
+                await asyncio.sleep(0.05)
+
+            process.send_signal(signal.SIGTERM)
+            while (answer := await client.get("/ready")).status_code == 200:
+                await asyncio.sleep(0.05)
+            assert answer.json()["detail"] == "it was told to stop, and claims nothing more"
+    process.kill()
+    await process.communicate()

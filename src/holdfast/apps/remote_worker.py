@@ -11,10 +11,12 @@ from typing import Any
 from holdfast.crashpoints import arm_from_settings
 from holdfast.errors import UsageError
 from holdfast.settings import Settings
+from holdfast.worker.checkup import WorkerCheckup
 from holdfast.worker.kinds import Job
 from holdfast.worker.line import Token
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.probe import Probe
 from holdfast.worker.remote import Remote
 
 
@@ -36,17 +38,29 @@ def _token(given: Settings) -> Token | None:
 
 
 def work_remotely(
-    given: Settings, kinds: Sequence[Job[..., Any]], options: WorkerOptions, *, until_empty: bool = False
+    given: Settings,
+    kinds: Sequence[Job[..., Any]],
+    options: WorkerOptions,
+    *,
+    until_empty: bool = False,
+    http: str | None = None,
 ) -> None:
     """Run these kinds until told to stop."""
     arm_from_settings(given.crash_at)
-    asyncio.run(_work(transport_from(given), kinds, options, until_empty=until_empty))
+    asyncio.run(_work(transport_from(given), kinds, options, until_empty=until_empty, http=http))
 
 
-async def _work(transport: Remote, kinds: Sequence[Job[..., Any]], options: WorkerOptions, *, until_empty: bool) -> None:
+async def _work(
+    transport: Remote, kinds: Sequence[Job[..., Any]], options: WorkerOptions, *, until_empty: bool, http: str | None
+) -> None:
     """SIGTERM and SIGINT let the worker finish what it has."""
     worker = Worker(transport, kinds, options)
+    probe = None if http is None else Probe(http, WorkerCheckup(worker))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
-    await worker.run(until_empty=until_empty)
+    try:
+        await worker.run(until_empty=until_empty)
+    finally:
+        if probe is not None:
+            probe.close()

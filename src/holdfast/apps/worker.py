@@ -49,7 +49,14 @@ def orders_from(
     )
 
 
-def keep(orders: Orders, *, executors: int = 1, crash_at: str | None = None) -> int:
+def keep(
+    orders: Orders,
+    *,
+    executors: int = 1,
+    http: str | None = None,
+    wanted_revision: str | None = None,
+    crash_at: str | None = None,
+) -> int:
     """Keep so many executors at work until told to stop, or until there is nothing left to do; the exit code."""
     arm_from_settings(crash_at)
     log.info(
@@ -66,14 +73,14 @@ def keep(orders: Orders, *, executors: int = 1, crash_at: str | None = None) -> 
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        return loop.run_until_complete(_keep(orders, executors))
+        return loop.run_until_complete(_keep(orders, executors, http, wanted_revision))
     finally:
         asyncio.set_event_loop(None)
         loop.close()
 
 
-async def _keep(orders: Orders, executors: int) -> int:
-    return await Keeper(orders, executors=executors).run()
+async def _keep(orders: Orders, executors: int, http: str | None, wanted_revision: str | None) -> int:
+    return await Keeper(orders, executors=executors, http=http, wanted_revision=wanted_revision).run()
 
 
 def work(

@@ -20,6 +20,10 @@ def command(
     queue: Annotated[list[str] | None, typer.Option("--queue", help="Which queues; default: default.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 10,
     drain: Annotated[bool, typer.Option("--drain", help="End when there is nothing left to do.")] = False,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", help="Serve /health, /ready and /metrics on HOST:PORT; default: HOLDFAST_WORKER_HTTP, or not."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
 ) -> None:
     """Run the jobs of these modules without a database: through the API, with a token for workers.
@@ -38,4 +42,4 @@ def command(
         name=given.hostname,
         runner="remote",
     )
-    work_remotely(given, kinds_of(modules), options, until_empty=drain)
+    work_remotely(given, kinds_of(modules), options, until_empty=drain, http=http or given.worker_http)

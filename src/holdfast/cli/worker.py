@@ -10,7 +10,7 @@ from rich.console import Console
 from holdfast.apps.telemetry import begin_telemetry
 from holdfast.apps.up import database
 from holdfast.apps.worker import keep, orders_from
-from holdfast.database.migrate import require_current
+from holdfast.database.migrate import require_current, status
 from holdfast.errors import UsageError
 from holdfast.settings import settings
 from holdfast.worker.orders import Mode
@@ -37,6 +37,10 @@ def run_command(
     executors: Annotated[int, typer.Option(min=1, help="How many processes run jobs; each has an interpreter of its own.")] = 1,
     once: Annotated[bool, typer.Option("--once", help="Take one job, run it, end with 0 or 1; 0 if there is none.")] = False,
     drain: Annotated[bool, typer.Option("--drain", help="End when there is nothing left to do.")] = False,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", help="Serve /health, /ready and /metrics on HOST:PORT; default: HOLDFAST_WORKER_HTTP, or not."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
 ) -> None:
     """Run the jobs of these modules until SIGTERM or Ctrl-C.
@@ -56,5 +60,11 @@ def run_command(
             given, address, modules,
             kinds=only, queues=queue or ("default",), concurrency=concurrency, mode=mode,
         )  # fmt: skip
-        code = keep(orders, executors=executors, crash_at=given.crash_keeper_at)
+        code = keep(
+            orders,
+            executors=executors,
+            http=http or given.worker_http,
+            wanted_revision=status(address).wanted,
+            crash_at=given.crash_keeper_at,
+        )
     raise typer.Exit(code)

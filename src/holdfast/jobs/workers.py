@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg.rows import class_row, tuple_row
 
 from holdfast.errors import NotFound
+from holdfast.jobs.model import WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +110,24 @@ async def list_kinds(conn: psycopg.AsyncConnection[Any]) -> list[KindView]:
     async with conn.cursor(row_factory=class_row(KindView)) as cursor:
         await cursor.execute(KINDS)
         return await cursor.fetchall()
+
+
+class Standing(NamedTuple):
+    """What a worker that asks after itself should know."""
+
+    revision: str | None  # of the schema
+    registered: int  # of those that were asked for, with a lease that is good
+
+
+STANDING = """
+    SELECT (SELECT version_num FROM holdfast.alembic_version),
+           (SELECT count(*) FROM holdfast.workers
+            WHERE id = ANY (%(ids)s::uuid[]) AND stopped_at IS NULL AND lease_until > clock_timestamp())
+"""
+
+
+async def standing_of(conn: psycopg.AsyncConnection[Any], ids: Sequence[WorkerId]) -> Standing:
+    """How many of these are registered, and the revision of the schema."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(STANDING, {"ids": list(ids)})
+        return Standing(*(await cursor.fetchone() or (None, 0)))

@@ -27,6 +27,9 @@ def histogram(name: str, *labels: str, buckets: tuple[float, ...]) -> Histogram:
 # Attempts
 attempts = counter("holdfast_attempts_total", "kind", "outcome")
 
+# Processes
+executor_deaths = counter("holdfast_executor_deaths_total", "cause")
+
 # Leases
 renewals = counter("holdfast_lease_renewals_total", "outcome")
 

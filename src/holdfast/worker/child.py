@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.jobs.model import JobId, WorkerId
+from holdfast.telemetry.gathered import Family
 from holdfast.worker.noticeboard import TURNED_AT, Noticeboard
-from holdfast.worker.orders import STOP, Line, Message, Orders
+from holdfast.worker.orders import FIGURES, STOP, Line, Message, Orders
 from holdfast.worker.tally import Tally
 
 LINGER = 1.0  # seconds to end in after the goodbye: a thread that nobody can stop must not hold it up for ever
@@ -25,7 +26,9 @@ LINGER = 1.0  # seconds to end in after the goodbye: a thread that nobody can st
 class Child:
     """An executor process, from its start until it was buried."""
 
-    def __init__(self, worker_id: WorkerId, orders: Orders, on_ready: Callable[[Child], None]) -> None:
+    def __init__(
+        self, worker_id: WorkerId, orders: Orders, on_ready: Callable[[Child], None], on_figures: Callable[[Child], None]
+    ) -> None:
         """Start it, from the main thread: the kernel ends it with the thread that started it."""
         self.id = worker_id
         self.board = Noticeboard.new(orders.concurrency)
@@ -38,7 +41,10 @@ class Child:
         self.ready_at: float | None = None
         self.was_ended_by_us = False
         self.died: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._on_ready = on_ready
+        self.figures: list[Family] = []  # what it has counted, when it was asked last
+        self.answered = asyncio.Event()
+        self.answered.set()
+        self._on_ready, self._on_figures = on_ready, on_figures
         ours, theirs = socket.socketpair()
         self._line = Line(ours)
         self._process = self._start(theirs)
@@ -83,6 +89,14 @@ class Child:
         """Claim no more, and end when what runs has ended."""
         self._line.say(STOP)
 
+    def ask_figures(self) -> bool:
+        """Ask what it has counted. Not twice before it answers: the line of one that does not run must not fill up."""
+        if self.ready_at is None or not self.is_alive or not self.answered.is_set():
+            return False
+        self.answered.clear()
+        self._line.say(FIGURES)
+        return True
+
     def kill(self) -> None:
         """End it, and what its handlers started."""
         if self.is_alive:
@@ -115,6 +129,10 @@ class Child:
             case {"say": "ready", "kinds": kinds, "failing": failing}:
                 self.kinds, self.failing, self.ready_at = kinds, failing, time.monotonic()
                 self._on_ready(self)
+            case {"say": "figures", "families": families}:
+                self.figures = families
+                self.answered.set()
+                self._on_figures(self)
             case {"say": "ended", **tally}:
                 self.tally = Tally(**tally)
                 asyncio.get_running_loop().call_later(LINGER, self.kill)

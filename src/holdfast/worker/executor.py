@@ -26,14 +26,16 @@ from holdfast.crashpoints import arm_from_settings
 from holdfast.database.launch import die_with
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.telemetry import trace
+from holdfast.telemetry.gathered import dump
 from holdfast.telemetry.log import configure
+from holdfast.telemetry.metrics import REGISTRY
 from holdfast.worker.heartbeat import SAFE_SHARE
 from holdfast.worker.kinds import Job
 from holdfast.worker.loop import Worker
 from holdfast.worker.modules import kinds_of
 from holdfast.worker.noticeboard import TURNED_AT, KeptLease, Noticeboard
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.orders import Line, Message, Orders
+from holdfast.worker.orders import FIGURES, Line, Message, Orders
 
 TURN = 0.5  # seconds between two notes that the event loop still turns
 
@@ -95,7 +97,7 @@ async def _work(
     lease = KeptLease(orders.lease * SAFE_SHARE, board)
     worker = Worker(orders.url, kinds, _options(orders), worker_id=orders.worker_id, lease=lease)
     loop = asyncio.get_running_loop()
-    threading.Thread(target=_obey, args=(heard, worker, lease, loop), name="holdfast-keeper", daemon=True).start()
+    threading.Thread(target=_obey, args=(line, heard, worker, lease, loop), name="holdfast-keeper", daemon=True).start()
     turning = asyncio.create_task(_turn(board))
     try:
         await worker.run(until_empty=orders.mode != "serve")
@@ -120,10 +122,12 @@ def _options(orders: Orders) -> WorkerOptions:
     )
 
 
-def _obey(heard: Iterator[Message], worker: Worker, lease: KeptLease, loop: asyncio.AbstractEventLoop) -> None:
+def _obey(line: Line, heard: Iterator[Message], worker: Worker, lease: KeptLease, loop: asyncio.AbstractEventLoop) -> None:
     """In a thread: a handler that blocks the event loop can still ask its context whether it should come to an end."""
     for message in heard:
-        if message["say"] == "stop":
+        if message["say"] == "figures":
+            line.say({**FIGURES, "families": dump(REGISTRY)})
+        elif message["say"] == "stop":
             lease.stopping = True
             if not loop.is_closed():
                 loop.call_soon_threadsafe(worker.stop)

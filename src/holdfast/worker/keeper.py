@@ -32,10 +32,13 @@ from holdfast.jobs.release import Released, release_worker
 from holdfast.jobs.renew import renew_leases, resign
 from holdfast.jobs.rescue import rescue_worker
 from holdfast.telemetry.log import log
+from holdfast.telemetry.metrics import executor_deaths
+from holdfast.worker.checkup import KeeperCheckup
 from holdfast.worker.child import Child
 from holdfast.worker.deaths import Death, OomCounter, cause_of_death, restart_delay
 from holdfast.worker.heartbeat import SAFE_SHARE
 from holdfast.worker.orders import Orders
+from holdfast.worker.probe import Probe
 from holdfast.worker.tally import Tally
 
 T = TypeVar("T")
@@ -66,7 +69,9 @@ def exit_code(done: Tally, *, once: bool, crashed: bool, gave_up: bool, signals:
 class Keeper:
     """Keeps executors alive, and their jobs honest."""
 
-    def __init__(self, orders: Orders, *, executors: int = 1) -> None:
+    def __init__(
+        self, orders: Orders, *, executors: int = 1, http: str | None = None, wanted_revision: str | None = None
+    ) -> None:
         self.done = Tally()
         self._orders, self._executors = orders, executors
         self._name = orders.name or "keeper"
@@ -78,11 +83,16 @@ class Keeper:
         self._oom = OomCounter()
         self._crash_at = orders.crash_at
         self._crashed = self._gave_up = False
+        self._http = http
+        self._checkup = KeeperCheckup(
+            orders.url, self._children, self._told.is_set, executors=executors, wanted_revision=wanted_revision
+        )
 
     # ------------------------------------------------------------------------------------------------- the story
 
     async def run(self) -> int:
         """Keep the executors until they are done or a signal comes; the exit code."""
+        probe = None if self._http is None else Probe(self._http, self._checkup)
         self._hear_signals()
         beating = asyncio.create_task(self._beat_for_ever())
         tending = [asyncio.create_task(self._tend(number)) for number in range(1, self._executors + 1)]
@@ -92,8 +102,10 @@ class Keeper:
             await self._shut_down(tending)
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
-            await self._beats.close()
-            await self._acts.close()
+            if probe is not None:
+                probe.close()
+            for link in (self._beats, self._acts, self._checkup):
+                await link.close()
         for tended in tending:
             if tended.done():
                 tended.result()  # raises why an executor could not start
@@ -153,6 +165,7 @@ class Keeper:
             child = self._start()
             returncode = await child.died
             self._children.remove(child)
+            self._checkup.bury(child)
             if child.refusal is not None:
                 raise UsageError(child.refusal)
             if child.tally is not None:
@@ -175,7 +188,7 @@ class Keeper:
         """A new incarnation. Only the first is armed to crash, so that what follows a crash can be watched."""
         orders = replace(self._orders, crash_at=self._crash_at)
         self._crash_at = None
-        child = Child(WorkerId(str(uuid4())), orders, self._on_ready)
+        child = Child(WorkerId(str(uuid4())), orders, self._on_ready, self._checkup.note)
         crashpoint("keeper.after_start")
         self._children.append(child)
         return child
@@ -187,6 +200,7 @@ class Keeper:
         self._crashed = True
         death = cause_of_death(returncode, oom_kills_rose=self._oom.rose())
         cause, said = death.cause, child.trouble or death.error
+        executor_deaths.labels(cause).inc()
         log.error("executor_died", executor=number, pid=child.pid, worker_id=child.id, cause=cause, error=said)
         self._aside(self._give_to_others(child, death))
 
@@ -218,6 +232,8 @@ class Keeper:
 
     async def _beat(self) -> None:
         """Renew the leases of all executors that live. One that is stopped does not run, and must lose its jobs in time."""
+        if self._http is not None:
+            self._checkup.ask_all()
         self._oom.rose()  # what was killed before now is no executor of ours: that is seen at once
         living = [child for child in self._children if child.is_alive and child.ready_at is not None and not child.is_stopped]
         if not living:

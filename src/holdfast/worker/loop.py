@@ -108,6 +108,7 @@ class Worker:
         self._is_claiming, self._may_be_more = False, True
         self._given_back = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_registered = False
 
     @property
     def completed(self) -> int:
@@ -118,6 +119,16 @@ class Worker:
     def loop_lag(self) -> float:
         """How many seconds the event loop is late: more than a moment means that a handler blocks it."""
         return self._lag.seconds
+
+    @property
+    def is_stopping(self) -> bool:
+        """It was told to end."""
+        return self._stopping.is_set()
+
+    @property
+    def is_lease_over(self) -> bool:
+        """No beat got through for so long that others may have its jobs."""
+        return self._heartbeat.lease.is_over
 
     @property
     def tally(self) -> Tally:
@@ -143,6 +154,7 @@ class Worker:
         except BaseException:
             await self._transport.close()
             raise
+        self.is_registered = True
         self._lag.start()
         self._heartbeat.start()
         workers.add(self.id, self.figures)

@@ -1,6 +1,7 @@
 """What a keeper and its executors say to each other, as lines of JSON over a socket pair. Read by: both sides.
 
-To the executor: first its orders, then perhaps `stop`. Back to the keeper: `ready`, then `ended`; or why it `cannot_start`.
+To the executor: first its orders, then perhaps `figures` and `stop`. Back to the keeper: `ready`, what it was asked for, then
+`ended`; or why it `cannot_start`.
 The end of the line is a message too: the other one is gone. The database's address goes this way because everybody on
 the machine can read the arguments of a process.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -18,6 +20,7 @@ from holdfast.jobs.model import WorkerId
 Mode = Literal["serve", "drain", "once"]
 Message = dict[str, Any]
 STOP: Message = {"say": "stop"}
+FIGURES: Message = {"say": "figures"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,13 @@ class Line:
         self.end = end
         self.is_over = False  # the other side is gone
         self._heard = b""
+        self._one_at_a_time = threading.Lock()
 
     def say(self, message: Message) -> None:
         """Send it; the other side may be gone, and then there is nobody to tell."""
         try:
-            self.end.sendall(json.dumps(message).encode() + b"\n")
+            with self._one_at_a_time:  # an executor speaks from two threads
+                self.end.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             return
 
