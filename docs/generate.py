@@ -32,7 +32,7 @@ import holdfast
 import holdfast.jobs
 import holdfast.testing
 import holdfast.worker.loop  # everything that counts is loaded with it
-from holdfast import errors
+from holdfast import catalog, errors
 from holdfast.api import fenced, worker_protocol
 from holdfast.api.app import NOUNS, make_app
 from holdfast.api.policy import POLICY, Role
@@ -631,7 +631,7 @@ def help_of(command: list[str]) -> str:
 
 def http() -> str:
     parts = []
-    for noun in NOUNS:
+    for noun in (*NOUNS, *catalog.nouns()):
         rows = [[code(route.method), code(route.path), code(route.action), str(route.status), first_line(route.handler)
                  if route.alias_of is None else f"the same as {code(route.alias_of)}"] for route in noun.declared]  # fmt: skip
         parts.append(f"## {noun.noun.capitalize()}\n\n" + table(["Method", "Path", "Action", "Status", "What it does"], rows))
@@ -676,7 +676,7 @@ def problems_page() -> str:
 
 
 def openapi() -> str:
-    app = make_app(pool("postgresql://nowhere"))
+    app = make_app(pool("postgresql://nowhere"), nouns=catalog.nouns())
     return json.dumps(app.openapi() | {"info": {"title": app.title, "version": "0"}}, indent=1, sort_keys=True) + "\n"
 
 

@@ -28,9 +28,17 @@ An error carries what its reader will ask for: the message says what happened an
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 
 class HoldfastError(Exception):
     """Anything that Holdfast raises on purpose."""
+
+    slug: ClassVar[str | None] = None  # which problem of the HTTP API it is, where the API's own table does not know it
+
+    def members(self) -> dict[str, Any]:
+        """What else it says to a program."""
+        return {}
 
 
 class UsageError(HoldfastError):

@@ -12,12 +12,14 @@ import pytest
 from fastapi import FastAPI
 
 from api_factories import GENEROUS
+from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.plane import ApiOptions
 from holdfast.api.policy import Role
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.database.pool import pool
+from holdfast.settings import settings
 
 Client = httpx.AsyncClient
 AsRole = Callable[..., Awaitable[Client]]
@@ -31,7 +33,14 @@ def options() -> ApiOptions:
 
 @pytest.fixture
 async def app(database: str, options: ApiOptions) -> AsyncIterator[FastAPI]:
-    made = make_app(pool(database, most=8), options, hints_from=database, loops=ScheduledLoops())
+    made = make_app(
+        pool(database, most=8),
+        options,
+        hints_from=database,
+        loops=ScheduledLoops(),
+        nouns=catalog.nouns(),
+        services=catalog.resources(settings()),
+    )
     async with made.router.lifespan_context(made):
         yield made
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from holdfast import catalog
 from holdfast.api.app import table
 from holdfast.api.policy import POLICY
 
@@ -82,18 +83,30 @@ PUT    /api/config/{key}                           config.write      200
 GET    /api/tokens                                 tokens.read       200
 POST   /api/tokens                                 tokens.write      201
 DELETE /api/tokens/{token_id}                      tokens.write      200
+GET    /api/mappings                               mappings.read     200
+POST   /api/mappings                               mappings.create   201
+POST   /api/mappings/check                         mappings.create   200
+GET    /api/mappings/{mapping_id}                  mappings.read     200
+PUT    /api/mappings/{mapping_id}                  mappings.change   200
+DELETE /api/mappings/{mapping_id}                  mappings.change   200
+POST   /api/mappings/{mapping_id}/copy             mappings.create   201
+PUT    /api/mappings/{mapping_id}/lifecycle        mappings.change   200
+GET    /api/mappings/{mapping_id}/versions         mappings.read     200
+GET    /api/mappings/{mapping_id}/versions/{version} mappings.read   200
+GET    /api/mappings/{mapping_id}/versions/{before}/diff/{after} mappings.read 200
+GET    /api/mappings/{mapping_id}/tree             mappings.read     200
 """
 
 
 def test_the_surface_is_the_one_in_the_table() -> None:
     wanted = {tuple(line.split()) for line in CONTRACT.strip().splitlines()}
 
-    assert {(route.method, route.path, route.action, str(route.status)) for route in table()} == wanted
+    assert {(route.method, route.path, route.action, str(route.status)) for route in table(catalog.nouns())} == wanted
 
 
 def test_every_path_that_a_document_names_is_served_as_it_is_written() -> None:
     """P-01, P-08, P-09, K-60, Y-03: /sync/jobs/{id}/recover, /api/ops/jobs/trigger, /api/ops/state, /metrics and the probes."""
-    served = {(route.method, route.path) for route in table()}
+    served = {(route.method, route.path) for route in table(catalog.nouns())}
 
     assert served >= {
         ("POST", "/sync/jobs/{job_id}/recover"),
@@ -109,7 +122,7 @@ def test_every_path_that_a_document_names_is_served_as_it_is_written() -> None:
 def test_every_action_of_the_policy_has_a_route_or_is_looked_at_within_one() -> None:
     inside = {"jobs.read_payload", "work"}  # `work` is the worker protocol's
 
-    assert {route.action for route in table()} | inside == set(POLICY)
+    assert {route.action for route in table(catalog.nouns())} | inside == set(POLICY)
 
 
 async def test_a_path_with_a_slash_too_many_is_not_redirected(viewer: Client) -> None:

@@ -46,7 +46,7 @@ class NotOwn(Problem):
 
     def __init__(self, caller: Principal, action: str) -> None:
         super().__init__(
-            "forbidden", f"the role {caller.role} may do this to its own jobs only", required_roles=sorted(POLICY[action].roles)
+            "forbidden", f"the role {caller.role} may do this to its own only", required_roles=sorted(POLICY[action].roles)
         )
 
 

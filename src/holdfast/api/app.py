@@ -7,7 +7,7 @@ guard of each route (who, how often, may they), the body's bounds, and for what 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -71,10 +71,13 @@ def make_app(
     oidc: Oidc | None = None,
     loops: Loops | None = None,
     wanted_revision: str | None = None,
+    nouns: Sequence[Routes] = (),
+    services: Mapping[str, Any] | None = None,
 ) -> FastAPI:
     """The app on this pool, which it opens when it starts and closes when it ends.
 
-    `hints_from` is the address to listen at for hints; without it the streams look by themselves.
+    `hints_from` is the address to listen at for hints; without it the streams look by themselves. `nouns` are the routes of
+    services, and `services` what those keep open; it is closed with the app.
     """
     options = options or ApiOptions()
     hub = Hub(pool, hints_from, poll=options.poll, ping=options.ping, most=options.most_streams)
@@ -84,12 +87,16 @@ def make_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with pool:
             key = await _cursor_key(pool)
-            app.state.plane = Plane(pool, options, key, hub, gauges, loops or NoLoops(), oidc, wanted_revision)
+            app.state.plane = Plane(
+                pool, options, key, hub, gauges, loops or NoLoops(), oidc, wanted_revision, dict(services or {})
+            )
             hub.start()
             lag = asyncio.create_task(gauges.watch_the_loop())
             yield
             lag.cancel()
             await hub.close()
+            for service in (services or {}).values():
+                await service.close()
 
     app = FastAPI(
         title="Holdfast",
@@ -102,7 +109,7 @@ def make_app(
         openapi_url=None,
     )
     app.state.hub = hub
-    app.state.table = mount(app, NOUNS)
+    app.state.table = mount(app, [*NOUNS, *nouns])
     app.include_router(worker_protocol.router)
     if options.docs_open:
         app.add_route("/docs", _docs, include_in_schema=False)
@@ -112,9 +119,9 @@ def make_app(
     return app
 
 
-def table() -> list[Route]:
-    """Every route that is served."""
-    return [route for noun in NOUNS for route in noun.declared]
+def table(nouns: Sequence[Routes] = ()) -> list[Route]:
+    """Every route that is served, with those of these services."""
+    return [route for noun in (*NOUNS, *nouns) for route in noun.declared]
 
 
 def openapi(app: FastAPI) -> dict[str, Any]:

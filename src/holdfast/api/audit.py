@@ -96,11 +96,12 @@ async def read(conn: psycopg.AsyncConnection[Any], *, limit: int, **filters: Any
 
 MADE_BY = """
     SELECT EXISTS (SELECT FROM holdfast.audit
-                   WHERE object = %(object)s AND actor = %(actor)s AND action = 'jobs.enqueue' AND outcome = 'done')
+                   WHERE object = %(object)s AND actor = %(actor)s AND outcome = 'done'
+                     AND action IN ('jobs.enqueue', 'mappings.create', 'snapshots.create'))
 """
 
 
 async def made_by(conn: psycopg.AsyncConnection[Any], thing: str, caller: Principal) -> bool:
-    """Whether this principal enqueued it."""
+    """Whether this principal enqueued or made it."""
     row = await (await conn.execute(MADE_BY, {"object": thing, "actor": caller.actor})).fetchone()
     return row is not None and bool(row[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ class Plane:
     loops: Loops
     oidc: Oidc | None = None
     wanted_revision: str | None = None
+    services: Mapping[str, Any] = field(default_factory=dict)  # what the routes of each service keep open
 
 
 def plane_of(request: Request) -> Plane:

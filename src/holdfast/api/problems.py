@@ -38,6 +38,12 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
         422, "The cursor is not one of ours", "Start again from the first page with the same filters."
     ),
     "unknown-kind": ProblemKind(422, "There is no such kind", "Use a kind that a worker has registered."),
+    "validation-failed": ProblemKind(
+        422, "The mapping is not valid", "Mend what each of `errors` points at and send it again."
+    ),
+    "missing-use-case": ProblemKind(
+        422, "In whose name?", "Send X-Use-Case-Id: the engine runs nothing without a role, and there is no default."
+    ),
     "unreadable": ProblemKind(400, "The request cannot be read", "Send well-formed HTTP with a JSON body in UTF-8."),
     "unauthenticated": ProblemKind(401, "Nobody known", "Send `Authorization: Bearer <token>` with a live token."),
     "forbidden": ProblemKind(403, "Not for this role", "Ask somebody with one of the roles in `required_roles`."),
@@ -56,6 +62,8 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
         409, "The first request is still at work", "Send the same request again after a moment."
     ),
     "cancel-requested": ProblemKind(409, "Somebody wants it to stop", "End the attempt with `cancel`."),
+    "already-exists": ProblemKind(409, "The name is taken", "Choose another name, or change the one that has it."),
+    "resource-has-dependencies": ProblemKind(409, "Something stands on it", "Delete what `detail` names first."),
     "expected-count": ProblemKind(409, "More match than expected", "Do the dry run again and pass its count."),
     "refused": ProblemKind(409, "Not now", "Do what `detail` says."),
     "busy": ProblemKind(409, "Somebody else is changing it", "Send it again after a moment."),
@@ -65,6 +73,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "attempt-required": ProblemKind(428, "Under which attempt?", "Send the attempt id of your claim in `If-Match`."),
     "rate-limited": ProblemKind(429, "Too many requests", "Wait as many seconds as `Retry-After` says."),
     "internal": ProblemKind(500, "A fault of ours", "Report the `request_id`; the log has the rest under it."),
+    "engine-unavailable": ProblemKind(503, "The engine does not answer", "Try again after a moment; nothing was changed."),
     "draining": ProblemKind(503, "No new jobs are taken", "Wait as many seconds as `Retry-After` says, or ask who drained it."),
     "database-unavailable": ProblemKind(503, "The database cannot be reached", "Wait and try again; nothing was changed."),
     "too-slow": ProblemKind(503, "It took too long", "Narrow the filter and try again."),
@@ -159,7 +168,7 @@ OF_OUR_ERRORS: Final[Sequence[tuple[type[errors.HoldfastError], str]]] = (
 
 def of_ours(error: errors.HoldfastError) -> Problem:
     """Our own error as a problem; what it carries becomes members."""
-    slug = next((slug for kind, slug in OF_OUR_ERRORS if isinstance(error, kind)), "internal")
+    slug = error.slug or next((slug for kind, slug in OF_OUR_ERRORS if isinstance(error, kind)), "internal")
     if isinstance(error, errors.LockBusy):
         return Problem(slug, str(error), lock_key=error.key, holder_job_id=error.holder)
     if isinstance(error, errors.Draining):
@@ -171,7 +180,7 @@ def of_ours(error: errors.HoldfastError) -> Problem:
         return Problem(slug, str(error), headers={"Retry-After": str(seconds)}, retry_after=seconds, job_name=error.loop)
     if isinstance(error, errors.DatabaseProblem):
         return Problem(slug, "the database cannot be used at the moment", headers=LATER)
-    return Problem(slug, str(error))
+    return Problem(slug, str(error), **error.members())
 
 
 def of_the_database(error: Exception) -> Problem:

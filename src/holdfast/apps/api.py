@@ -21,6 +21,7 @@ from fastapi import FastAPI
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
+from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token, has_live_tokens, revoke_token
 from holdfast.api.oidc import Oidc, OidcOptions
@@ -85,6 +86,8 @@ def app_on(url: str, settings: Settings, version: str) -> FastAPI:
         oidc=oidc_of(settings),
         loops=ScheduledLoops(),
         wanted_revision=status(url).wanted,
+        nouns=catalog.nouns(),
+        services=catalog.resources(settings),
     )
 
 

@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout
 
+from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.plane import ApiOptions, Principal
 from holdfast.api.policy import Role
@@ -32,7 +33,7 @@ from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import connect, pool
 from holdfast.errors import DatabaseProblem, UsageError
 from holdfast.jobs.bulk import QUEUE
-from holdfast.settings import Settings
+from holdfast.settings import Settings, settings
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 
@@ -108,7 +109,13 @@ class Straight:
         await self._require_reachable()
         ourselves = Ourselves()
         options = ApiOptions(version="command line", per_minute=NO_LIMIT, burst=NO_LIMIT)
-        app = make_app(pool(self.url, most=2), options, loops=ScheduledLoops())
+        app = make_app(
+            pool(self.url, most=2),
+            options,
+            loops=ScheduledLoops(),
+            nouns=catalog.nouns(),
+            services=catalog.resources(settings()),
+        )
         lifespan = app.router.lifespan_context(app)
         try:
             await lifespan.__aenter__()

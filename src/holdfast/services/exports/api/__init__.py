@@ -1,0 +1,14 @@
+"""The routes of exports: mappings, snapshots, export jobs, and what the engines' catalogs hold."""
+
+from __future__ import annotations
+
+from holdfast.services.exports.api import mappings
+from holdfast.services.exports.setup import Exports, exports_from
+from holdfast.settings import Settings
+
+ROUTES = (mappings.routes,)
+
+
+def open_for(settings: Settings) -> Exports:
+    """What the routes need as long as they are served."""
+    return exports_from(settings)

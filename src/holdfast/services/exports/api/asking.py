@@ -1,0 +1,48 @@
+"""What the routes of exports share: the engines of this process, and in whose name they are asked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Header, Request
+from pydantic import Field
+
+from holdfast.api.acts import Text
+from holdfast.api.plane import plane_of
+from holdfast.api.problems import Problem
+from holdfast.services.exports.engines.port import EngineError, MissingRole, QueryRefused
+from holdfast.services.exports.mappings.definitions import Graph
+from holdfast.services.exports.mappings.dry_run import check
+from holdfast.services.exports.setup import Exports
+
+# The role of the engine in whose name everything is asked: X-Use-Case-Id. There is no default for it.
+UseCase = Annotated[str | None, Header(alias="X-Use-Case-Id", min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.:@/-]+$")]
+Duration = Annotated[Text, Field(pattern=r"^(PT[0-9]{1,6}[HM]|P[0-9]{1,5}[DW])$", examples=["P7D", "PT24H"])]
+Title = Annotated[Text, Field(min_length=1, max_length=255)]
+Description = Annotated[Text, Field(max_length=4000)]
+
+
+def exports_of(request: Request) -> Exports:
+    """What the API keeps open for exports."""
+    found: Exports = plane_of(request).services["exports"]
+    return found
+
+
+Here = Annotated[Exports, Depends(exports_of)]
+
+
+def require_role(here: Exports, engine: str, role: str | None) -> None:
+    """Refuse at the door what would fail at the engine."""
+    if role is None and here.engines.needs_role(engine):
+        raise Problem("missing-use-case", str(MissingRole()))
+
+
+async def dry_run(here: Exports, engine: str, graph: Graph, role: str | None) -> None:
+    """Check definitions by the rules, the parser and the engine; a problem with every mistake if there are any."""
+    require_role(here, engine, role)
+    try:
+        await check(graph, here.engines.get(engine), role=role, files=here.files_allowed)
+    except QueryRefused as refused:
+        raise Problem("validation-failed", str(refused)) from None
+    except EngineError as error:
+        raise Problem("engine-unavailable", str(error), headers={"Retry-After": "5"}, engine=engine) from None

@@ -1,0 +1,138 @@
+"""Would the engine return these columns? It is asked before a mapping is stored, without running anything.
+
+A mistake in a mapping that nobody notices until its exports run costs an hour; here it costs a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from holdfast.services.exports.engines.port import Column, Engine, Query, QueryRefused
+from holdfast.services.exports.mappings.definitions import Definition, Graph, Property
+from holdfast.services.exports.mappings.rules import InvalidMapping, Mistake, mistakes_of
+from holdfast.services.exports.mappings.select import reasons_against
+
+if TYPE_CHECKING:  # heavy, and an extra
+    import pyarrow as pa
+
+AT_ONCE: Final = 8
+DRY_RUN_TAG: Final = "graph-olap-export-dry-run"
+
+
+async def check(graph: Graph, engine: Engine, *, role: str | None = None, files: bool = False) -> None:
+    """Raise `InvalidMapping` with everything that is wrong, by the rules, by the parser and by the engine."""
+    mistakes = mistakes_of(graph)
+    if mistakes:
+        raise InvalidMapping(mistakes)
+    for at, definition in graph.parts():
+        mistakes += [Mistake(f"{at}/sql", why) for why in reasons_against(definition.sql, engine.name, files=files)]
+    if mistakes:
+        raise InvalidMapping(mistakes)
+    mistakes = await _asked(graph, engine, role)
+    if mistakes:
+        raise InvalidMapping(mistakes)
+
+
+async def _asked(graph: Graph, engine: Engine, role: str | None) -> list[Mistake]:
+    """What the engine says about each definition, a few at a time."""
+    turns = asyncio.Semaphore(AT_ONCE)
+    nodes = graph.by_label()
+
+    async def ask(at: str, definition: Definition) -> list[Mistake]:
+        query = Query(
+            definition.sql,
+            tag=f"{DRY_RUN_TAG}-{uuid4().hex}",
+            catalog=definition.catalog,
+            schema=definition.schema_name,
+            role=role,
+        )
+        async with turns:
+            try:
+                returned = await engine.describe(query)
+            except QueryRefused as refused:
+                return [Mistake(f"{at}/sql", f"{engine.name} refuses it: {refused}")]
+        return [*mismatches(f"{at}/sql", definition.columns(nodes), returned)]
+
+    found = await asyncio.gather(*(ask(at, definition) for at, definition in graph.parts()))
+    return [mistake for one in found for mistake in one]
+
+
+def mismatches(at: str, wanted: Sequence[Property], returned: Sequence[Column]) -> Iterator[Mistake]:
+    """Where the columns that the engine would return are not the ones that the mapping names. Pure."""
+    places = {column.name.casefold(): number for number, column in enumerate(returned)}
+    names = {one.name.casefold() for one in wanted}
+    for number, one in enumerate(wanted):
+        place = places.get(one.name.casefold())
+        if place is None:
+            there = ", ".join(column.name for column in returned) or "none"
+            yield Mistake(f"{at}#{one.name}", f"the SELECT returns no column {one.name!r}; it returns: {there}")
+            continue
+        if place != number:
+            yield Mistake(f"{at}#{one.name}", f"{one.name!r} is column {place + 1} of the SELECT; make it column {number + 1}")
+        why = _unfit(one.type, returned[place])
+        if why is not None:
+            yield Mistake(f"{at}#{one.name}", why)
+    for column in returned:
+        if column.name.casefold() not in names:
+            yield Mistake(f"{at}#{column.name}", f"the SELECT returns {column.name!r}; name it as a property, or leave it out")
+
+
+def _unfit(wanted: str, column: Column) -> str | None:
+    types = import_module("pyarrow").types
+    if FITS[wanted](types, column.arrow):
+        return None
+    if types.is_decimal(column.arrow):
+        return f"{column.name!r} is {column.type}; write CAST({column.name} AS DOUBLE) and type DOUBLE"
+    fitting = [name for name, fits in FITS.items() if fits(types, column.arrow)]
+    instead = f"type {' or '.join(fitting)}" if fitting else "a CAST to a type that graphs have"
+    return f"{column.name!r} is {column.type} and no {wanted}; use {instead}, or CAST it in the SELECT"
+
+
+def _integer(bits: int) -> Callable[[Any, pa.DataType], bool]:
+    """Whole numbers that fit into so many bits with a sign."""
+
+    def fits(types: Any, arrow: pa.DataType) -> bool:
+        if types.is_signed_integer(arrow):
+            return bool(arrow.bit_width <= bits)
+        return bool(types.is_unsigned_integer(arrow) and arrow.bit_width < bits)
+
+    return fits
+
+
+def _is_text(types: Any, arrow: pa.DataType) -> bool:
+    return bool(types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow))
+
+
+def _is_bytes(types: Any, arrow: pa.DataType) -> bool:
+    return bool(types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_fixed_size_binary(arrow))
+
+
+def _is_uuid(types: Any, arrow: pa.DataType) -> bool:
+    return getattr(arrow, "extension_name", "") == "arrow.uuid" or _is_text(types, arrow)
+
+
+def _is_list(types: Any, arrow: pa.DataType) -> bool:
+    return bool(types.is_list(arrow) or types.is_large_list(arrow) or types.is_fixed_size_list(arrow))
+
+
+FITS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "STRING": lambda types, arrow: _is_text(types, arrow) or bool(types.is_dictionary(arrow)),
+    "INT64": _integer(64),
+    "INT32": _integer(32),
+    "INT16": _integer(16),
+    "INT8": _integer(8),
+    "DOUBLE": lambda types, arrow: types.is_float64(arrow) or types.is_float32(arrow),
+    "FLOAT": lambda types, arrow: types.is_float32(arrow),
+    "DATE": lambda types, arrow: types.is_date(arrow),
+    "TIMESTAMP": lambda types, arrow: types.is_timestamp(arrow),
+    "BOOL": lambda types, arrow: types.is_boolean(arrow),
+    "BLOB": _is_bytes,
+    "UUID": _is_uuid,
+    "LIST": _is_list,
+    "MAP": lambda types, arrow: types.is_map(arrow),
+    "STRUCT": lambda types, arrow: types.is_struct(arrow),
+}
