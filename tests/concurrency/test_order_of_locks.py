@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("seed", [7808, 1768, 2058, 5507])
+@pytest.mark.parametrize("seed", [7808, 1768, 2058, 5507, 2101, 3988])
 async def test_a_schedule_that_once_deadlocked_does_not_any_more(server: str, seed: int) -> None:
     """An end with dependants that hold locks beside a claim, a cancel and an enqueue that want the same keys."""
     played = await asyncio.create_subprocess_exec(

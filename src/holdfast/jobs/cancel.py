@@ -17,6 +17,7 @@ from holdfast.errors import IllegalMove, NotFound
 from holdfast.jobs.finish import Ended, untie
 from holdfast.jobs.model import JobId, uuid_text
 from holdfast.jobs.payload import refuse_bad_word
+from holdfast.jobs.pipelines import holding
 from holdfast.jobs.states import ENDED, State
 
 HOLD = "SELECT state, attempt_id::text, worker_id::text FROM holdfast.jobs WHERE id = %(id)s FOR UPDATE"
@@ -76,10 +77,9 @@ ABORT = """
 """
 # All are held before the first is touched, in the order in which an end goes from a parent to its children: so an abort
 # and an end never wait for each other. What an end made while we waited for it, the next statement sees.
-HOLD_LIVE = """
-    SELECT FROM holdfast.jobs
-    WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted') ORDER BY id FOR UPDATE
-"""
+HOLD_LIVE = holding("""
+        SELECT id FROM holdfast.jobs
+        WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted')""")
 LIVE_OF_PIPELINE = """
     SELECT id FROM holdfast.jobs
     WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted') AND id <> ALL (%(seen)s)

@@ -46,9 +46,16 @@ COMPLETE_PLAIN = """
 async def complete_plain(
     conn: psycopg.AsyncConnection[Any], claims: Sequence[Claim], results: Sequence[str | None]
 ) -> set[JobId]:
-    """Complete a batch, each row fenced by itself; the ids that were. The rest is either lost or tied: see `finish`."""
+    """Complete a batch, each row fenced by itself; the ids that were. The rest is either lost or tied: see `finish`.
+
+    In the order of their ids, like everybody who changes several rows: they are taken one after the other as they stand here.
+    """
+    ids = [claim.id for claim in claims]
+    if ids != sorted(ids):
+        claims, results = zip(*sorted(zip(claims, results, strict=True), key=lambda pair: pair[0].id), strict=True)
+        ids = [claim.id for claim in claims]
     parameters = {
-        "ids": arrays.of_words([claim.id for claim in claims]),
+        "ids": arrays.of_words(ids),
         "attempts": arrays.of_words([claim.attempt_id for claim in claims]),
         "results": arrays.of_texts(results) if any(results) else "{}",
         "worker_id": claims[0].worker_id,
@@ -99,6 +106,10 @@ FINISH = """
 """
 
 
+# Children that also wait for other jobs are tied to them; those are older than the one that ends, so they come first.
+HOLD_OLDER = pipelines.holding("SELECT unnest(%(ids)s::bigint[])")
+
+
 class Ended(NamedTuple):
     """An attempt that has just ended in this transaction, and what hangs on its job."""
 
@@ -112,6 +123,8 @@ async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> 
     """Write the end of an attempt and all that follows from it, in one transaction. `ClaimLost` if it was replaced."""
     assert is_legal(end.move, State.RUNNING, end.state), f"{end.move} does not lead to {end.state}"
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        if older := end.waits_for:
+            await cursor.execute(HOLD_OLDER, {"ids": [claim.id, *older]})
         await cursor.execute(FINISH, _parameters(claim, end))
         row = await cursor.fetchone()
         if row is None:

@@ -102,6 +102,11 @@ class End:
         """Nothing else has to commit with it: it may go in a batch."""
         return self.move is Move.COMPLETE and self.publish is None and not self.then
 
+    @property
+    def waits_for(self) -> list[int]:
+        """Jobs, other than its own children, that one of its children waits for."""
+        return [parent for child in (*self.then, *filter(None, (self.join,))) for parent in child.after]
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:

@@ -132,14 +132,31 @@ async def complete_and_chain(
     return None if row is None else Claim._make(row)
 
 
+# By a list of ids and not by a join: what the statistics think of a recursive query must not make it scan all jobs.
 HOLD_DEPENDANTS = """
     WITH RECURSIVE below (id) AS (
         SELECT job_id FROM holdfast.dependencies WHERE parent_id = ANY (%(parents)s)
         UNION
         SELECT d.job_id FROM below JOIN holdfast.dependencies d ON d.parent_id = below.id WHERE %(deep)s
     )
-    SELECT j.id FROM holdfast.jobs j JOIN below ON below.id = j.id ORDER BY j.id FOR UPDATE OF j
+    SELECT j.id FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM below)) ORDER BY j.id FOR UPDATE OF j
 """
+
+
+def holding(some: str) -> str:
+    """The statement that holds some jobs and all that wait for them, in the order of their ids.
+
+    Whoever changes several rows in one transaction does this before the first: rows that are held step by step are held in
+    an order that depends on who waits for whom, and two such transactions can meet halfway.
+    """
+    return f"""
+    WITH RECURSIVE held (id) AS (
+        {some}
+        UNION
+        SELECT d.job_id FROM held JOIN holdfast.dependencies d ON d.parent_id = held.id
+    )
+    SELECT FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM held)) ORDER BY j.id FOR UPDATE OF j
+    """
 
 
 async def hold_dependants(cursor: psycopg.AsyncCursor[tuple[Any, ...]], parents: list[JobId], *, deep: bool) -> list[JobId]:

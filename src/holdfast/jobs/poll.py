@@ -86,8 +86,13 @@ async def fail_overdue(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, 
     By an attempt of its own, like every end: claimed and failed in one transaction. What the engine still does stands in
     the ledger of effects, and is cancelled from there.
     """
-    async with conn.transaction():
-        claims = await _claim(conn, CLAIM_OVERDUE, {"worker_id": worker_id, "limit": limit})
-        for claim in claims:
-            await finish(conn, claim, overdue())
-    return [claim.id for claim in claims]
+    ended: list[JobId] = []
+    while len(ended) < limit:  # one a transaction: an end goes from its row to those that wait for it, and to no smaller id
+        async with conn.transaction():
+            claims = await _claim(conn, CLAIM_OVERDUE, {"worker_id": worker_id, "limit": 1})
+            for claim in claims:
+                await finish(conn, claim, overdue())
+        if not claims:
+            break
+        ended += [claim.id for claim in claims]
+    return ended

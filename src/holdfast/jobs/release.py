@@ -17,8 +17,10 @@ from psycopg.rows import tuple_row
 from holdfast.jobs.finish import Ended, untie_all
 from holdfast.jobs.model import JobId, WorkerId
 from holdfast.jobs.outcome import CUT_OFF, SHUTDOWN
+from holdfast.jobs.pipelines import holding
 from holdfast.jobs.states import State
 
+HOLD_ITS_JOBS = holding("SELECT id FROM holdfast.jobs WHERE worker_id = %(worker_id)s")
 # Where each goes is decided under its row's lock, and the fence is asked for once more by the update: an end that the
 # process managed to write just before is left alone.
 RELEASE_WORKER = """
@@ -80,6 +82,7 @@ async def release_worker(
         "shutdown": SHUTDOWN,
     }
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(HOLD_ITS_JOBS, parameters)
         await cursor.execute(RELEASE_WORKER, parameters)
         rows = await cursor.fetchall()
         await untie_all(cursor, [(Ended(*row[:4]), row[4]) for row in rows])

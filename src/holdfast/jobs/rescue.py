@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 from holdfast.crashpoints import crashpoint
 from holdfast.jobs.finish import Ended, untie_all
 from holdfast.jobs.model import AttemptId, JobId, WorkerId
+from holdfast.jobs.pipelines import holding
 
 # Whose fault was it? `begun` are the attempts that had begun in the process that died, `company` how many those were. Alone
 # in it: its own. Among several: nobody can tell, so it spends what it may of its budget but never the last of it, and runs
@@ -84,22 +85,25 @@ def _take(silent: str) -> str:
 
 # The worker's row is held while its jobs are taken: it cannot renew in between, and its lease is looked at once more
 # on the row as it is then. All jobs of a worker are taken together, because they are judged together.
+HOLD_DEAD = """
+    SELECT w.id::text FROM holdfast.workers w
+    WHERE w.lease_until < clock_timestamp()
+      AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
+    ORDER BY w.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+HOLD_THEIR_JOBS = holding("SELECT id FROM holdfast.jobs WHERE worker_id = ANY (%(workers)s::uuid[])")
 RESCUE = _take("""
-    dead AS MATERIALIZED (
-        SELECT w.id FROM holdfast.workers w
-        WHERE w.lease_until < clock_timestamp()
-          AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
-        ORDER BY w.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-    ), silent AS MATERIALIZED (
-        SELECT j.id, j.attempt_id, j.worker_id, j.crashes, j.worker_id AS process, true AS begun FROM dead
-        CROSS JOIN LATERAL (SELECT * FROM holdfast.jobs j WHERE j.worker_id = dead.id) AS j
+    silent AS MATERIALIZED (
+        SELECT id, attempt_id, worker_id, crashes, worker_id AS process, true AS begun FROM holdfast.jobs
+        WHERE worker_id = ANY (%(workers)s::uuid[])
     )""")
-# A worker that is alive but let an attempt run far beyond its longest time has lost control of it. Each of them alone.
+# A worker that is alive but let an attempt run far beyond its longest time has lost control of it. Each of them alone, in a
+# transaction of its own.
 RESCUE_OVERDUE = _take("""
     silent AS MATERIALIZED (
         SELECT id, attempt_id, worker_id, crashes, id AS process, true AS begun FROM holdfast.jobs
         WHERE worker_id IS NOT NULL AND deadline_at < (SELECT clock_timestamp()) - %(grace)s
-        ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
     )""")
 # By somebody who knows that the process is gone, as its parent does: no lease has to run out first.
 RESCUE_WORKER = _take("""
@@ -109,7 +113,6 @@ RESCUE_WORKER = _take("""
         FROM holdfast.jobs
         WHERE worker_id = %(worker_id)s AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
           AND (%(attempts)s::uuid[] IS NULL OR attempt_id = ANY (%(attempts)s))
-        ORDER BY id FOR UPDATE
     )""")
 
 OVERDUE_GRACE = timedelta(seconds=30)
@@ -117,10 +120,28 @@ OVERDUE_GRACE = timedelta(seconds=30)
 
 async def rescue(conn: psycopg.AsyncConnection[Any], *, limit: int = 20, actor: str = "rescue") -> list[JobId]:
     """Take the jobs of up to `limit` workers whose lease is over, and as many that run far beyond their longest time."""
-    lease = {"cause": "lease_lost", "error": "its worker went silent", "actor": actor, "limit": limit}
-    overdue = {"cause": "max_runtime", "error": "it ran beyond its longest time", "actor": actor, "limit": limit}
-    rescued = await _rescue(conn, RESCUE, lease)
-    return rescued + await _rescue(conn, RESCUE_OVERDUE, overdue | {"grace": OVERDUE_GRACE})
+    rescued = await _rescue_dead(conn, limit, {"cause": "lease_lost", "error": "its worker went silent", "actor": actor})
+    overdue = {"cause": "max_runtime", "error": "it ran beyond its longest time", "actor": actor, "grace": OVERDUE_GRACE}
+    for _ in range(limit):
+        async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+            taken = await _take_all(cursor, RESCUE_OVERDUE, overdue)
+        if not taken:
+            break
+        rescued += taken
+    if rescued:
+        crashpoint("reap.after")
+    return rescued
+
+
+async def _rescue_dead(conn: psycopg.AsyncConnection[Any], limit: int, parameters: dict[str, Any]) -> list[JobId]:
+    rescued: list[JobId] = []
+    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(HOLD_DEAD, {"limit": limit})
+        workers = [row[0] for row in await cursor.fetchall()]
+        if workers:
+            await cursor.execute(HOLD_THEIR_JOBS, {"workers": workers})
+            rescued = await _take_all(cursor, RESCUE, parameters | {"workers": workers})
+    return rescued
 
 
 async def rescue_worker(
@@ -145,16 +166,18 @@ async def rescue_worker(
         "attempts": attempts,
         "begun": begun,
     }
-    return await _rescue(conn, RESCUE_WORKER, parameters)
-
-
-async def _rescue(conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any]) -> list[JobId]:
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(statement, parameters)
-        rows = await cursor.fetchall()
-        await untie_all(cursor, [(Ended(*row[:4]), row[4]) for row in rows])
-        if rows:
-            crashpoint("reap.in_tx")
-    if rows:
+        await cursor.execute(HOLD_THEIR_JOBS, {"workers": [worker_id]})
+        rescued = await _take_all(cursor, RESCUE_WORKER, parameters)
+    if rescued:
         crashpoint("reap.after")
+    return rescued
+
+
+async def _take_all(cursor: psycopg.AsyncCursor[Any], statement: str, parameters: dict[str, Any]) -> list[JobId]:
+    await cursor.execute(statement, parameters)
+    rows = await cursor.fetchall()
+    await untie_all(cursor, [(Ended(*row[:4]), row[4]) for row in rows])
+    if rows:
+        crashpoint("reap.in_tx")
     return [row[0] for row in rows]

@@ -1,0 +1,104 @@
+"""Whoever changes several jobs in one transaction holds them in the order of their ids, before the first is changed.
+
+Somebody holds the middle one. The act must come to wait for it without holding a later one: if it held that, whoever has
+the middle one and goes on to the later would wait for the act, and the act for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+
+from factories import KIND, add, hold, rows, silence, start_worker, take, waits
+from holdfast.jobs.cancel import abort
+from holdfast.jobs.finish import complete_plain, finish
+from holdfast.jobs.model import Claim, NewJob
+from holdfast.jobs.outcome import COMPLETED
+from holdfast.jobs.pipelines import Pipeline
+from holdfast.jobs.release import release_worker
+from holdfast.jobs.rescue import rescue, rescue_worker
+
+HOLD = "SELECT id FROM holdfast.jobs WHERE id = %s FOR UPDATE NOWAIT"
+Act = Callable[[Any, "Three"], Awaitable[Any]]
+
+
+class Three(NamedTuple):
+    """The first and the last are held by one worker; the middle one waits for the first."""
+
+    first: Claim
+    middle: int
+    last: Claim
+    pipeline: str
+
+
+async def _three(conn: Any) -> Three:
+    worker, pipeline = await start_worker(conn), Pipeline("three", id=str(uuid4()))
+    pipeline.add(NewJob(KIND))
+    (first,) = await pipeline.enqueue(conn)
+    middle = await add(conn, after=(first.id,))
+    last = await add(conn, pipeline_id=pipeline.id)
+    return Three(await take(conn, first.id, worker), middle, await take(conn, last, worker), pipeline.id)
+
+
+ACTS: dict[str, Act] = {
+    "a rescue": lambda conn, three: rescue(conn),
+    "a keeper that saw its executor die": lambda conn, three: rescue_worker(
+        conn, three.first.worker_id, cause="signal", error="killed"
+    ),
+    "a keeper that gives back": lambda conn, three: release_worker(conn, three.first.worker_id),
+    "an abort": lambda conn, three: abort(conn, three.pipeline, actor="somebody"),
+}
+
+
+@pytest.mark.parametrize("name", ACTS)
+async def test_those_that_wait_are_held_in_between(connect: Any, name: str) -> None:
+    conn, acting, other = await connect(), await connect(), await connect()
+    three = await _three(conn)
+    if name == "a rescue":
+        await silence(conn, three.first)
+
+    async with other.transaction():
+        await other.execute(HOLD, (three.middle,))
+        act = asyncio.create_task(ACTS[name](acting, three))  # type: ignore[arg-type]
+        await waits(conn, acting)
+        assert await rows(other, HOLD, three.last.id) == [(three.last.id,)]
+
+    await act
+
+
+async def test_an_end_whose_join_waits_for_an_older_job_holds_that_first(connect: Any) -> None:
+    conn, acting, other = await connect(), await connect(), await connect()
+    older = await add(conn)
+    ending = await hold(conn)
+    end = replace(COMPLETED, then=[NewJob(KIND)], join=NewJob(KIND, after=(older,)))
+
+    async with other.transaction():
+        await other.execute(HOLD, (older,))
+        act = asyncio.create_task(finish(acting, ending, end))
+        await waits(conn, acting)
+        assert await rows(other, HOLD, ending.id) == [(ending.id,)]
+
+    await act
+
+
+async def test_a_batch_of_ends_goes_by_their_ids_however_they_came(connect: Any) -> None:
+    conn, acting, other = await connect(), await connect(), await connect()
+    worker = await start_worker(conn)
+    first, last = await hold(conn, worker=worker), await hold(conn, worker=worker)
+
+    async with other.transaction():
+        await other.execute(HOLD, (first.id,))
+        act = asyncio.create_task(complete_plain(acting, [last, first], ['{"of": "last"}', '{"of": "first"}']))
+        await waits(conn, acting)
+        assert await rows(other, HOLD, last.id) == [(last.id,)]
+
+    assert await act == {first.id, last.id}
+    assert await rows(conn, "SELECT id, result->>'of' FROM holdfast.jobs ORDER BY id") == [
+        (first.id, "first"),
+        (last.id, "last"),
+    ]
