@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -27,7 +28,9 @@ from types import TracebackType
 from typing import Any, Self
 
 PR_SET_PDEATHSIG = 1
+STARTABLE = ("holdfast.worker.executor", "holdfast.worker.inside")
 HANDLERS = "proof.handlers"
+FAILED = 70  # how a worker ends that raised what nobody expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Order:
     kinds: Sequence[str] = ()  # none: all
     version: int = 1  # of all its kinds
     modules: Sequence[str] = (HANDLERS,)
+    warm: bool = False  # what it starts itself is forked too, and not an interpreter that has to import everything
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -56,8 +60,9 @@ class Order:
 
 def serve() -> None:
     """Fork on request until the standard input ends."""
-    for module in (HANDLERS, "proof.modes"):
+    for module in (HANDLERS, "proof.modes", *STARTABLE):
         importlib.import_module(module)
+    gc.freeze()  # what was imported is shared by all forks, and must not be copied because somebody collects garbage
     _die_with_parent(signal.SIGKILL)
     print(json.dumps({"ready": os.getpid()}), flush=True)
     for line in sys.stdin:
@@ -74,7 +79,7 @@ def _fork(order: Order) -> int:
     child = os.fork()
     if child:
         return child
-    code = 70
+    code = FAILED
     try:
         _die_with_parent(signal.SIGKILL)
         os.setpgid(0, 0)

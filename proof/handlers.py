@@ -58,8 +58,8 @@ def tell(what: str, claim: Claim, **more: Any) -> None:
 
 
 def allowed(ctx: Context) -> dict[str, float]:
-    """That it may, said just now, and until when by the worker's own clock."""
-    return {"checked": time.monotonic(), "until": ctx._lease.until}
+    """When it was last told that it may, and until when by the worker's own clock: as it was told, not as it is by now."""
+    return {"checked": ctx.allowed_at, "until": ctx.allowed_until}
 
 
 async def _act(ctx: Context, key: str | None = None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from proof import handlers
 from proof.forks import Order, seconds
+from proof.warm import use_a_spare
 
 from holdfast.apps.in_process import lifespan
 from holdfast.apps.worker import keep, work
@@ -28,6 +29,8 @@ def run(order: Order) -> int:
     handlers.remember(Path(order.folder))
     for module in order.modules:
         importlib.import_module(module)
+    if order.warm:
+        use_a_spare(order.modules)
     return MODES[order.mode](order)
 
 

@@ -2,6 +2,14 @@
 
 The invariants that need nothing but the system's log are those of the in-process schedules. Those here compare it with
 the witness: lines that handlers wrote as they did something, wherever they were killed or frozen next.
+
+**Can a side effect come after a rescue?** Between the last look at the lease and the act itself nobody can keep a process
+from being frozen (F-12). Such an act was allowed in time and is made after the worker's own deadline: it carries its fence, is
+counted (`is_prompt`), and is nobody's fault. Both times are those of the look itself, taken together: a witness that reads
+the deadline when it acts reads, after a freeze, the one that the heartbeat thread has renewed meanwhile, and blames whom
+it should excuse. Everything else is a hole. There was one: the *answer* to a look is read after the freeze, the heartbeat
+thread has woken up first, and so the lease is good again although the job was rescued in between. An answer therefore
+counts only if the lease did not lapse while it was on its way (`Context._raise_if_stale`).
 """
 
 from __future__ import annotations
@@ -23,10 +31,6 @@ from proof.witness import Witness
 from holdfast.jobs.model import NewJob
 
 Violations = Iterator[str]
-# Between the last look at the lease and the act itself nobody can stop a process from being frozen (F-12). An act that was
-# allowed in time and made after the worker's own deadline is such a case: it carries its fence, and is nobody's fault. But
-# who was still allowed so long after that deadline had not looked at all.
-NOT_LOOKED = 1.0
 CLOCKS = 0.005  # the witness's clock and the database's are read a moment apart
 
 PUBLISHERS = frozenset({"proof.publish", "fault.late"})
@@ -58,8 +62,8 @@ class Line:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether it was done while it was allowed, or allowed when it could not be."""
-        return self.checked is None or self.at <= self.until or self.checked > self.until + NOT_LOOKED
+        """Whether it was done while it was allowed; or allowed when it could not be, which nothing excuses."""
+        return self.checked is None or self.at <= self.until or self.checked > self.until
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from typing import Any
 
 import psycopg
 from proof.checker import Violation
-from proof.forks import Forked, ForkServer, until
+from proof.forks import FAILED, Forked, ForkServer, until
 from proof.handlers import some_job
 from proof.modes import MODES, WORKER_POINTS
 from proof.outside import Account, Acknowledged, check, read_account
@@ -47,10 +47,9 @@ LEFT = """
          + (SELECT count(*) FROM holdfast.effects WHERE state = 'unwanted')
 """
 WHERE_TO_CUT = ("COMMIT", "UPDATE holdfast.jobs", "UPDATE holdfast.workers", "INSERT INTO holdfast", "FOR UPDATE SKIP LOCKED")
-# Jobs that died among others run alone from then on, in a process that has to be started, like a keeper's executors: one in
-# eight of each is enough, and lets the schedules go on at three a second.
-LANES = (1, 1, 1, 1, 1, 1, 1, 4)
-WEIGHTS = {"worker": 4, "in process": 3, "keeper": 1}
+WARM = 0.95  # of the schedules: there, executors and isolated jobs are forked; in the others each is a new interpreter
+LANES = (1, 1, 4)
+WEIGHTS = {"worker": 2, "in process": 2, "keeper": 3}
 FAULTS = {
     "kill": 6,
     "stop": 6,
@@ -76,6 +75,7 @@ class Plan:
     unsure: int  # how many through the proxy, with the connection cut under them
     workers: tuple[tuple[str, bool, str | None, int], ...]  # mode, by way of the proxy, crash point, lanes
     faults: tuple[tuple[int, str], ...]  # after so many lines of the witness
+    warm: bool  # whether executors and isolated jobs are forked, or interpreters that import everything
 
     @classmethod
     def draw(cls, seed: int, modes: tuple[str, ...]) -> Plan:
@@ -90,7 +90,8 @@ class Plan:
             )
         kinds = rng.choices(list(FAULTS), list(FAULTS.values()), k=rng.choice((0, 1, 1, 2, 2, 3)))
         faults = sorted((rng.randint(0, count * 2), kind) for kind in kinds)
-        return cls(seed, jobs, rng.randint(0, count // 2), int(rng.random() < 0.2), tuple(workers), tuple(faults))
+        later, unsure, warm = rng.randint(0, count // 2), int(rng.random() < 0.2), rng.random() < WARM
+        return cls(seed, jobs, later, unsure, tuple(workers), tuple(faults), warm)
 
 
 @dataclass(slots=True)
@@ -188,7 +189,14 @@ class Play:
         self._enqueue(len(self.waiting) - self.plan.later)
         for number, (mode, by_proxy, point, lanes) in enumerate(self.plan.workers):
             url = self.stage.postgres.through(self.stage.proxy.port) if by_proxy else self.stage.postgres.url
-            options = {"mode": mode, "crash_at": point, "lease": LEASE, "name": f"worker-{number}", "concurrency": lanes}
+            options = {
+                "mode": mode,
+                "crash_at": point,
+                "lease": LEASE,
+                "name": f"worker-{number}",
+                "concurrency": lanes,
+                "warm": self.plan.warm,
+            }
             self.workers.append(self.stage.forks.start(url, self.folder, **options))
 
     def _wait_for_lines(self, count: int) -> None:
@@ -216,7 +224,9 @@ class Play:
         self.stage.proxy.heal()
 
     def _see_it_through(self) -> None:
-        self.workers.append(self.stage.forks.start(self.stage.postgres.url, self.folder, lease=LEASE, name="honest"))
+        self.workers.append(
+            self.stage.forks.start(self.stage.postgres.url, self.folder, lease=LEASE, name="honest", warm=self.plan.warm)
+        )
         with self._connect() as conn:
             try:
                 until(lambda: conn.execute(LEFT).fetchone() == (0,), MOST_PATIENCE, every=0.01)
@@ -242,6 +252,8 @@ class Play:
                 self.complaints.append(f"worker {worker.pid} ({worker.order.mode}) was asked to stop and ended with {code}")
         for worker in self.workers:
             worker.bury()
+            if worker.code == FAILED:
+                self.complaints.append(f"worker {worker.pid} ({worker.order.mode}) failed by itself; its log says why")
 
     def _note_what_was_met(self, account: Account) -> None:
         for worker in self.workers:

@@ -7,8 +7,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from holdfast.jobs.model import JobId, WorkerId
 from holdfast.telemetry.gathered import Family
+from holdfast.worker import spawn
 from holdfast.worker.noticeboard import TURNED_AT, Noticeboard
 from holdfast.worker.orders import FIGURES, STOP, Line, Message, Orders
 from holdfast.worker.tally import Tally
@@ -47,20 +46,11 @@ class Child:
         self._on_ready, self._on_figures = on_ready, on_figures
         ours, theirs = socket.socketpair()
         self._line = Line(ours)
-        self._process = self._start(theirs)
+        self._process = spawn.start_module("holdfast.worker.executor", theirs.fileno(), self.board.descriptor)
         theirs.close()
         self._line.say(replace(orders, worker_id=worker_id).to_message())
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, self._hear)
-
-    def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        descriptors = (theirs.fileno(), self.board.descriptor)
-        return subprocess.Popen(
-            [sys.executable, "-m", "holdfast.worker.executor", str(os.getpid()), *map(str, descriptors)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=descriptors,
-            start_new_session=True,  # Ctrl-C reaches the keeper alone; and what a handler started can be ended with it
-        )
 
     @property
     def pid(self) -> int:

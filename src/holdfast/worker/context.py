@@ -23,12 +23,15 @@ class Lease:
     """When this worker must stop its side effects, by its own monotonic clock, and why a claim is no longer good."""
 
     stopping = False  # the worker was told to end
+    lapses = 0  # how often it was over before it was renewed: what was answered before that may have changed since
 
     def __init__(self, seconds: float) -> None:
         self.until = time.monotonic() + seconds
 
     def extend(self, until: float) -> None:
         """It is good until then at least: whoever renews it says so, and there may be more than one."""
+        if self.is_over:
+            self.lapses += 1  # first: whoever sees that it is good again must see this too
         self.until = max(self.until, until)
 
     @property
@@ -54,6 +57,7 @@ class Context:
         self._ends_at_shutdown = ends_at_shutdown
         self._lost = False
         self._asked_to_stop: str | None = None
+        self.allowed_at, self.allowed_until = 0.0, lease.until  # when it was last told that it may, and until when
 
     @property
     def attempt_id(self) -> str:
@@ -75,8 +79,9 @@ class Context:
         """Tell people how far it is (0 to 1). Raises like a checkpoint."""
         crashpoint("run.mid")
         self._raise_if_known()
+        lapses = self._lease.lapses
         await self._transport.progress(self.job, done, message)
-        self._raise_if_known()
+        await self._raise_if_stale(lapses)
 
     async def checkpoint(self) -> None:
         """Before a side effect: raises `ClaimLost` when the attempt was replaced, `CancelRequested` when asked to stop.
@@ -86,8 +91,9 @@ class Context:
         """
         crashpoint("run.mid")
         self._raise_if_known()
+        lapses = self._lease.lapses
         await self._transport.checkpoint(self.job)
-        self._raise_if_known()  # the answer may be old: a process that was frozen reads it when its lease is long over
+        await self._raise_if_stale(lapses)
 
     @asynccontextmanager
     async def effect(
@@ -105,10 +111,11 @@ class Context:
             query.made(await engine.submit(sql, tag=query.tag))
         """
         self._raise_if_known()
+        lapses = self._lease.lapses
         crashpoint("submit.before_intent")
         planned = await self._transport.plan(self.job, kind, tag=tag, detail=detail, temporary=temporary, adoptable=adoptable)
         crashpoint("submit.after_intent")
-        self._raise_if_known()
+        await self._raise_if_stale(lapses)
         made = PlannedEffect(planned)
         yield made
         crashpoint("submit.after_reply_before_persist")
@@ -143,13 +150,22 @@ class Context:
         """The worker learned that somebody wants this job to stop."""
         self._asked_to_stop = reason
 
+    async def _raise_if_stale(self, lapses: int) -> None:
+        """The answer may be old: a process that was frozen reads it when its lease is long over, and perhaps good again since
+        its heartbeat thread woke up first. Whoever rescued in between has the job, so the question is asked once more."""
+        self._raise_if_known()
+        if self._lease.lapses != lapses:
+            await self.checkpoint()
+
     def _raise_if_known(self) -> None:
-        if self._lost or self._lease.is_over:
+        now, until = time.monotonic(), self._lease.until
+        if self._lost or now >= until:
             raise ClaimLost(self.job.id, self.job.attempt_id, "checkpoint")
         if self._asked_to_stop is not None:
             raise CancelRequested(self.job.id, self._asked_to_stop)
         if self._ends_at_shutdown and self._lease.stopping:
             raise ShutdownRequested(self.job.id)
+        self.allowed_at, self.allowed_until = now, until
 
 
 class PlannedEffect:

@@ -27,6 +27,7 @@ from holdfast.jobs.states import Move, State
 from holdfast.telemetry import trace
 from holdfast.telemetry.log import configuration, log
 from holdfast.telemetry.metrics import stale_writebacks
+from holdfast.worker import spawn
 from holdfast.worker.context import Lease
 from holdfast.worker.deaths import Death, OomCounter, cause_of_death
 from holdfast.worker.direct import Direct
@@ -56,12 +57,7 @@ class Cell:
     def __init__(self, hello: Message) -> None:
         ours, theirs = socket.socketpair()
         self._hello, self._ours = hello, ours
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.worker.inside", str(os.getpid()), str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,  # Ctrl-C reaches the parent alone; and what a handler started can be ended with it
-        )
+        self._process = spawn.start_module("holdfast.worker.inside", theirs.fileno())
         theirs.close()
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
