@@ -44,6 +44,10 @@ POINTS: Final[dict[str, str]] = {
     "sched.after_read": "A scheduler has looked at the row of a loop and written nothing.",
     "sched.in_tx": "A loop was taken under a new term, and that is not committed.",
     "sched.after_commit": "A loop was taken under a new term, and its pass has not begun.",
+    "export.streaming": "Rows of an export are on their way into a file.",
+    "export.part_put": "One file of an export is in the store, and nobody can see it.",
+    "export.uploaded": "Every file of an export is in the store, and no manifest names them.",
+    "export.published": "The manifest of an export is in the store; the end of its job is not committed.",
     "keeper.after_start": "The keeper has just started an executor.",
     "keeper.before_release": "The keeper has ended its executors at shutdown and has not given back what they held.",
 }

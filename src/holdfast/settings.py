@@ -137,6 +137,48 @@ class Settings(BaseSettings):
     )
     crash_keeper_at: str | None = Field(default=None, description="The same for the keeper.")
 
+    # Exports
+    export_dirs: str = Field(
+        default=".", description="Folders that exports may write to on the worker's machine, comma separated."
+    )
+    export_max_seconds: float = Field(
+        default=3600.0,
+        gt=0,
+        validation_alias=AliasChoices("HOLDFAST_EXPORT_MAX_SECONDS", "EXPORT_MAX_DURATION_SECONDS"),
+        description="How long one export may take, whichever way it runs, unless its job says otherwise.",
+    )
+    scratch_dir: Path | None = Field(
+        default=None, description="Where files wait for their upload; default: the system's folder for temporary files."
+    )
+    duckdb_dirs: str = Field(
+        default=".", description="Folders whose files DuckDB may read, comma separated; everything else is closed to it."
+    )
+    duckdb_attach: dict[str, Path] = Field(
+        default_factory=dict, description='Databases that DuckDB attaches, read-only, as JSON: {"shop": "/data/shop.duckdb"}.'
+    )
+    duckdb_memory: str = Field(default="256MB", description="How much memory DuckDB takes before it spills to the scratch.")
+    duckdb_threads: int | None = Field(default=None, ge=1, description="How many threads DuckDB uses; default: one a core.")
+    s3_endpoint: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOLDFAST_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        description="An S3 server other than the vendor's.",
+    )
+    s3_region: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOLDFAST_S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION"),
+        description="The region of S3 buckets.",
+    )
+    s3_access_key_id: str | None = Field(default=None, description="The key for S3; default: where every S3 client looks.")
+    s3_secret_access_key: SecretStr | None = Field(default=None, description="The secret of that key.")
+    s3_credentials_file: Path | None = Field(
+        default=None, description="A file like ~/.aws/credentials, read anew when a server refuses what it held before."
+    )
+    gcs_endpoint: str | None = Field(default=None, description="A GCS server other than the vendor's.")
+    gcs_credentials_file: Path | None = Field(
+        default=None, description="The key of a service account, read anew when GCS refuses; default: the machine's identity."
+    )
+    gcs_token_file: Path | None = Field(default=None, description="A file with a bearer token that somebody else keeps fresh.")
+
     # Periodic loops
     scheduler_look_seconds: float = Field(
         default=2.0, gt=0, description="How often a scheduler looks at the rows of its loops; a triggered run begins within it."
@@ -176,10 +218,23 @@ class Settings(BaseSettings):
         return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
 
     @property
+    def export_folders(self) -> list[Path]:
+        return _folders(self.export_dirs)
+
+    @property
+    def duckdb_folders(self) -> list[Path]:
+        return _folders(self.duckdb_dirs)
+
+    @property
     def grace(self) -> float:
         """How long running jobs really get."""
         whole = self.termination_grace_seconds
         return self.grace_seconds if whole is None else max(0.0, whole - BEFORE_SIGKILL)
+
+
+def _folders(said: str) -> list[Path]:
+    """Folders from a list with commas."""
+    return [Path(one.strip()).expanduser() for one in said.split(",") if one.strip()]
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,261 @@
+"""DuckDB behind the port: one sandboxed database in this process, one connection for each query."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.services.exports.engines.duckdb.sandbox import connected, identifier, one_select, open_sandbox
+from holdfast.services.exports.engines.duckdb.types import cast_for
+from holdfast.services.exports.engines.port import (
+    Column,
+    EngineError,
+    EngineLost,
+    EngineUnavailable,
+    Entry,
+    Progress,
+    Query,
+    QueryRefused,
+)
+from holdfast.services.exports.extras import lazily
+from holdfast.settings import Settings
+from holdfast.worker.threads import in_thread
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+else:
+    duckdb = lazily("duckdb")
+    pa = lazily("pyarrow")
+
+MIB = 1024 * 1024
+BATCH_BYTES = 4 * MIB
+FEWEST_ROWS, MOST_ROWS = 2_048, 122_880  # one vector of DuckDB, one of its row groups
+GUESSED_BYTES = 128  # of a value whose type does not say how long it is
+
+ENTRIES = """
+    SELECT t.table_catalog, t.table_schema, t.table_name, c.column_name, c.data_type, c.ordinal_position
+    FROM information_schema.tables t
+    LEFT JOIN information_schema.columns c USING (table_catalog, table_schema, table_name)
+    WHERE t.table_catalog = $catalog AND t.table_schema <> 'information_schema'
+    ORDER BY t.table_schema, t.table_name, c.ordinal_position
+"""
+CATALOGS = "SELECT database_name FROM duckdb_databases() WHERE NOT internal ORDER BY database_name"
+
+
+class DuckDbEngine:
+    """SQL over files below allowed folders and over attached databases."""
+
+    name = "duckdb"
+
+    def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
+        self._database = database
+
+    async def describe(self, query: Query) -> tuple[Column, ...]:
+        def look() -> tuple[Column, ...]:
+            with self._connection(query) as connection:
+                return _columns(connection, query)
+
+        columns: tuple[Column, ...] = await in_thread(look)
+        return columns
+
+    def stream(self, query: Query) -> AbstractAsyncContextManager[DuckDbRows]:
+        return self._stream(query)
+
+    @asynccontextmanager
+    async def _stream(self, query: Query) -> AsyncIterator[DuckDbRows]:
+        connection = connected(self._database)
+        rows = DuckDbRows(connection, query)
+        try:
+            await rows.begin()
+            yield rows
+        finally:
+            await rows.end()
+            connection.close()
+
+    async def entries(self, catalogs: tuple[str, ...] | None = None) -> AsyncIterator[list[Entry]]:
+        known = [name for (name,) in await self._read(CATALOGS)]
+        for catalog in known if catalogs is None else catalogs:
+            if catalog not in known:
+                raise QueryRefused(f"there is no catalog {catalog!r}; there are: {', '.join(known)}")
+            yield [Entry(*row) for row in await self._read(ENTRIES, catalog=catalog)] or [Entry(catalog)]
+
+    async def close(self) -> None:
+        self._database.close()
+
+    async def _read(self, statement: str, **parameters: str) -> list[tuple[Any, ...]]:
+        def read() -> list[tuple[Any, ...]]:
+            with self._connection() as connection:
+                return connection.execute(statement, parameters).fetchall()
+
+        rows: list[tuple[Any, ...]] = await in_thread(read)
+        return rows
+
+    @contextmanager
+    def _connection(self, query: Query | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+        connection = connected(self._database)
+        try:
+            with as_ours():
+                if query is not None:
+                    _use(connection, query)
+                yield connection
+        finally:
+            connection.close()
+
+
+class DuckDbRows:
+    """A result that is read in threads, one step ahead of whoever takes it."""
+
+    columns: tuple[Column, ...] = ()
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, query: Query) -> None:
+        self._connection, self._query = connection, query
+        self._reader: Any = None
+        self._running: asyncio.Future[Any] | None = None
+        self._is_over = False
+
+    async def begin(self) -> None:
+        """Learn its columns. What is wrong with the query itself is said here, and nothing runs yet."""
+
+        def look() -> tuple[Column, ...]:
+            with as_ours():
+                _use(self._connection, self._query)
+                return _columns(self._connection, self._query)
+
+        self.columns = await self._in_thread(look)
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        ahead = asyncio.ensure_future(self._in_thread(self._next))
+        try:
+            while (batches := await ahead) is not None:
+                ahead = asyncio.ensure_future(self._in_thread(self._next))
+                for batch in batches:
+                    yield batch
+        finally:
+            ahead.cancel()
+
+    @property
+    def progress(self) -> Progress:
+        share = self._connection.query_progress() if self._running is not None else -1.0
+        known = max(0.0, min(1.0, share / 100)) if share >= 0 else None
+        return Progress("FINISHED" if self._is_over else "RUNNING", share=known)
+
+    async def end(self) -> None:
+        """Stop it if it still runs, and come back when its thread has."""
+        while self._running is not None and not self._running.done():
+            self._connection.interrupt()  # again and again: it may come to its next step only now
+            await asyncio.wait({self._running}, timeout=0.05)
+        if self._running is not None and not self._running.cancelled():
+            self._running.exception()  # that it was interrupted is no news
+        self._reader = None
+
+    def _next(self) -> list[pa.RecordBatch] | None:
+        """Some batches, about as many bytes as one should have; None at the end. The first call starts the query."""
+        found, size = [], 0
+        with as_ours(running=True):
+            if self._reader is None:
+                schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
+                sql = _select(self._connection, self._query)
+                self._reader = self._connection.sql(sql).to_arrow_reader(batch_rows(schema))
+            while size < BATCH_BYTES:
+                try:
+                    batch = self._reader.read_next_batch()
+                except StopIteration:
+                    self._is_over = True
+                    break
+                found.append(batch)
+                size += batch.nbytes
+        return found or None
+
+    async def _in_thread(self, function: Any) -> Any:
+        """One step at a time. It cannot be left alone when nobody waits for it any more: `end` does."""
+        self._running = asyncio.ensure_future(in_thread(function))
+        return await asyncio.shield(self._running)
+
+
+def _use(connection: duckdb.DuckDBPyConnection, query: Query) -> None:
+    """Names without a catalog or schema are looked for where the query says."""
+    said = [name for name in (query.catalog, query.schema) if name]
+    if said:
+        connection.execute(f"USE {'.'.join(identifier(name) for name in said)}")
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, query: Query) -> tuple[Column, ...]:
+    """The columns by DuckDB's own words, and the Arrow types that its reader says they have. Runs nothing."""
+    relation = connection.sql(one_select(connection, query.sql))
+    arrow = connection.sql(_select(connection, query)).limit(0).to_arrow_reader(1).schema
+    described = zip(relation.columns, relation.types, arrow.types, strict=True)
+    return tuple(Column(name, str(kind), carried) for name, kind, carried in described)
+
+
+def _select(connection: duckdb.DuckDBPyConnection, query: Query) -> str:
+    """The query, with those columns cast that Arrow cannot carry (`types.py`)."""
+    sql = one_select(connection, query.sql)
+    relation = connection.sql(sql)
+    casts = [(identifier(name), cast_for(kind)) for name, kind in zip(relation.columns, relation.types, strict=True)]
+    if not any(kind for _, kind in casts):
+        return sql
+    parts = [f"CAST({name} AS {kind}) AS {name}" if kind else name for name, kind in casts]
+    return f"SELECT {', '.join(parts)} FROM ({sql}\n)"
+
+
+def batch_rows(schema: pa.Schema) -> int:
+    """How many rows make a batch of about the wanted size, as far as types tell. Pure."""
+    width = sum(_guessed_width(kind) for kind in schema.types)
+    return max(FEWEST_ROWS, min(MOST_ROWS, BATCH_BYTES // max(1, width)))
+
+
+def _guessed_width(kind: pa.DataType) -> int:
+    try:
+        return int(max(1, kind.bit_width // 8))
+    except ValueError:
+        return GUESSED_BYTES
+
+
+@contextmanager
+def as_ours(*, running: bool = False) -> Iterator[None]:
+    """What DuckDB says, in the words of the port: by the type of its error, and by whether rows were on their way."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except duckdb.InterruptException as error:
+        raise EngineLost(f"the query was stopped: {error}") from None
+    except (duckdb.OutOfMemoryException, duckdb.ConnectionException, duckdb.InternalException, duckdb.FatalException) as error:
+        raise EngineUnavailable(str(error)) from None
+    except duckdb.IOException as error:  # before it runs a file that is not there; while it runs a disk that fails
+        raise (EngineUnavailable if running else QueryRefused)(str(error)) from None
+    except duckdb.PermissionException as error:
+        raise QueryRefused(f"{error}; HOLDFAST_DUCKDB_DIRS names the folders that DuckDB may read") from None
+    except duckdb.Error as error:
+        raise QueryRefused(str(error)) from None
+    except (pa.ArrowException, OSError, RuntimeError) as error:
+        raise passed_on(str(error)) from None
+
+
+PASSING = frozenset({"Out of Memory", "IO", "INTERNAL", "FATAL", "Connection", "TransactionContext"})
+
+
+def passed_on(text: str) -> EngineError:
+    """An error of DuckDB that came through the Arrow reader, which keeps its type only as the first words. Pure."""
+    kind, found, _ = text.partition(" Error: ")
+    if kind == "INTERRUPT":
+        return EngineLost(f"the query was stopped: {text}")
+    return EngineUnavailable(text) if not found or kind in PASSING else QueryRefused(text)
+
+
+def from_settings(settings: Settings) -> DuckDbEngine:
+    """The engine as the settings describe it."""
+    scratch = (settings.scratch_dir or Path(tempfile.gettempdir())) / "holdfast-duckdb"
+    database = open_sandbox(
+        folders=settings.duckdb_folders,
+        attach=settings.duckdb_attach,
+        memory=settings.duckdb_memory,
+        threads=settings.duckdb_threads,
+        scratch=scratch,
+    )
+    return DuckDbEngine(database)

@@ -1,0 +1,197 @@
+"""The direct runtime: the engine's rows, streamed into Parquet files under the attempt's own prefix. Works with any engine.
+
+Nothing that is written here can be seen by a reader: the files are named by nobody until the manifest is published with the
+end of the job (`publishing.py`). The prefix stands in the effects ledger before the first byte is written, so whatever a dead
+attempt left is found and removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.crashpoints import crashpoint
+from holdfast.errors import HoldfastError
+from holdfast.jobs.outcome import Permanent
+from holdfast.services.exports.engines.port import Engine, Query, Rows
+from holdfast.services.exports.export.written import File, Written, WrittenColumn, attempt_prefix
+from holdfast.services.exports.parquet.files import Part, PartFiles, Shape
+from holdfast.services.exports.parquet.schema import storable_schema
+from holdfast.services.exports.stores.port import Store
+from holdfast.worker.context import Context
+from holdfast.worker.threads import in_thread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PREFIX_EFFECT = "export.prefix"  # its cleaner is in `publishing.py`
+LOOK_SECONDS = 1.0  # between two reports of progress, which are also the looks at whether to stop
+COLD_START_RETRIES = 2
+COLD_START_PAUSE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How an export is cut, and how long it may take."""
+
+    max_seconds: float = 3600.0
+    shape: Shape = field(default_factory=Shape)
+
+
+class ExportFailed(HoldfastError, Permanent):
+    """The export will not work, however often it is tried."""
+
+
+async def export_direct(ctx: Context, engine: Engine, query: Query, store: Store, limits: Limits | None = None) -> Written:
+    """Run the query and write its result to the store, at a place where nobody looks yet; what was written.
+
+    Raises `ClaimLost` and `CancelRequested` like a checkpoint, the errors of engines and stores as they are (their
+    `transient` says whether another attempt may work), and `ExportFailed` when time or patience is over.
+    """
+    limits = limits or Limits()
+    await ctx.checkpoint()
+    async with planned_prefix(ctx, store):
+        try:
+            async with asyncio.timeout(limits.max_seconds) as whole:
+                return await _with_patience(ctx, lambda: _attempt(ctx, engine, query, store, limits))
+        except TimeoutError:
+            if whole.expired():
+                raise ExportFailed(f"Export job exceeded maximum duration ({limits.max_seconds:.0f}s)") from None
+            raise
+
+
+@asynccontextmanager
+async def planned_prefix(ctx: Context, store: Store) -> AsyncIterator[str]:
+    """The attempt's own folder in the store, written down in the ledger before anything is in it."""
+    prefix = attempt_prefix(ctx.attempt_id)
+    detail = {"to": store.location.url, "prefix": prefix}
+    async with ctx.effect(PREFIX_EFFECT, detail=detail, adoptable=True) as planned:
+        planned.made({"prefix": prefix})
+        yield prefix
+
+
+async def _with_patience(ctx: Context, act: Callable[[], Awaitable[Written]]) -> Written:
+    """An engine that was asleep answers too late once or twice. By type: other errors may well speak of a timeout."""
+    for number in range(COLD_START_RETRIES + 1):
+        try:
+            return await act()
+        except TimeoutError as error:
+            if number == COLD_START_RETRIES:
+                kind = type(error).__name__
+                raise ExportFailed(f"Direct export failed after {COLD_START_RETRIES} retries: {kind}") from error
+            await ctx.progress(message=f"the engine did not answer in time ({number + 1} of {COLD_START_RETRIES} retries)")
+            await asyncio.sleep(COLD_START_PAUSE)
+    raise AssertionError("the last try returns or raises")
+
+
+async def _attempt(ctx: Context, engine: Engine, query: Query, store: Store, limits: Limits) -> Written:
+    prefix = attempt_prefix(ctx.attempt_id)
+    await store.delete_prefix(prefix)  # of this very attempt: what an earlier try of it left
+    async with engine.stream(query) as rows:
+        stream = _Stream(ctx, rows, store, prefix, limits.shape)
+        await _watched(ctx, stream)
+    crashpoint("export.uploaded")
+    schema = stream.files.schema
+    return Written(
+        to=store.location.url,
+        job_id=ctx.job.id,
+        attempt_id=ctx.attempt_id,
+        files=tuple(stream.done),
+        columns=tuple(WrittenColumn(c.name, c.type, str(schema.field(at).type)) for at, c in enumerate(rows.columns)),
+    )
+
+
+async def _watched(ctx: Context, stream: _Stream) -> None:
+    """Let it run, and tell people how far it is. Each report is also a look at whether to stop."""
+    work = asyncio.ensure_future(stream.run())
+    try:
+        while not work.done():
+            await asyncio.wait({work}, timeout=LOOK_SECONDS)
+            if not work.done():
+                await ctx.progress(*stream.says())
+        await work
+    finally:
+        work.cancel()
+        await asyncio.wait({work})
+
+
+class _Stream:
+    """One result on its way into files: the next row group is gathered while the last one is encoded."""
+
+    def __init__(self, ctx: Context, rows: Rows, store: Store, prefix: str, shape: Shape) -> None:
+        self._ctx, self._rows, self._store, self._prefix, self._shape = ctx, rows, store, prefix, shape
+        self.files = PartFiles(storable_schema(rows.columns), lambda number: store.stage(self._path(number)), shape)
+        self.done: list[File] = []
+        self.rows = self.bytes = 0
+        self._writing: asyncio.Future[Part | None] | None = None
+
+    async def run(self) -> None:
+        try:
+            async for group in self._groups():
+                await self._put(await self._written())
+                self._writing = asyncio.ensure_future(in_thread(partial(self.files.write, group)))
+                crashpoint("export.streaming")
+            await self._put(await self._written())
+            await self._put(await in_thread(self.files.finish))
+        finally:
+            if self._writing is not None:  # a thread cannot be stopped: its file is closed when it is done with it
+                await asyncio.shield(asyncio.wait({self._writing}))
+            await in_thread(self.files.abandon)
+
+    def says(self) -> tuple[float | None, str]:
+        """How far it is, for people: what share if the engine knows, and what is written."""
+        engine = self._rows.progress
+        queued = f", {engine.queued_ahead} ahead" if engine.queued_ahead else ""
+        return engine.share, f"{engine.state.lower()}{queued}: {self.rows:,} rows, {in_units(self.bytes)} written"
+
+    async def _groups(self) -> AsyncIterator[list[pa.RecordBatch]]:
+        """Batches, gathered to row groups."""
+        group: list[pa.RecordBatch] = []
+        rows = size = 0
+        async for batch in self._rows.batches():
+            for piece in pieces(batch, self._shape.group_rows):
+                group.append(piece)
+                rows, size = rows + piece.num_rows, size + piece.nbytes
+                if self._shape.is_full(rows, size):
+                    yield group
+                    self.rows += rows
+                    group, rows, size = [], 0, 0
+        if rows:
+            yield group
+            self.rows += rows
+
+    async def _written(self) -> Part | None:
+        return None if self._writing is None else await asyncio.shield(self._writing)
+
+    async def _put(self, part: Part | None) -> None:
+        """Upload a file that is complete. Before it, one look at whether this attempt still counts."""
+        if part is None:
+            return
+        await self._ctx.checkpoint()
+        path = self._path(part.number)
+        size = await self._store.put_file(path, part.path)
+        assert size == part.bytes, "what was put is what was written"
+        self.done.append(File(path, part.rows, part.bytes))
+        self.bytes += part.bytes
+        crashpoint("export.part_put")
+
+    def _path(self, number: int) -> str:
+        return f"{self._prefix}/part-{number:05d}.parquet"
+
+
+def pieces(batch: Any, most: int) -> list[Any]:
+    """A batch in pieces of at most so many rows; an engine may hand over more than a row group at once."""
+    return [batch.slice(start, most) for start in range(0, batch.num_rows, most)]
+
+
+def in_units(size: float) -> str:
+    """Bytes for people. Pure."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

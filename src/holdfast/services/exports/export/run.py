@@ -1,0 +1,54 @@
+"""`export.run`: one SELECT to Parquet files at one place, on its own. Snapshots have their own kind beside it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from holdfast.jobs.model import Json
+from holdfast.jobs.outcome import DEFAULT_POLICY, Backoff, Done, Fail, RetryPolicy
+from holdfast.services.exports.engines.opening import opened_engine
+from holdfast.services.exports.engines.port import EngineError, Query
+from holdfast.services.exports.export.direct import Limits, export_direct
+from holdfast.services.exports.export.publishing import published_before, publisher
+from holdfast.services.exports.stores.opening import opened
+from holdfast.services.exports.stores.paths import location_of
+from holdfast.services.exports.stores.port import StoreError
+from holdfast.settings import settings
+from holdfast.worker.context import Context
+from holdfast.worker.kinds import job
+
+KIND = "export.run"
+PATIENT = RetryPolicy(Backoff(first=timedelta(seconds=5)), permanent=DEFAULT_POLICY.permanent)
+
+
+@job(KIND, retry=PATIENT)
+async def run(
+    ctx: Context,
+    sql: str,
+    to: str,
+    engine: str = "duckdb",
+    catalog: str | None = None,
+    schema: str | None = None,
+    role: str | None = None,
+    max_seconds: float | None = None,
+) -> Done | Fail:
+    """Write the result of a SELECT to a folder or bucket; it can be seen once the job has completed, and then whole."""
+    given = settings()
+    limits = Limits(max_seconds=max_seconds or given.export_max_seconds)
+    query = Query(sql, ctx.attempt_id, catalog, schema, role, max_seconds=limits.max_seconds)
+    try:
+        async with opened(location_of(to), given) as store:
+            written = await published_before(ctx, store)
+            if written is None:
+                async with opened_engine(engine, given) as source:
+                    written = await export_direct(ctx, source, query, store, limits)
+        return Done(written.as_json(), publish=publisher(written))
+    except (EngineError, StoreError) as error:
+        if error.transient:
+            raise
+        return Fail(said(error))
+
+
+def said(error: EngineError | StoreError) -> Json:
+    """Why it failed, with the code that programs look for."""
+    return f"{error.code}: {error}"

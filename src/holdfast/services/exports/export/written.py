@@ -1,0 +1,77 @@
+"""What an export has written, before anybody can see it: a value that the finish publishes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.jobs.model import Json
+
+MANIFEST = "_manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One Parquet file; its path is relative to the export's destination, rows and bytes come from the file itself."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenColumn:
+    """A column as the engine named it and as it stands in the files."""
+
+    name: str
+    type: str
+    arrow: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files of one attempt, in order, under a prefix of their own."""
+
+    to: str
+    job_id: int
+    attempt_id: str
+    files: tuple[File, ...]
+    columns: tuple[WrittenColumn, ...]
+    runtime: str = "direct"
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+    def as_json(self) -> dict[str, Json]:
+        """The manifest, and the result of the job."""
+        return {
+            "to": self.to,
+            "job_id": self.job_id,
+            "attempt_id": self.attempt_id,
+            "runtime": self.runtime,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "files": [{"path": file.path, "rows": file.rows, "bytes": file.bytes} for file in self.files],
+            "columns": [{"name": one.name, "type": one.type, "arrow": one.arrow} for one in self.columns],
+        }
+
+
+def from_json(said: dict[str, Json]) -> Written:
+    """The same from a manifest."""
+    return Written(
+        to=said["to"],
+        job_id=said["job_id"],
+        attempt_id=said["attempt_id"],
+        files=tuple(File(one["path"], one["rows"], one["bytes"]) for one in said["files"]),
+        columns=tuple(WrittenColumn(one["name"], one["type"], one["arrow"]) for one in said["columns"]),
+        runtime=said["runtime"],
+    )
+
+
+def attempt_prefix(attempt_id: str) -> str:
+    """The folder of one attempt, below the destination. No other attempt ever writes there."""
+    return f"attempt={attempt_id}"

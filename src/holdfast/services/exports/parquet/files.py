@@ -1,0 +1,118 @@
+"""Arrow batches into Parquet files: row groups by bytes, files of limited size, everything counted from what was written.
+
+Synchronous, to be called in a thread. At most one row group is held here beside the one that is being encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.services.exports.extras import lazily
+from holdfast.services.exports.parquet.schema import fitted
+from holdfast.services.exports.stores.local import as_ours
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+else:
+    pa = lazily("pyarrow")
+    pq = lazily("pyarrow.parquet")
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How files are cut. The memory that writing takes follows from the row groups, and from nothing else."""
+
+    group_bytes: int = 32 * MIB  # as Arrow has them
+    group_rows: int = 122_880  # as DuckDB has them
+    file_bytes: int = 256 * MIB
+    level: int = 3  # of zstd
+
+    def is_full(self, rows: int, size: int) -> bool:
+        """Whether so much makes a row group."""
+        return rows >= self.group_rows or size >= self.group_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file that was written and closed, with what its footer says."""
+
+    number: int
+    path: Path
+    rows: int
+    bytes: int
+
+
+class PartFiles:
+    """Files that follow each other; `place(number)` says where each is written."""
+
+    def __init__(self, schema: pa.Schema, place: Callable[[int], Path], shape: Shape) -> None:
+        self.schema, self._place, self._shape = schema, place, shape
+        self._writer: Any = None
+        self._file: Any = None
+        self._path: Path | None = None
+        self._number = 0
+
+    def write(self, batches: Sequence[pa.RecordBatch]) -> Part | None:
+        """One row group; the file, if it has its size now."""
+        table = pa.Table.from_batches([fitted(batch, self.schema) for batch in batches], self.schema)
+        with as_ours():
+            self._open()
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+            if self._file.tell() < self._shape.file_bytes:
+                return None
+        return self._close()
+
+    def finish(self) -> Part | None:
+        """Close the last file. Without any row there is one file that has none: the schema is part of the result."""
+        if self._writer is None and self._number > 0:
+            return None
+        with as_ours():
+            self._open()
+        return self._close()
+
+    def abandon(self) -> None:
+        """Nothing of what is open is needed."""
+        if self._file is not None:
+            self._file.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._writer = self._file = self._path = None
+
+    def _open(self) -> None:
+        if self._writer is not None:
+            return
+        self._path = self._place(self._number)
+        self._file = pa.OSFile(str(self._path), "wb")
+        self._writer = pq.ParquetWriter(
+            self._file,
+            self.schema,
+            compression="zstd",
+            compression_level=self._shape.level,
+            use_dictionary=worth_a_dictionary(self.schema),
+            write_page_checksum=True,
+        )
+
+    def _close(self) -> Part:
+        assert self._path is not None
+        with as_ours():
+            self._writer.close()
+            self._file.close()
+            footer = pq.read_metadata(self._path)
+            part = Part(self._number, self._path, footer.num_rows, self._path.stat().st_size)
+        self._writer = self._file = self._path = None
+        self._number += 1
+        return part
+
+
+def worth_a_dictionary(schema: pa.Schema) -> list[str] | bool:
+    """Text repeats itself, numbers seldom do: a dictionary of them costs more time than it saves room. Pure."""
+    types = pa.types
+    numbers = (types.is_integer, types.is_floating, types.is_temporal, types.is_decimal)
+    plain = [field.name for field in schema if any(is_one(field.type) for is_one in numbers)]
+    return [field.name for field in schema if field.name not in plain] if plain else True

@@ -1,0 +1,217 @@
+"""S3 and GCS through obstore. Small files are put with a create-only precondition, large ones in parts after a look.
+
+An answer that was lost is not a failure: what is there is looked at before anything is sent again. Credentials that a server
+refuses are read again once, since whoever rotates keys does so while we run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.services.exports.extras import lazily
+from holdfast.services.exports.stores.credentials import Credentials, credentials_for
+from holdfast.services.exports.stores.local import as_ours
+from holdfast.services.exports.stores.paths import Location, joined
+from holdfast.services.exports.stores.port import (
+    AlreadyThere,
+    Found,
+    NotThere,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.settings import Settings
+from holdfast.worker.threads import in_thread
+
+if TYPE_CHECKING:
+    import obstore
+    import obstore.exceptions as said
+    import obstore.store as stores
+else:
+    obstore = lazily("obstore")
+    said = lazily("obstore.exceptions")
+    stores = lazily("obstore.store")
+
+T = TypeVar("T")
+MIB = 1024 * 1024
+SMALL = 8 * MIB  # in one request, and so with a precondition
+PART = 8 * MIB
+PARTS_AT_ONCE = 4
+TRIES = 3
+PAUSE = 0.5  # seconds before the second try
+PATIENCE: dict[str, Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}  # of the library, within one request
+
+
+class ObjectStore:
+    """A prefix in a bucket."""
+
+    def __init__(self, location: Location, credentials: Credentials, scratch: Path) -> None:
+        self.location = location
+        self._credentials, self._scratch_root = credentials, scratch
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._secrets: tuple[str, ...] = ()
+        self._store = self._connect()
+
+    def stage(self, path: str) -> Path:
+        """A file in the scratch folder of this store, which goes when the store is closed."""
+        name = joined(path).replace("/", "_")
+        with as_ours():
+            if self._scratch is None:
+                self._scratch_root.mkdir(parents=True, exist_ok=True)
+                self._scratch = tempfile.TemporaryDirectory(prefix="holdfast-export-", dir=self._scratch_root)
+        return Path(self._scratch.name) / name
+
+    async def put_file(self, path: str, staged: Path) -> int:
+        try:
+            size, content = await in_thread(lambda: _opened(staged))
+            if content is not None:
+                await self.put(path, content)
+            else:
+                await self._put_in_parts(joined(path), staged, size)
+        finally:
+            await in_thread(lambda: staged.unlink(missing_ok=True))
+        return int(size)
+
+    async def put(self, path: str, content: bytes) -> None:
+        key = joined(path)
+        for number in range(TRIES):
+            try:
+                await self._ask(lambda store: obstore.put_async(store, key, content, mode="create", use_multipart=False))
+                return
+            except AlreadyThere:
+                if await self.get(path) == content:  # ours: an earlier answer was lost
+                    return
+                raise
+            except StoreUnavailable:
+                if number == TRIES - 1:
+                    raise
+                await asyncio.sleep(PAUSE * 2**number)
+
+    async def get(self, path: str) -> bytes:
+        async def read(store: Any) -> bytes:
+            answer = await obstore.get_async(store, joined(path))
+            return bytes(await answer.bytes_async())
+
+        return await self._ask(read)
+
+    async def list(self, prefix: str = "") -> AsyncIterator[list[Found]]:
+        below = joined(prefix) if prefix else None
+        pages = await self._ask(_immediately(lambda store: obstore.list(store, below)))
+        stream = pages.__aiter__()
+        while True:
+            page = await self._ask(lambda _: anext(stream, None))
+            if page is None:
+                return
+            yield [Found(one["path"], one["size"]) for one in page]
+
+    async def delete(self, path: str) -> None:
+        await self._delete([joined(path)])
+
+    async def delete_prefix(self, prefix: str) -> int:
+        joined(prefix)
+        count = 0
+        async for page in self.list(prefix):
+            await self._delete([one.path for one in page])
+            count += len(page)
+        return count
+
+    async def close(self) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def _put_in_parts(self, key: str, staged: Path, size: int) -> None:
+        """No precondition can be sent with the last part everywhere, so the path is looked at first; it is nobody else's."""
+        if await self._size_of(key) is not None:
+            raise AlreadyThere(f"{self.location.url}/{key} is there already; files are written once")
+        for number in range(TRIES):
+            try:
+                await self._ask(
+                    lambda store: obstore.put_async(
+                        store, key, staged, use_multipart=True, chunk_size=PART, max_concurrency=PARTS_AT_ONCE
+                    )
+                )
+                return
+            except (StoreUnavailable, NotThere):  # not there: the upload itself, which the lost answer had completed
+                if await self._size_of(key) == size:
+                    return
+                if number == TRIES - 1:
+                    raise
+                await asyncio.sleep(PAUSE * 2**number)
+
+    async def _delete(self, keys: Sequence[str]) -> None:
+        with suppress(NotThere):
+            await self._ask(lambda store: obstore.delete_async(store, keys))
+
+    async def _size_of(self, key: str) -> int | None:
+        try:
+            return int((await self._ask(lambda store: obstore.head_async(store, key)))["size"])
+        except NotThere:
+            return None
+
+    async def _ask(self, act: Callable[[Any], Awaitable[T]]) -> T:
+        """One act, and once more with credentials that were read again if the server refuses ours."""
+        try:
+            return await self._once(act)
+        except StoreDenied:
+            self._store = self._connect()
+        return await self._once(act)
+
+    async def _once(self, act: Callable[[Any], Awaitable[T]]) -> T:
+        try:
+            return await act(self._store)
+        except (said.AlreadyExistsError, said.PreconditionError) as error:
+            raise self._told(AlreadyThere, error) from None
+        except (said.PermissionDeniedError, said.UnauthenticatedError) as error:
+            raise self._told(StoreDenied, error) from None
+        except (said.NotFoundError, FileNotFoundError) as error:
+            raise self._told(NotThere, error) from None
+        except (said.BaseError, OSError) as error:
+            raise self._told(StoreUnavailable, error) from None
+
+    def _told(self, kind: type[StoreError], error: Exception) -> StoreError:
+        """The server's words without our secrets: it may have sent back what we signed with."""
+        words = str(error).strip().splitlines()
+        text = words[0] if words else type(error).__name__
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return kind(f"{self.location.url}: {text[:500]}")
+
+    def _connect(self) -> Any:
+        given = self._credentials.read()
+        self._secrets = given.secrets
+        kind: Any = stores.S3Store if self.location.scheme == "s3" else stores.GCSStore
+        return kind(
+            self.location.bucket,
+            prefix=self.location.prefix or None,
+            client_options={"allow_http": given.allow_http, "timeout": "60s"},
+            retry_config=PATIENCE,
+            **given.options,
+        )
+
+
+def _opened(staged: Path) -> tuple[int, bytes | None]:
+    """How large it is, and what is in it if that goes in one request."""
+    with as_ours():
+        size = staged.stat().st_size
+        return size, staged.read_bytes() if size <= SMALL else None
+
+
+def _immediately(act: Callable[[Any], T]) -> Callable[[Any], Awaitable[T]]:
+    async def run(store: Any) -> T:
+        return act(store)
+
+    return run
+
+
+def from_settings(location: Location, settings: Settings) -> ObjectStore:
+    """The store at this place, with the endpoint and the credentials of the settings."""
+    scratch = settings.scratch_dir or Path(tempfile.gettempdir())
+    return ObjectStore(location, credentials_for(location.scheme, settings), scratch)
