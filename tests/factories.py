@@ -6,15 +6,13 @@ Time is moved by moving rows, and a race is stepped: `waits` tells when the othe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 from psycopg.rows import tuple_row
-from sqlalchemy.engine import make_url
 
 from holdfast.jobs.claim import claim_by_id
 from holdfast.jobs.enqueue import enqueue
@@ -192,14 +190,3 @@ async def together(*work: Awaitable[Any]) -> list[Any]:
 async def never_wait(conn: Conn) -> None:
     """From here on this connection fails where it would have to wait for somebody else's lock."""
     await conn.execute("SET lock_timeout = '500ms'")
-
-
-@contextmanager
-def new_database(server: str, definition: str = "") -> Iterator[str]:
-    """The address of a database that exists for the length of the block."""
-    name = f"holdfast_test_{uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as conn:
-        conn.execute(f"CREATE DATABASE {name} {definition}")
-    yield make_url(server).set(database=name).render_as_string(hide_password=False)
-    with psycopg.connect(server, autocommit=True) as conn:
-        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")

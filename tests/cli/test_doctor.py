@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from running import Run
 
-from factories import add, hold, new_database, silence, start_worker
+from databases import new_database
+from factories import add, hold, silence, start_worker
 from holdfast.cli import findings
 from holdfast.cli.exits import Exit
 from holdfast.cli.findings import Finding, Level

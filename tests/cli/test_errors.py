@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from running import GENEROUS, Run, Served
 
-from factories import add, hold, new_database
+from databases import new_database
+from factories import add, hold
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
 from holdfast.cli import credentials

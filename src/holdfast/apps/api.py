@@ -30,8 +30,8 @@ from holdfast.api.policy import Role
 from holdfast.apps.control_jobs import act_in_bulk
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.apps.scheduler import scheduler_for
-from holdfast.database.migrate import require_current, status
 from holdfast.database.pool import connect, pool
+from holdfast.database.revision import require_current, wanted
 from holdfast.errors import UsageError
 from holdfast.jobs.bulk import QUEUE
 from holdfast.settings import Settings
@@ -85,7 +85,7 @@ def app_on(url: str, settings: Settings, version: str) -> FastAPI:
         hints_from=url,
         oidc=oidc_of(settings),
         loops=ScheduledLoops(),
-        wanted_revision=status(url).wanted,
+        wanted_revision=wanted(),
         nouns=catalog.nouns(),
         services=catalog.resources(settings),
     )

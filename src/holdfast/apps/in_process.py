@@ -17,7 +17,8 @@ import psycopg
 
 from holdfast.crashpoints import arm_from_settings
 from holdfast.database.embedded import EmbeddedPostgres
-from holdfast.database.migrate import migrate, require_current
+from holdfast.database.migrate import migrate
+from holdfast.database.revision import require_current
 from holdfast.settings import Settings
 from holdfast.telemetry.log import log
 from holdfast.telemetry.trace import export_to

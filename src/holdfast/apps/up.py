@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from rich.console import Console
 
 from holdfast.apps import demo
+from holdfast.apps.database import database
 from holdfast.apps.migrate import bring_up_to_date
-from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.settings import Settings
 
 
@@ -30,18 +29,6 @@ def up(settings: Settings, console: Console, *, stay: Callable[[str], None] | No
             )
             stay(url)
         return well
-
-
-@contextmanager
-def database(settings: Settings, console: Console) -> Iterator[str]:
-    """The database that the settings name, or the embedded one for as long as the block runs."""
-    if settings.database_url:
-        yield settings.database_url
-        return
-    with EmbeddedPostgres(
-        settings.data_dir.absolute(), port=settings.port, on_message=lambda text: console.print(f"[dim]{text}[/]")
-    ) as server:
-        yield server.url
 
 
 async def _play(url: str, console: Console) -> bool:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast.apps.database import database
 from holdfast.apps.migrate import bring_up_to_date
-from holdfast.apps.up import database
 from holdfast.database import migrate
 from holdfast.settings import Settings, settings
 

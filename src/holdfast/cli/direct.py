@@ -28,9 +28,9 @@ from holdfast.apps.control_jobs import act_in_bulk
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.cli.exits import Told
 from holdfast.cli.way import Answer, key_header, opened, plain_params
-from holdfast.database import migrate
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import connect, pool
+from holdfast.database.revision import current, require_current, wanted
 from holdfast.errors import DatabaseProblem, UsageError
 from holdfast.jobs.bulk import QUEUE
 from holdfast.settings import Settings, settings
@@ -82,15 +82,14 @@ class Straight:
             return opened(self._runner.run(asking))
         except Told as told:
             if told.status == 500:
-                migrate.require_current(self.url)  # the likeliest reason for a fault of ours
+                require_current(self.url)  # the likeliest reason for a fault of ours
             raise
 
     def now(self) -> datetime:
         return self._runner.run(self._now())
 
     def schema(self) -> tuple[str | None, str | None]:
-        found = migrate.status(self.url)
-        return found.current, found.wanted
+        return current(self.url), wanted()
 
     def do_own_jobs(self) -> None:
         """Nobody else may be there, so they are done here: fenced like any, should a server be there after all."""
@@ -120,7 +119,7 @@ class Straight:
         try:
             await lifespan.__aenter__()
         except psycopg.errors.UndefinedTable:
-            await asyncio.to_thread(migrate.require_current, self.url)
+            await asyncio.to_thread(require_current, self.url)
             raise
         self._lifespan, self._pool = lifespan, app.state.plane.pool
         app.state.plane.oidc = ourselves

@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.apps.database import database
 from holdfast.apps.scheduler import schedule
 from holdfast.apps.telemetry import begin_telemetry
-from holdfast.apps.up import database
-from holdfast.database.migrate import require_current
 from holdfast.database.pool import connect
+from holdfast.database.revision import require_current
 from holdfast.schedule import read, steer
 from holdfast.schedule.read import LoopView, RunView
 from holdfast.settings import Settings, settings

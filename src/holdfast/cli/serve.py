@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from holdfast.apps.api import serve
+from holdfast.apps.database import database
 from holdfast.apps.telemetry import begin_telemetry
-from holdfast.apps.up import database
 from holdfast.settings import settings
 
 

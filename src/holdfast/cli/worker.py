@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast.apps.database import database
 from holdfast.apps.telemetry import begin_telemetry
-from holdfast.apps.up import database
 from holdfast.apps.worker import keep, orders_from
-from holdfast.database.migrate import require_current, status
+from holdfast.database.revision import require_current, wanted
 from holdfast.errors import UsageError
 from holdfast.settings import settings
 from holdfast.worker.orders import Mode
@@ -64,7 +64,7 @@ def run_command(
             orders,
             executors=executors,
             http=http or given.worker_http,
-            wanted_revision=status(address).wanted,
+            wanted_revision=wanted(),
             crash_at=given.crash_keeper_at,
         )
     raise typer.Exit(code)

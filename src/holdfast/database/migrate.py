@@ -21,10 +21,10 @@ from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from holdfast.errors import DatabaseProblem, NotMigrated
+from holdfast.database.revision import OLDEST_POSTGRES
+from holdfast.errors import DatabaseProblem
 
 SCHEMA = "holdfast"
-OLDEST_POSTGRES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,6 @@ def sql(revision: str = "head") -> str:
     command.upgrade(config, revision, sql=True)
     printed = out.getvalue().replace("%%", "%")  # doubled for a driver that is not there
     return f"CREATE SCHEMA IF NOT EXISTS {SCHEMA};\n\n{printed}"
-
-
-def require_current(url: str) -> None:
-    """Raise unless the schema is the one that this code was written for."""
-    found = status(url)
-    if not found.is_current:
-        have = f"is at {found.current}" if found.current else "is missing"
-        raise NotMigrated(f"the schema {have}, this code needs {found.wanted}; run `holdfast db migrate`")
 
 
 def _config(connection: Connection | None = None) -> Config:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import AsyncClientCursor
 
-from factories import new_database
+from databases import new_database
 from holdfast.jobs import read
 from holdfast.jobs.read import CAP, MOST_LOOKED_AT, Count, count_states
 from holdfast.jobs.states import State

@@ -10,7 +10,7 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from factories import everything
-from holdfast.database import migrate
+from holdfast.database import migrate, revision
 from holdfast.errors import DatabaseProblem, NotMigrated
 
 CATALOG = {
@@ -96,16 +96,16 @@ def test_the_printed_sql_makes_the_same_schema_by_hand(empty_database: str, fres
 
 def test_a_schema_that_is_missing_is_named_with_the_way_out(empty_database: str) -> None:
     with pytest.raises(NotMigrated, match=r"the schema is missing, this code needs \w+; run `holdfast db migrate`"):
-        migrate.require_current(empty_database)
+        revision.require_current(empty_database)
 
 
 def test_a_schema_of_another_time_is_named_with_the_way_out(fresh_database: str) -> None:
-    migrate.require_current(fresh_database)
+    revision.require_current(fresh_database)
     with psycopg.connect(fresh_database, autocommit=True) as conn:
         conn.execute("UPDATE holdfast.alembic_version SET version_num = '0000'")
 
     with pytest.raises(NotMigrated, match="the schema is at 0000, this code needs"):
-        migrate.require_current(fresh_database)
+        revision.require_current(fresh_database)
 
 
 def test_a_migration_does_not_queue_the_application_up_behind_a_busy_table(fresh_database: str) -> None:
@@ -133,10 +133,16 @@ def test_a_migration_does_not_queue_the_application_up_behind_a_busy_table(fresh
 
 
 def test_an_old_server_is_refused_with_the_version_that_is_needed(fresh_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate, "OLDEST_POSTGRES", 99)
+    for module in (migrate, revision):
+        monkeypatch.setattr(module, "OLDEST_POSTGRES", 99)
 
-    with pytest.raises(DatabaseProblem, match="Postgres 99 or newer is needed; this is 1"):
-        migrate.status(fresh_database)
+    for look in (migrate.status, revision.require_current):
+        with pytest.raises(DatabaseProblem, match="Postgres 99 or newer is needed; this is 1"):
+            look(fresh_database)
+
+
+def test_the_newest_migration_is_known_without_alembic() -> None:
+    assert revision.wanted() == ScriptDirectory.from_config(migrate._config()).get_current_head()
 
 
 async def test_a_migrated_database_is_empty(conn: Any) -> None:

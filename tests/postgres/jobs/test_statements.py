@@ -16,7 +16,8 @@ import pytest
 from psycopg import AsyncClientCursor
 
 import holdfast.jobs
-from factories import HOUR, new_database, value
+from databases import new_database
+from factories import HOUR, value
 from holdfast.jobs import claim, enqueue, finish, pipelines, poll, progress, promote, read, renew, rescue
 from holdfast.jobs.enqueue import enqueue_many_sync
 from holdfast.jobs.model import NewJob

@@ -1,36 +1,25 @@
-"""One database for all of these tests, wiped after each, as in tests/postgres/jobs."""
+"""Places where loops run, and a table for what they do there."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import psycopg
 import pytest
 
-from factories import TABLES, new_database
+from databases import Reused
 from holdfast.database.pool import Link, pool
 from holdfast.schedule.tick import Place
 
-WIPE = "; ".join(f"DELETE FROM holdfast.{table}" for table in reversed(TABLES))
 WITNESS = "CREATE TABLE public.witness (id serial PRIMARY KEY, loop text, key text, due_at timestamptz, term bigint, who text)"
 
 
 @pytest.fixture(scope="session")
-def loops_database(server: str, template: str) -> Iterator[str]:
-    with new_database(server, f"TEMPLATE {template}") as url:
-        with psycopg.connect(url, autocommit=True) as conn:
-            conn.execute(WITNESS)
-        yield url
-
-
-@pytest.fixture
-def database(loops_database: str) -> Iterator[str]:
-    """The address of a database with the current schema, a table `witness` for what loops do, and nothing in them."""
-    yield loops_database
-    with psycopg.connect(loops_database, autocommit=True) as conn:
-        conn.execute("SET lock_timeout = '5s'")
-        conn.execute(f"{WIPE}; DELETE FROM public.witness")
+def reused(server: str, template: str) -> Iterator[Reused]:
+    """As elsewhere, with a table `witness` for what loops do."""
+    reused = Reused(server, template, also=WITNESS)
+    yield reused
+    reused.close()
 
 
 @pytest.fixture
