@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from programs import Programs, Started
 
 PATIENCE = 90.0  # seconds, for a machine that is busy with other things
 
@@ -136,7 +136,7 @@ async def engine(ctx: holdfast.Context) -> object:
 class Kept:
     """A keeper process and what it said."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: Started, log: Path) -> None:
         self.process, self._log = process, log
 
     @property
@@ -174,8 +174,8 @@ class Kept:
 class Start:
     """Starts keepers; whatever is left of them is killed afterwards."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self._folder, self._url = folder, url
+    def __init__(self, programs: Programs, folder: Path, url: str) -> None:
+        self._programs, self._folder, self._url = programs, folder, url
         self._started: list[Kept] = []
         (folder / "their_jobs.py").write_text(JOBS)
 
@@ -185,12 +185,12 @@ class Start:
         settings = {"HOLDFAST_BEAT_SECONDS": "0.2", "HOLDFAST_LEASE_SECONDS": "30", "HOSTNAME": "here"}
         log = self._folder / f"keeper-{len(self._started)}.log"
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "worker", "run", "--import", module, "--json", *arguments],
+            process = self._programs.start(
+                *("worker", "run", "--import", module, "--json", *arguments),
                 env={**inherited, **settings, "PYTHONPATH": path, "HOLDFAST_DATABASE_URL": url or self._url, **environment},
-                stdout=out,
-                stderr=out,
-                cwd=self._folder,
+                folder=self._folder,
+                out=out,
+                err=out,
             )
         kept = Kept(process, log)
         self._started.append(kept)

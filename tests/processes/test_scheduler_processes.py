@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +13,8 @@ from typing import Any
 
 import psycopg
 import pytest
+
+from programs import Programs, Started
 
 pytestmark = pytest.mark.processes
 
@@ -93,7 +93,6 @@ def write(ctx: SyncPass, key: str) -> None:
 """
 
 MODULES = {"ticking": TICKING, "many": MANY, "frozen": FROZEN}
-Process = subprocess.Popen[str]
 
 
 @pytest.fixture
@@ -104,22 +103,23 @@ def conn(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, database: str, conn: psycopg.Connection[Any]) -> Iterator[Callable[..., Process]]:
+def start(tmp_path: Path, database: str, conn: psycopg.Connection[Any], programs: Programs) -> Iterator[Callable[..., Started]]:
     """Starts schedulers on the test's own database; whatever is left of them is killed afterwards."""
     for name, text in MODULES.items():
         (tmp_path / f"loops_{name}.py").write_text(text)
-    started: list[Process] = []
+    started: list[Started] = []
 
-    def run(module: str, **environment: str) -> Process:
+    def run(module: str, **environment: str) -> Started:
         own = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         path = os.pathsep.join([str(tmp_path), own.get("PYTHONPATH", "")])
         settings = {"HOLDFAST_SCHEDULER_LOOK_SECONDS": "0.2", "HOLDFAST_DATABASE_URL": database, **environment}
         with (tmp_path / f"log.{len(started)}").open("w") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "scheduler", "run", "--import", f"loops_{module}", "--json"],
+            process = programs.start(
+                *("scheduler", "run", "--import", f"loops_{module}", "--json"),
                 env={**own, "PYTHONPATH": path, **settings},
-                stderr=log,
-                text=True,
+                folder=tmp_path,
+                out=log,
+                err=log,
             )
         started.append(process)
         return process
@@ -148,7 +148,7 @@ def holder_of(conn: psycopg.Connection[Any], name: str) -> int:
 
 
 def test_f_59_three_schedulers_run_every_tick_exactly_once(
-    conn: psycopg.Connection[Any], start: Callable[..., Process]
+    conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
     """S-20: three replicas, each with every loop; no tick twice, every term once, all ticks on one grid."""
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_f_59_three_schedulers_run_every_tick_exactly_once(
 
 
 def test_f_60_what_a_killed_holder_left_is_done_by_the_next_and_nothing_twice(
-    conn: psycopg.Connection[Any], start: Callable[..., Process]
+    conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
     """500 due; kill -9 in the middle; the rest is done after the lease, under the next term."""
     conn.execute("INSERT INTO public.items (id) SELECT generate_series(1, 500)")
@@ -189,7 +189,7 @@ def test_f_60_what_a_killed_holder_left_is_done_by_the_next_and_nothing_twice(
 
 
 def test_f_14_a_leader_that_was_stopped_and_goes_on_changes_nothing(
-    conn: psycopg.Connection[Any], start: Callable[..., Process], tmp_path: Path
+    conn: psycopg.Connection[Any], start: Callable[..., Started], tmp_path: Path
 ) -> None:
     """SIGSTOP for longer than the lease, then SIGCONT: somebody else has run the tick, and the write is refused."""
     processes = {process.pid: (process, number) for number, process in enumerate([start("frozen"), start("frozen")])}
@@ -212,7 +212,7 @@ def test_f_14_a_leader_that_was_stopped_and_goes_on_changes_nothing(
 
 
 def test_f_14_the_one_that_was_stopped_runs_later_ticks_like_any_other(
-    conn: psycopg.Connection[Any], start: Callable[..., Process]
+    conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
     (first, second) = (start("ticking"), start("ticking"))
     until(lambda: column(conn, "SELECT count(*) FROM public.witness")[0] >= 2)
@@ -230,7 +230,7 @@ def test_f_14_the_one_that_was_stopped_runs_later_ticks_like_any_other(
 
 @pytest.mark.parametrize("point", ["sched.after_read", "sched.in_tx", "sched.after_commit"])
 def test_f_59_a_scheduler_killed_while_it_takes_a_tick_is_followed_by_another(
-    conn: psycopg.Connection[Any], start: Callable[..., Process], point: str
+    conn: psycopg.Connection[Any], start: Callable[..., Started], point: str
 ) -> None:
     doomed = start("ticking", HOLDFAST_CRASH_AT=point)
     assert doomed.wait(120) == -signal.SIGKILL
@@ -249,7 +249,7 @@ def test_f_59_a_scheduler_killed_while_it_takes_a_tick_is_followed_by_another(
 
 
 def test_sigterm_gives_back_what_runs_and_the_process_ends_well(
-    conn: psycopg.Connection[Any], start: Callable[..., Process]
+    conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
     """S-08: a pass gets its grace; what does not end is begun by another at once, and is no failure."""
     conn.execute("INSERT INTO public.items (id) SELECT generate_series(249, 251)")
@@ -268,7 +268,7 @@ def test_sigterm_gives_back_what_runs_and_the_process_ends_well(
 
 
 def test_sigterm_ends_a_process_whose_pass_hangs_in_a_thread(
-    conn: psycopg.Connection[Any], start: Callable[..., Process]
+    conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
     """S-10: a plain function that never returns keeps neither the others nor the end of the process waiting."""
     stuck = start("frozen", HOLDFAST_GRACE_SECONDS="0.2")
