@@ -17,11 +17,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from proof.postgres import CHEAP_PASSWORD
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from databases import Reused, cloned, new_database
 from holdfast.database import migrate
+from holdfast.database.cluster import ROLE
 from holdfast.database.embedded import EmbeddedPostgres
 
 # In the background a shell has us ignore Ctrl-C, and all that we start would inherit that.
@@ -40,6 +42,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     root: Path = tmp_path_factory.mktemp("postgres")
     with EmbeddedPostgres(root, port=0, settings=QUICK, on_message=lambda _: None) as postgres:
+        with psycopg.connect(postgres.url, autocommit=True) as conn:
+            conn.execute(CHEAP_PASSWORD.format(ROLE, conninfo_to_dict(postgres.url)["password"]))
         yield postgres.url
 
 
