@@ -95,6 +95,16 @@ GET    /api/mappings/{mapping_id}/versions         mappings.read     200
 GET    /api/mappings/{mapping_id}/versions/{version} mappings.read   200
 GET    /api/mappings/{mapping_id}/versions/{before}/diff/{after} mappings.read 200
 GET    /api/mappings/{mapping_id}/tree             mappings.read     200
+GET    /api/snapshots                              snapshots.read    200
+POST   /api/snapshots                              snapshots.create  202
+GET    /api/snapshots/{snapshot_id}                snapshots.read    200
+DELETE /api/snapshots/{snapshot_id}                snapshots.change  200
+GET    /api/snapshots/{snapshot_id}/progress       snapshots.read    200
+POST   /api/snapshots/{snapshot_id}/cancel         snapshots.change  202
+POST   /api/snapshots/{snapshot_id}/retry          snapshots.change  202
+GET    /api/export-jobs                            snapshots.read    200
+GET    /api/ops/export-jobs                        snapshots.read    200
+GET    /api/export-jobs/{job_id}                   snapshots.read    200
 """
 
 

@@ -31,6 +31,7 @@ PLACES = {
     "name": "nowhere",
     "token_id": "aaaaaaaa",
     "mapping_id": "1",
+    "snapshot_id": "1",
     "version": "1",
     "before": "1",
     "after": "2",

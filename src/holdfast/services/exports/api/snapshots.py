@@ -1,0 +1,207 @@
+"""Snapshots: make, look at, cancel, retry, delete; and the list of export jobs.
+
+Instances make their snapshots by themselves. To make one by hand is for operators, and for whom an identity provider grants
+`exports.snapshots.create`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import psycopg
+from fastapi import Query, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from holdfast.api.acts import Acting, Model, Reason, Text
+from holdfast.api.config import value_of
+from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, jsonable, respond, respond_tagged
+from holdfast.api.paging import JobNumber, Paged
+from holdfast.api.plane import caller_of, plane_of
+from holdfast.api.policy import Role
+from holdfast.api.routes import Routes
+from holdfast.services.exports.api.asking import Description, Duration, Here, Title, UseCase, require_role
+from holdfast.services.exports.export.payload import Runtime
+from holdfast.services.exports.mappings import store
+from holdfast.services.exports.snapshots import read, steer
+from holdfast.services.exports.snapshots.create import NewSnapshot, create
+from holdfast.services.exports.snapshots.read import ExportView, Progress, SnapshotView
+from holdfast.services.exports.snapshots.states import SnapshotState
+
+routes = Routes("snapshots")
+
+Conn = psycopg.AsyncConnection[Any]
+Status = Literal["pending", "claimed", "submitted", "completed", "failed", "cancelled"]
+CHANGES = ["not-found", "wrong-state", "idempotency-mismatch"]
+MAX_DURATION = "export.max_duration_seconds"
+
+
+class SnapshotShown(Model):
+    """A snapshot with its exports and how far it is."""
+
+    snapshot: SnapshotView
+    progress: Progress
+    exports: list[ExportView]
+
+
+async def shown(conn: Conn, snapshot_id: int) -> dict[str, Any]:
+    """A snapshot with its exports."""
+    snapshot = await read.get(conn, snapshot_id)
+    exports = await read.exports_of(conn, snapshot_id)
+    found: dict[str, Any] = jsonable({"snapshot": snapshot, "progress": read.progress_of(exports), "exports": exports})
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Looking
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@routes.add("GET", "/api/snapshots", action="snapshots.read", answers=Listed[SnapshotView], refuses=["invalid-cursor"])
+async def list_snapshots(
+    request: Request,
+    page: Paged,
+    mapping_id: JobNumber | None = None,
+    status: SnapshotState | None = None,
+    owner: Annotated[Text | None, Query(max_length=500)] = None,
+) -> Response:
+    """List snapshots, newest first."""
+    async with plane_of(request).pool.connection() as conn:
+        found = await read.listed(conn, limit=page.limit, before=page.after, mapping_id=mapping_id, status=status, owner=owner)
+    some = found[: page.limit]
+    return page.answer(some, some[-1].id if len(found) > page.limit else None)
+
+
+@routes.add(
+    "GET", "/api/snapshots/{snapshot_id}", action="snapshots.read", answers=Data[SnapshotShown], refuses=["not-found"],
+    others=[UNCHANGED],
+)  # fmt: skip
+async def show_snapshot(request: Request, snapshot_id: JobNumber) -> Response:
+    """Show a snapshot with its exports: rows, bytes, what the engine says, and the place in the queue."""
+    async with plane_of(request).pool.connection() as conn:
+        return respond_tagged(request, await shown(conn, snapshot_id))
+
+
+@routes.add(
+    "GET", "/api/snapshots/{snapshot_id}/progress", action="snapshots.read", answers=Data[Progress], refuses=["not-found"]
+)
+async def show_progress(request: Request, snapshot_id: JobNumber) -> Response:
+    """Say how far a snapshot is."""
+    async with plane_of(request).pool.connection() as conn:
+        await read.get(conn, snapshot_id)
+        return respond(read.progress_of(await read.exports_of(conn, snapshot_id)))
+
+
+@routes.add(
+    "GET", "/api/export-jobs", action="snapshots.read", answers=Listed[ExportView], refuses=["invalid-cursor"],
+    also=["/api/ops/export-jobs"],
+)  # fmt: skip
+async def list_export_jobs(
+    request: Request, page: Paged, status: Status | None = None, snapshot_id: JobNumber | None = None
+) -> Response:
+    """List export jobs, newest first: those of one's own snapshots, or all of them for operators and viewers."""
+    caller = caller_of(request)
+    owner = caller.actor if caller.role is Role.ANALYST else None
+    async with plane_of(request).pool.connection() as conn:
+        found = await read.list_exports(
+            conn, limit=page.limit, before=page.after, status=status, snapshot_id=snapshot_id, owner=owner
+        )
+    some = found[: page.limit]
+    return page.answer(some, some[-1].id if len(found) > page.limit else None)
+
+
+@routes.add("GET", "/api/export-jobs/{job_id}", action="snapshots.read", answers=Data[ExportView], refuses=["not-found"])
+async def show_export_job(request: Request, job_id: JobNumber) -> Response:
+    """Show one export job."""
+    async with plane_of(request).pool.connection() as conn:
+        return respond(await read.get_export(conn, job_id))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Acting
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class SnapshotAsked(Model):
+    """A snapshot to be; without a version it is of the mapping's current one."""
+
+    mapping_id: JobNumber
+    mapping_version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    name: Title | None = None
+    description: Description | None = None
+    runtime: Runtime = "auto"
+    ttl: Duration | None = None
+    inactivity_timeout: Duration | None = None
+
+
+@routes.add(
+    "POST", "/api/snapshots", action="snapshots.create", status=202, answers=Data[SnapshotShown],
+    refuses=["not-found", "missing-use-case", "draining", "idempotency-mismatch"],
+)  # fmt: skip
+async def create_snapshot(asked: SnapshotAsked, act: Acting, here: Here, use_case: UseCase = None) -> Response:
+    """Make a snapshot of a mapping version, with one export job per node and edge."""
+
+    async def do(conn: Conn) -> Answer:
+        head = await store.get(conn, asked.mapping_id)
+        require_role(here, head.engine, use_case)
+        longest = await value_of(conn, MAX_DURATION)
+        new = NewSnapshot(**asked.model_dump(), root=here.root, max_seconds=float(longest), role=use_case)
+        snapshot_id = await create(conn, new, owner=act.actor)
+        return Answer(202, await shown(conn, snapshot_id), {"Location": f"/api/snapshots/{snapshot_id}", "Retry-After": "1"})
+
+    return await act.run("snapshot", do, detail={"mapping_id": asked.mapping_id})
+
+
+class Why(Model):
+    """Why; it stands in the audit."""
+
+    reason: Reason | None = None
+
+
+@routes.add(
+    "POST", "/api/snapshots/{snapshot_id}/cancel", action="snapshots.change", status=202, answers=Data[SnapshotShown],
+    refuses=CHANGES,
+)  # fmt: skip
+async def cancel_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None = None) -> Response:
+    """Stop a snapshot: exports that wait are cancelled, those that run are asked to stop."""
+    reason = (asked or Why()).reason
+
+    async def do(conn: Conn) -> Answer:
+        await steer.cancel(conn, snapshot_id, actor=act.actor, reason=reason)
+        return Answer(202, await shown(conn, snapshot_id))
+
+    return await act.run(f"snapshot/{snapshot_id}", do, reason=reason)
+
+
+@routes.add(
+    "POST", "/api/snapshots/{snapshot_id}/retry", action="snapshots.change", status=202, answers=Data[SnapshotShown],
+    refuses=[*CHANGES, "refused"],
+)  # fmt: skip
+async def retry_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None = None) -> Response:
+    """Run the exports that failed or were cancelled once more; what completed stays."""
+    reason = (asked or Why()).reason
+
+    async def do(conn: Conn) -> Answer:
+        await steer.retry(conn, snapshot_id, actor=act.actor, reason=reason)
+        return Answer(202, await shown(conn, snapshot_id))
+
+    return await act.run(f"snapshot/{snapshot_id}", do, reason=reason)
+
+
+class Gone(Model):
+    """What is gone, and the job that removes its files."""
+
+    id: int
+    removal_job_id: int | None
+
+
+@routes.add(
+    "DELETE", "/api/snapshots/{snapshot_id}", action="snapshots.change", answers=Data[Gone], refuses=[*CHANGES, "draining"]
+)
+async def delete_snapshot(snapshot_id: JobNumber, act: Acting) -> Response:
+    """Delete a snapshot that has ended; its files are removed by a job."""
+
+    async def do(conn: Conn) -> Answer:
+        return Answer(200, {"id": snapshot_id, "removal_job_id": await steer.delete(conn, snapshot_id)})
+
+    return await act.run(f"snapshot/{snapshot_id}", do)

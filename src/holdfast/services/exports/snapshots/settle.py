@@ -1,0 +1,133 @@
+"""The safety net: open snapshots whose exports do not agree with their jobs, and siblings of what failed.
+
+Called by: the loop `export_reconciliation`. The trigger on the jobs has done nearly all of it already; the functions that are
+called here are its own (migration 0008).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row, tuple_row
+
+from holdfast.jobs.cancel import abort
+
+Conn = psycopg.AsyncConnection[Any]
+MOST_EXPORTS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSnapshot:
+    """A snapshot that has not ended, as its exports and their jobs tell it."""
+
+    id: int
+    pipeline_id: str
+    exports: int
+    live: int  # exports that go on
+    disagreeing: int  # exports that go on although their job has ended or is gone
+    failed: int
+    siblings: int  # live jobs that nobody has asked to stop
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it should have ended."""
+        return self.exports > 0 and self.live == self.disagreeing
+
+    @property
+    def is_spoilt(self) -> bool:
+        """Whether the rest of it is for nothing."""
+        return self.failed > 0 and self.siblings > 0
+
+
+READ_OPEN = """
+    SELECT s.id, s.pipeline_id::text, count(e.job_id) AS exports, count(*) FILTER (WHERE e.job_id IS NOT NULL
+               AND e.outcome IS NULL) AS live,
+           count(*) FILTER (WHERE e.job_id IS NOT NULL AND e.outcome IS NULL
+               AND (j.id IS NULL OR j.state IN ('completed', 'failed', 'cancelled'))) AS disagreeing,
+           count(*) FILTER (WHERE e.outcome = 'failed' OR (e.outcome IS NULL AND j.state = 'failed')) AS failed,
+           count(*) FILTER (WHERE j.state IN ('blocked', 'pending', 'submitted')
+               OR (j.state = 'running' AND j.cancel_requested_at IS NULL)) AS siblings
+    FROM (SELECT id, pipeline_id FROM holdfast.snapshots
+          WHERE state IN ('pending', 'creating') AND id > %(after)s ORDER BY id LIMIT %(limit)s) AS s
+    LEFT JOIN holdfast.exports e ON e.snapshot_id = s.id
+    LEFT JOIN holdfast.jobs j ON j.id = e.job_id
+    GROUP BY s.id, s.pipeline_id ORDER BY s.id
+"""
+
+
+async def read_open(conn: Conn, *, after: int = 0, limit: int = 100) -> list[OpenSnapshot]:
+    """A page of snapshots that have not ended."""
+    async with conn.cursor(row_factory=class_row(OpenSnapshot)) as cursor:
+        await cursor.execute(READ_OPEN, {"after": after, "limit": limit})
+        return await cursor.fetchall()
+
+
+HOLD_JOBS = """
+    SELECT j.id FROM holdfast.jobs j JOIN holdfast.exports e ON e.job_id = j.id
+    WHERE e.snapshot_id = %(id)s AND e.outcome IS NULL ORDER BY j.id FOR UPDATE OF j
+"""
+RECORD = """
+    SELECT holdfast.record_export(j) FROM holdfast.jobs j JOIN holdfast.exports e ON e.job_id = j.id
+    WHERE e.snapshot_id = %(id)s AND e.outcome IS NULL AND j.state IN ('completed', 'failed', 'cancelled')
+"""
+# A job that is gone can write nothing any more, and what it wrote nobody names.
+GIVE_UP = """
+    UPDATE holdfast.exports e SET outcome = 'failed', finished_at = clock_timestamp(), error = 'its job is gone'
+    WHERE e.snapshot_id = %(id)s AND e.outcome IS NULL AND NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.id = e.job_id)
+"""
+SETTLE = "SELECT holdfast.settle_snapshot(%(id)s)"
+
+
+async def settle(conn: Conn, snapshot_id: int) -> str | None:
+    """Bring a snapshot to what its jobs say; its state afterwards. Call it in a transaction."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(HOLD_JOBS, {"id": snapshot_id})
+        await cursor.execute(RECORD, {"id": snapshot_id})
+        await cursor.execute(GIVE_UP, {"id": snapshot_id})
+        await cursor.execute(SETTLE, {"id": snapshot_id})
+        row = await cursor.fetchone()
+    return None if row is None else row[0]
+
+
+async def stop_siblings(conn: Conn, snapshot: OpenSnapshot) -> int:
+    """Cancel what goes on of a snapshot that can only fail; how many jobs that were."""
+    return await abort(
+        conn, snapshot.pipeline_id, actor="export_reconciliation", reason="another export of its snapshot failed"
+    )
+
+
+COUNTS = """
+    SELECT 'pending', count(*) FROM (SELECT FROM holdfast.jobs WHERE queue = ANY (%(queues)s) AND kind = 'exports.export'
+        AND state = 'pending' AND run_after IS NULL LIMIT 10000) AS p
+    UNION ALL
+    SELECT 'claimed', count(*) FROM (SELECT FROM holdfast.jobs WHERE worker_id IS NOT NULL AND kind = 'exports.export'
+        LIMIT 10000) AS c
+    UNION ALL
+    SELECT 'submitted', count(*) FROM (SELECT FROM holdfast.jobs WHERE state = 'submitted' AND kind = 'exports.export'
+        LIMIT 10000) AS s
+"""
+
+
+async def counts(conn: Conn) -> dict[str, int]:
+    """How many export jobs wait, are claimed and are with an engine; each counted up to 10,000, over its own index."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(COUNTS, {"queues": ["default"]})
+        return {row[0]: row[1] for row in await cursor.fetchall()}
+
+
+# Its jobs' ends and its own, for those that ended lately: zero where the trigger did its work.
+LAG = """
+    SELECT max(extract(epoch FROM s.finished_at - last.at)) FROM holdfast.snapshots s
+    CROSS JOIN LATERAL (SELECT max(finished_at) AS at FROM holdfast.exports e WHERE e.snapshot_id = s.id) AS last
+    WHERE s.id IN (SELECT id FROM holdfast.snapshots WHERE finished_at IS NOT NULL ORDER BY id DESC LIMIT 50)
+"""
+
+
+async def lag(conn: Conn) -> float:
+    """The longest time from the end of a snapshot's last export to its own end, over the newest fifty."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(LAG)
+        row = await cursor.fetchone()
+    return 0.0 if row is None or row[0] is None else max(0.0, float(row[0]))
