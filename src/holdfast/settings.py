@@ -179,6 +179,59 @@ class Settings(BaseSettings):
     )
     gcs_token_file: Path | None = Field(default=None, description="A file with a bearer token that somebody else keeps fresh.")
 
+    # Exports from Trino or Starburst
+    trino_url: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOLDFAST_TRINO_URL", "STARBURST_URL"),
+        description="Where Trino answers, as https://trino.example.com; nothing is sent anywhere else.",
+    )
+    trino_user: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOLDFAST_TRINO_USER", "STARBURST_USER"),
+        description="The user that exports run as.",
+    )
+    trino_password: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOLDFAST_TRINO_PASSWORD", "STARBURST_PASSWORD"),
+        description="Its password; goes over https, or to this machine, only.",
+    )
+    trino_token: SecretStr | None = Field(default=None, description="A bearer token instead of the password.")
+    trino_ca_file: Path | None = Field(default=None, description="Certificates to trust instead of the system's.")
+    trino_client_tags: str = Field(
+        default="graph-olap-export",
+        validation_alias=AliasChoices("HOLDFAST_TRINO_CLIENT_TAGS", "STARBURST_CLIENT_TAGS"),
+        description="Client tags of every query, comma separated, for Trino's resource groups.",
+    )
+    trino_source: str = Field(
+        default="graph-olap-export-worker",
+        validation_alias=AliasChoices("HOLDFAST_TRINO_SOURCE", "STARBURST_SOURCE"),
+        description="The source of every query; the tag of the attempt follows after a slash.",
+    )
+    trino_request_timeout_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        validation_alias=AliasChoices("HOLDFAST_TRINO_REQUEST_TIMEOUT_SECONDS", "STARBURST_REQUEST_TIMEOUT_SECONDS"),
+        description="How long one request may go without a byte of an answer.",
+    )
+    trino_role_required: bool = Field(
+        default=True, description="Refuse to run a query without a role; there is no default role either way."
+    )
+    trino_role_catalog: str = Field(default="system", description="The catalog whose role a query's role is.")
+    trino_encodings: str = Field(
+        default="json+zstd,json+lz4,json", description="Encodings of spooled results, best first; empty: plain pages only."
+    )
+    trino_segment_origins: str = Field(
+        default="",
+        description="Object stores that spooled segments may be fetched from, comma separated; never with our credentials.",
+    )
+    trino_unload_function: str = Field(default="system.unload", description="Starburst's table function for unloading.")
+    trino_ctas_schema: str | None = Field(
+        default=None, description="The catalog.schema in which CTAS exports create their tables."
+    )
+    trino_ctas_location: Literal["location", "external_location"] = Field(
+        default="location", description="Where a table's files go: `location` for Iceberg, `external_location` for Hive."
+    )
+
     # Periodic loops
     scheduler_look_seconds: float = Field(
         default=2.0, gt=0, description="How often a scheduler looks at the rows of its loops; a triggered run begins within it."

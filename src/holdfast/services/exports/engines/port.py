@@ -89,6 +89,7 @@ class Look:
     progress: Progress
     error: EngineError | None = None
     rows_written: int | None = None
+    soon: bool = False  # the next look would show more at once: no need to wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,14 @@ class Submits(Engine, Protocol):
         """Its statement for writing the result as Parquet on the server's side."""
         ...
 
+    def ctas_sql(self, query: Query, location: str) -> str:
+        """The same by creating a table there, for an engine without such a function. The table is named after the tag."""
+        ...
+
+    def forget_sql(self, query: Query) -> str:
+        """Lets go of the table that `ctas_sql` created and leaves its files."""
+        ...
+
 
 class EngineError(HoldfastError):
     """An engine said no, or said nothing that can be used. `code` is stable, for people and programs."""
@@ -192,6 +201,12 @@ class EngineTimeout(EngineUnavailable, TimeoutError):
     """It did not answer in time, as one that was asleep does."""
 
     code = "engine_timeout"
+
+
+class RanTooLong(EngineError):
+    """It ran longer than it may, by our bound or by the engine's own. It will again."""
+
+    code = "engine_ran_too_long"
 
 
 class EngineLost(EngineError):
