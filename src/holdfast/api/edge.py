@@ -59,6 +59,8 @@ class Edge:
                     raise
                 fault = answer(Request(scope), Problem("internal", "something went wrong here"))
                 await fault(scope, receive, send_with_headers)
+            if scope["method"] not in ("GET", "HEAD", "OPTIONS") and status < 400:
+                scope["app"].state.hub.changed()
             caller = scope["state"].get("caller")
             log.info(
                 "http_request",

@@ -1,8 +1,9 @@
 """Server-sent events: one look at the database for all who watch the same, and one connection that hears hints.
 
-A stream is a topic (`job:7`, `pipeline:…`, `console`) and a queue. The hub looks at every watched topic when a hint comes, and
-every second without one, and puts what is new into the queues. So a thousand clients cost as much as one, and no client holds
-a connection. Who reads too slowly is let go: it comes back with `Last-Event-ID` and misses nothing.
+A stream is a topic (`job:7`, `pipeline:…`, `console`) and a queue. The hub looks at every watched topic when it hears that a
+job was enqueued, changed or ended, and every second without a word, and puts what is new into the queues. So a thousand
+clients cost as much as one, and no client holds a connection. Who reads too slowly is let go: it comes back with
+`Last-Event-ID` and misses nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -71,7 +74,9 @@ class Hub:
 
     def __init__(self, pool: AsyncConnectionPool[Any], url: str | None, *, poll: timedelta, ping: timedelta, most: int) -> None:
         self._pool, self._most = pool, most
-        self._hints = None if url is None else ListeningLink(url)
+        self._hints = None if url is None else ListeningLink(url, watch.CHANGES)
+        self._others = watch.Teller(pool.connection)  # who watch at other replicas
+        self._said_at = -math.inf
         self._poll, self._ping = poll.total_seconds(), ping.total_seconds()
         self._watchers: dict[str, set[Watcher]] = defaultdict(set)
         self._seen: dict[str, Any] = {}
@@ -87,7 +92,16 @@ class Hub:
         """Begin to look, and to listen if there is somewhere to."""
         self._tasks.append(asyncio.create_task(self._look_for_ever()))
         if self._hints is not None:
-            self._tasks.append(asyncio.create_task(self._hints.listen(lambda _: self._hint.set())))
+            self._tasks.append(asyncio.create_task(self._hints.listen(self._hear)))
+
+    def changed(self) -> None:
+        """Something was changed through this process: look now, and tell the other replicas."""
+        self._hint.set()
+        self._others.changed()
+
+    def _hear(self, hint: str) -> None:
+        if not self._others.hear(hint):
+            self._hint.set()
 
     def close_streams(self) -> None:
         """End every stream now, so that a stopping server need not wait for its clients. Safe in a signal handler."""
@@ -101,6 +115,7 @@ class Hub:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._others.close()
         if self._hints is not None:
             await self._hints.close()
 
@@ -114,11 +129,11 @@ class Hub:
     async def _stream(self, watcher: Watcher, begin: Callable[[], Awaitable[list[Event]]]) -> AsyncIterator[bytes]:
         self._watchers[watcher.topic].add(watcher)  # before the first look, so that nothing falls between the two
         self._somebody.set()
-        seen = 0
+        seen, shown = 0, None
         try:
             yield b"retry: 2000\n\n"
             for event in await begin():
-                seen = max(seen, event.number)
+                seen, shown = max(seen, event.number), event.id
                 yield event.encoded()
                 if event.last:
                     return
@@ -132,7 +147,9 @@ class Hub:
                     return
                 if event_or_end.number and event_or_end.number <= seen:
                     continue
-                seen = max(seen, event_or_end.number)
+                if event_or_end.id is not None and event_or_end.id == shown:  # the first look of all saw what ours saw
+                    continue
+                seen, shown = max(seen, event_or_end.number), event_or_end.id
                 yield event_or_end.encoded()
                 if event_or_end.last:
                     return
@@ -154,6 +171,7 @@ class Hub:
                 continue
             try:
                 async with self._pool.connection() as conn:
+                    await self._say_that_somebody_watches(conn)
                     await self._look(conn)
             except (psycopg.Error, PoolTimeout, OSError) as error:
                 log.warning("stream_look_failed", error=str(error))
@@ -161,6 +179,13 @@ class Hub:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hint.wait(), self._poll)
             self._hint.clear()
+
+    async def _say_that_somebody_watches(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        """So that whoever changes jobs tells us."""
+        if self._hints is not None and time.monotonic() - self._said_at >= watch.SAY_EVERY:
+            self._said_at = time.monotonic()
+            with contextlib.suppress(psycopg.errors.ReadOnlySqlTransaction):  # a standby takes no word, and has no workers
+                await conn.execute(watch.SAY_WATCHED)
 
     async def _look(self, conn: psycopg.AsyncConnection[Any]) -> None:
         topics = list(self._watchers)
@@ -224,9 +249,12 @@ def pipeline_events(found: dict[str, Any] | None) -> list[Event]:
 async def overview(conn: psycopg.AsyncConnection[Any]) -> dict[str, Any]:
     """What the console's first screen shows."""
     counts = await read.count_states(conn)
+    job, move = await watch.newest(conn)
     return {
         "jobs": {state: {"value": count.count, "capped": count.capped} for state, count in counts.items()},
         "controls": [control._asdict() for control in await controls(conn)],
+        "newest_job": job,
+        "newest_move": move,
     }
 
 

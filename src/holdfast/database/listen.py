@@ -25,8 +25,10 @@ class ListeningLink(Link):
     warm, where a second connection's would have to be woken too.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *channels: str) -> None:
+        """`channels`: what else to hear beside the hints that something was enqueued."""
         super().__init__(url)
+        self._channels = (CHANNEL, *channels)
         self._wake: Callable[[str], None] | None = None
         self._lost = asyncio.Event()
         self._planned: asyncio.TimerHandle | None = None
@@ -64,7 +66,8 @@ class ListeningLink(Link):
         if self._wake is not None:
             conn.add_notify_handler(lambda hint: self._hear(hint.payload))
             try:
-                await conn.execute(f"LISTEN {CHANNEL}")
+                for channel in self._channels:
+                    await conn.execute(f"LISTEN {channel}")
             except BaseException:
                 await conn.close()
                 raise

@@ -1,12 +1,21 @@
-"""What has changed, for many who watch, in one statement each. Called by: the streams of the API, once for all clients."""
+"""What has changed, for many who watch, in one statement each. Called by: the streams of the API, once for all clients.
+
+Who watches looks by itself every second. To be sooner, it says so now and then, and while it does, whoever changes jobs tells
+it: at most ten times a second, in a transaction of its own. While nobody watches, that costs a look at a clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg.rows import class_row, tuple_row
+from psycopg_pool import PoolTimeout
 
 from holdfast.jobs.model import JobId
 from holdfast.jobs.pipelines import status_of
@@ -78,3 +87,74 @@ async def glance_at_pipelines(conn: psycopg.AsyncConnection[Any], pipelines: Seq
         one["status"] = status_of({State(state): count for state, count in one["counts"].items()})
         one["progress"] = round(one.pop("done") / jobs, 4) if jobs else None
     return found
+
+
+# The counts of a large table stop at their cap; these two go on.
+NEWEST = """
+    SELECT coalesce((SELECT max(id) FROM holdfast.jobs), 0), coalesce((SELECT max(id) FROM holdfast.history), 0)
+"""
+
+
+async def newest(conn: psycopg.AsyncConnection[Any]) -> tuple[int, int]:
+    """The newest job, and the newest line of the history: something was enqueued, something ended."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(NEWEST)
+        job, move = await cursor.fetchone() or (0, 0)
+    return job, move
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Telling those who watch
+# ---------------------------------------------------------------------------------------------------------------------
+
+WATCHED: Final = "!"  # a hint to those who change jobs: somebody watches
+SAY_WATCHED = "SELECT pg_notify('holdfast', '!')"
+SAY_EVERY = 10.0  # seconds
+BELIEVED_FOR = 30.0
+
+CHANGES: Final = "holdfast_changes"  # a channel of its own: idle workers have nothing to claim because something ended
+SAY_CHANGED = "SELECT pg_notify('holdfast_changes', '')"
+AT_MOST_EVERY = 0.1
+
+
+class Teller:
+    """Tells those who watch that something has changed, if there are any."""
+
+    def __init__(self, borrow: Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]) -> None:
+        self._borrow = borrow
+        self._believed_until = 0.0
+        self._has_changed = False
+        self._telling: asyncio.Task[None] | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        return time.monotonic() < self._believed_until
+
+    def hear(self, hint: str) -> bool:
+        """Whether this hint was for us: somebody watches."""
+        if hint == WATCHED:
+            self._believed_until = time.monotonic() + BELIEVED_FOR
+        return hint == WATCHED
+
+    def changed(self) -> None:
+        """A job has changed: say so now, or soon after the last time."""
+        if self.is_watched:
+            self._has_changed = True
+            if self._telling is None:
+                self._telling = asyncio.create_task(self._tell())
+
+    async def close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+
+    async def _tell(self) -> None:
+        try:
+            while self._has_changed:
+                self._has_changed = False
+                with contextlib.suppress(psycopg.Error, PoolTimeout, OSError):  # they look by themselves as well
+                    async with self._borrow() as conn:
+                        await conn.execute(SAY_CHANGED)
+                await asyncio.sleep(AT_MOST_EVERY)
+        finally:
+            self._telling = None

@@ -27,6 +27,7 @@ from holdfast.jobs.pipelines import complete_and_chain
 from holdfast.jobs.poll import claim_to_poll, fail_overdue
 from holdfast.jobs.renew import Beat, WorkerInfo, register, renew, resign
 from holdfast.jobs.rescue import rescue, rescue_worker
+from holdfast.jobs.watch import Teller
 from holdfast.telemetry.log import log
 from holdfast.worker.options import LARGEST_BATCH
 from holdfast.worker.transport import Takes
@@ -86,6 +87,7 @@ class Direct(OnConnections):
         self._claims, self._batches, self._chains = ListeningLink(url), Link(url), Link(url)
         self._pool: AsyncConnectionPool[Any] = pool(url, most=max(2, most))
         super().__init__(self._pool.connection)
+        self._watchers = Teller(self._pool.connection)
 
     # ------------------------------------------------------------------------------------------------- coming and going
 
@@ -93,6 +95,7 @@ class Direct(OnConnections):
         await self._pool.open()
 
     async def close(self) -> None:
+        await self._watchers.close()
         for link in (self._claims, self._batches, self._chains):
             await link.close()
         await self._pool.close()
@@ -120,13 +123,20 @@ class Direct(OnConnections):
         return DirectPulse(self._url)
 
     async def listen(self, wake: Callable[[str], None]) -> None:
-        await self._claims.listen(wake)
+        await self._claims.listen(lambda hint: None if self._watchers.hear(hint) else wake(hint))
+
+    def changed(self) -> None:
+        """A job has changed: whoever watches should know."""
+        self._watchers.changed()
 
     # ------------------------------------------------------------------------------------------------- claiming
 
     async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
         async with self._claims as conn:
-            return await claim(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
+            claims = await claim(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
+        if claims:
+            self.changed()
+        return claims
 
     async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None:
         async with self._claims as conn:
@@ -143,11 +153,15 @@ class Direct(OnConnections):
 
     async def complete(self, claims: Sequence[Claim], results: Sequence[str | None]) -> set[JobId]:
         async with self._batches as conn:
-            return await complete_plain(conn, claims, results)
+            completed = await complete_plain(conn, claims, results)
+        self.changed()
+        return completed
 
     async def complete_and_chain(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
         async with self._for_a_chain() as conn:
-            return await complete_and_chain(conn, claim, result, child)
+            following = await complete_and_chain(conn, claim, result, child)
+        self.changed()
+        return following
 
     def _for_a_chain(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
         """A connection that is kept for it, without the cost of a pool; when several chains run at once, the pool as well."""
@@ -156,6 +170,11 @@ class Direct(OnConnections):
     async def finish(self, claim: Claim, end: End) -> None:
         async with self._pool.connection() as conn:
             await finish(conn, claim, end)
+        self.changed()
+
+    async def progress(self, claim: Claim, done: float | None, message: str | None) -> None:
+        await super().progress(claim, done, message)
+        self.changed()
 
     async def was_written(self, claim: Claim) -> bool:
         async with self._pool.connection() as conn:

@@ -213,6 +213,7 @@ class Isolated:
             await self._put_back(cell, clean=True)
             return decide(claim, RuntimeError(f"its process could not load it: {said['error']}"), kind.policy.retry), None
         self._ends.note(claim, said["move"], back_in=_seconds(said["back_in"]))
+        self._transport.changed()  # the child wrote it, and hears nobody
         for operation in said["refused"]:
             stale_writebacks.labels(operation).inc()
         await self._put_back(cell, clean=said["clean"] and attempt.stop_reason is None)
