@@ -117,7 +117,7 @@ async def test_an_end_that_comes_over_http_is_heard_without_a_look(conn: Conn, d
             async for _, said in stream:
                 if said.get("state") == "completed":
                     break
-    await working
+            await working  # before its API goes away
 
 
 async def test_while_nobody_watches_nobody_is_told(conn: Conn, database: str):
