@@ -13,8 +13,10 @@ help: ## show this list
 up: $(VENV)/.base ## start everything on this machine and play the demo
 	@$(BIN)/holdfast up
 
+# Three processes on two cores: many tests wait for a lease, a signal or the end of a process. Bytecode is kept whatever the
+# surroundings say, or each of the hundreds of processes that tests start would compile everything anew.
 test: $(VENV)/.dev ## run every test (starts its own Postgres)
-	@$(BIN)/python -m pytest -n 2
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: lint types imports ## what CI checks beside the tests
 

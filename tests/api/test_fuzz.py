@@ -58,13 +58,19 @@ class Running:
         self.thread.join(60)
 
 
+@pytest.fixture(scope="module")
+def document() -> Any:
+    """What the app says of itself; it is long, and the same every time."""
+    return make_app(pool(""), GENEROUS, loops=ScheduledLoops()).openapi()
+
+
 @pytest.fixture
-def running(database: str) -> Iterator[tuple[str, Any]]:
+def running(database: str, document: Any) -> Iterator[tuple[str, Any]]:
     with psycopg.connect(database) as conn:
         for number in range(5):  # the ids that are tried first
             enqueue_sync(conn, NewJob("k", {"number": number}))
     made = Running(database)
-    yield made.start(), made.app.openapi()
+    yield made.start(), document
     made.stop()
 
 

@@ -30,12 +30,17 @@ import holdfast
 libc = ctypes.PyDLL(None)  # holds the GIL during the call, as native code does that knows nothing of Python
 
 
+def begin() -> None:
+    print("begun", file=sys.stderr, flush=True)  # that a job is running says only that somebody has claimed it
+
+
 @holdfast.job("quick")
 async def quick() -> None: ...
 
 
 @holdfast.job("endless")
 async def endless() -> None:
+    begin()
     await asyncio.Event().wait()
 
 
@@ -46,6 +51,7 @@ async def counted(ctx: holdfast.Context) -> int:
 
 @holdfast.job("until_told")
 async def until_told(ctx: holdfast.Context) -> str:
+    begin()
     while not ctx.stopping:
         await asyncio.sleep(0.02)
     return "done in the grace"
@@ -53,6 +59,7 @@ async def until_told(ctx: holdfast.Context) -> str:
 
 @holdfast.job("snoozes_when_told")
 def snoozes_when_told(ctx: holdfast.SyncContext) -> object:
+    begin()
     while not ctx.stopping:
         time.sleep(0.02)
     return holdfast.Snooze(timedelta(0), "the rest another time")
@@ -60,6 +67,7 @@ def snoozes_when_told(ctx: holdfast.SyncContext) -> object:
 
 @holdfast.job("native")
 async def native(seconds: int) -> None:
+    begin()
     libc.sleep(seconds)
 
 
@@ -72,16 +80,19 @@ async def native_then_checkpoint(ctx: holdfast.Context, seconds: int) -> int:
 
 @holdfast.job("native_fails", on_shutdown="fail")
 async def native_fails(seconds: int) -> None:
+    begin()
     libc.sleep(seconds)
 
 
 @holdfast.job("endless_fails", on_shutdown="fail")
 async def endless_fails() -> None:
+    begin()
     await asyncio.Event().wait()
 
 
 @holdfast.job("action_by_action", on_shutdown="fail")
 async def action_by_action(ctx: holdfast.Context) -> None:
+    begin()
     while True:
         await ctx.checkpoint()
         await asyncio.sleep(0.02)
@@ -166,6 +177,10 @@ class Kept:
         """The pid of its executor, once that is at work."""
         self.hears("worker_started")
         return int(self.events("executor_ready")[-1]["pid"])
+
+    def has_begun(self) -> None:
+        """Wait until a handler is at work."""
+        until(lambda: "begun" in self.said().splitlines(), "no handler ever began")
 
     def _over(self) -> bool:
         return self.process.poll() is not None

@@ -27,7 +27,7 @@ def runs(start: Start, db: Conn, kind: str, *arguments: str, grace: float = 0.3,
     job = enqueue_sync(db, NewJob(kind, payload=payload)).id
     keeper = start(*arguments, HOLDFAST_GRACE_SECONDS=str(grace))
     executor = keeper.executor()
-    until(lambda: state(db, job) == "running")
+    keeper.has_begun()
     return job, keeper, executor
 
 
@@ -147,6 +147,7 @@ def test_jobs_of_a_kind_that_fails_at_shutdown_are_released_if_they_had_not_begu
     jobs = [enqueue_sync(db, NewJob("native_fails", payload={"seconds": 1000})).id for _ in range(3)]
     keeper = start("--concurrency", "3", HOLDFAST_GRACE_SECONDS="0.1")
     until(lambda: {state(db, job) for job in jobs} == {"running"})
+    keeper.has_begun()
     keeper.executor()
 
     keeper.signal(TERM)
@@ -173,7 +174,7 @@ def test_f_21_a_database_that_does_not_answer_does_not_hold_up_the_end(start: St
     job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000})).id
     keeper = start(url=proxy.url, HOLDFAST_GRACE_SECONDS="0.3", HOLDFAST_LEASE_SECONDS="3")
     executor = keeper.executor()
-    until(lambda: state(db, job) == "running")
+    keeper.has_begun()
     proxy.hole()
 
     told_at = time.monotonic()
@@ -219,7 +220,7 @@ def test_a_keeper_that_dies_during_the_shutdown_leaves_the_rest_to_the_lease(sta
     job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000})).id
     keeper = start(HOLDFAST_GRACE_SECONDS="0.1", HOLDFAST_LEASE_SECONDS="2", HOLDFAST_CRASH_KEEPER_AT="keeper.before_release")
     executor = keeper.executor()
-    until(lambda: state(db, job) == "running")
+    keeper.has_begun()
 
     keeper.signal(TERM)
 
