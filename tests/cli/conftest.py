@@ -18,6 +18,7 @@ from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.plane import ApiOptions
 from holdfast.api.policy import Role
+from holdfast.apps.loops import ScheduledLoops
 from holdfast.cli import main
 from holdfast.database.pool import pool
 from holdfast.settings import settings
@@ -85,7 +86,9 @@ def options() -> ApiOptions:
 @pytest.fixture
 def served(database: str, options: ApiOptions, do: Any) -> Iterator[Served]:
     """The API on a port of its own, in a thread of its own."""
-    config = uvicorn.Config(make_app(pool(database), options), port=0, log_config=None, access_log=False, ws="none")
+    config = uvicorn.Config(
+        make_app(pool(database), options, loops=ScheduledLoops()), port=0, log_config=None, access_log=False, ws="none"
+    )
     server = Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

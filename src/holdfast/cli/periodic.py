@@ -1,202 +1,140 @@
-"""`holdfast periodic list | show | trigger | pause | resume | history`, and `holdfast scheduler run`"""
+"""`holdfast periodic list | show | run | pause | resume | history`"""
 
 from __future__ import annotations
 
-import asyncio
-import getpass
-import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import fields
-from datetime import datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
+from urllib.parse import quote
 
-import psycopg
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from holdfast.apps.database import database
-from holdfast.apps.scheduler import schedule
-from holdfast.apps.telemetry import begin_telemetry
-from holdfast.database.pool import connect
-from holdfast.database.revision import require_current
-from holdfast.schedule import read, steer
-from holdfast.schedule.read import LoopView, RunView
-from holdfast.settings import Settings, settings
+from holdfast.cli.exits import Exit
+from holdfast.cli.output import Column, Kind, Row, Shape
+from holdfast.cli.times import moment, took
+from holdfast.cli.verb import All, Limit, Reason, Session, verb
+from holdfast.cli.waiting import Every, Watch, watch_rows
+from holdfast.errors import NotFound
 
-T = TypeVar("T")
+app = typer.Typer(help="Periodic loops: look at them, run one now, pause one.", no_args_is_help=True)
 
-app = typer.Typer(help="Periodic loops: look at them, trigger one, pause one.", no_args_is_help=True)
-scheduler = typer.Typer(help="Run periodic loops.", no_args_is_help=True)
-
-Name = Annotated[str, typer.Argument(help="The loop's name; `holdfast periodic list` has them.")]
-Url = Annotated[str | None, typer.Option("--url", help="Which database; default: HOLDFAST_DATABASE_URL, or the embedded one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with the run.")]
-Actor = Annotated[str | None, typer.Option("--actor", help="Who asks; default: your user name.")]
+Name = Annotated[str, typer.Argument(help="The loop's name; `holdfast periodic list` has them.", show_default=False)]
+LOOPS = "/api/periodic"
 
 
-@scheduler.callback()
-def _scheduler() -> None:
-    """Run periodic loops."""
+def schedule_of(loop: Row) -> str | None:
+    """When it runs, in a few words. Pure."""
+    return loop["cron"] if loop["interval_seconds"] is None else f"every {took(loop['interval_seconds'])}"
 
 
-@scheduler.command("run")
-def run_command(
-    modules: Annotated[
-        list[str] | None, typer.Option("--import", help="A module whose reconcilers to run; may be given more than once.")
-    ] = None,
-    url: Url = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
-) -> None:
-    """Run the kernel's loops and those of these modules until SIGTERM or Ctrl-C. Run as many of it as you like."""
-    given = _with(url)
-    begin_telemetry(given, as_json=as_json)
-    with database(given, Console(stderr=True)) as address:
-        require_current(address)
-        schedule(address, given, modules or [])
+def health_of(loop: Row) -> str:
+    """In a word. Pure."""
+    return "healthy" if loop["healthy"] else "unhealthy"
 
 
-@app.command("list")
-def list_command(url: Url = None, as_json: AsJson = False) -> None:
-    """Show every loop: when it is due, who runs it, how it went last."""
-    loops = _ask(url, read.list_loops)
-    _print(loops, as_json, ("name", "schedule", "status", "next", "last", "ended", "failures"), _line)
+def seconds_of(run: Row) -> float | None:
+    """How long a run took. Pure."""
+    if run["started_at"] is None or run["finished_at"] is None:
+        return None
+    return (moment(run["finished_at"]) - moment(run["started_at"])).total_seconds()
 
 
-@app.command("show")
-def show_command(name: Name, url: Url = None, as_json: AsJson = False) -> None:
-    """Show everything about one loop; exits 1 if it is unhealthy."""
-    loop = _ask(url, lambda conn: read.get_loop(conn, name))
-    if as_json:
-        typer.echo(json.dumps(_plain(loop)))
-    else:
-        table = Table(show_header=False, box=None)
-        for field, value in _plain(loop).items():
-            table.add_row(field.replace("_", " "), "" if value is None else str(value))
-        Console().print(table)
-    raise typer.Exit(0 if loop.is_healthy else 1)
+SHAPE = Shape(
+    "loop",
+    [
+        Column("NAME", "job_name"),
+        Column("SCHEDULE", schedule_of),
+        Column("STATUS", "status", Kind.WORD),
+        Column("HEALTH", health_of, Kind.WORD),
+        Column("NEXT", "next_run", Kind.TIME),
+        Column("LAST", "last_run", Kind.TIME),
+        Column("OUTCOME", "last_outcome", Kind.WORD),
+        Column("FAILURES", "consecutive_failures", Kind.NUMBER),
+        Column("LAST SUCCESS", "last_success", Kind.TIME, wide=True),
+        Column("HOLDER", "holder", wide=True),
+        Column("PAUSED BY", "paused_by", wide=True),
+        Column("PAUSED REASON", "paused_reason", wide=True),
+        Column("LAST ERROR", "last_error", wide=True),
+    ],
+    key="job_name",
+    empty="No loops; start a scheduler: `holdfast serve` or `holdfast scheduler run`.",
+)
+RUNS = Shape(
+    "run",
+    [
+        Column("RUN", "id"),
+        Column("TRIGGER", "trigger"),
+        Column("BEGAN", "started_at", Kind.TIME),
+        Column("TOOK", seconds_of, Kind.SECONDS),
+        Column("OUTCOME", "outcome", Kind.WORD),
+        Column("ITEMS", "items", Kind.NUMBER),
+        Column("FAILED", "failed_items", Kind.NUMBER),
+        Column("BY", "actor"),
+        Column("REASON", "reason", long=True),
+        Column("ERROR", "error", wide=True),
+        Column("DUE", "due_at", Kind.TIME, wide=True),
+    ],
+    empty="It has not run yet.",
+)
+QUEUED = Shape(
+    "run",
+    [
+        Column("RUN", "run_id"),
+        Column("LOOP", "job_name"),
+        Column("STATUS", "status", Kind.WORD),
+        Column("AT", "triggered_at", Kind.TIME),
+        Column("BY", "triggered_by"),
+        Column("REASON", "reason", long=True),
+    ],
+    key="run_id",
+)
 
 
-@app.command("trigger")
-def trigger_command(name: Name, reason: Reason, actor: Actor = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Ask for a run now: once a minute for each loop. It begins when a scheduler looks, within seconds."""
-    queued = _ask(url, lambda conn: steer.trigger(conn, name, actor=actor or _me(), reason=reason))
-    said = {
-        "job_name": queued.name,
-        "status": "queued",
-        "run_id": queued.run_id,
-        "triggered_at": queued.triggered_at.isoformat(),
-        "triggered_by": queued.triggered_by,
-        "reason": queued.reason,
-    }
-    typer.echo(json.dumps(said) if as_json else f"Run {queued.run_id} of {name} is queued.")
+@verb(app, "list")
+def list_command(session: Session, watch: Watch = False, interval: Every = 2.0) -> None:
+    """List the loops: when each is due, how it went last, and whether it is well."""
+    if watch:
+        watch_rows(session, SHAPE, lambda: session.get(LOOPS), interval)
+    session.rows(SHAPE, session.get(LOOPS))
 
 
-@app.command("pause")
-def pause_command(
-    name: Name,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why; it is shown with the loop.")] = None,
-    actor: Actor = None,
-    url: Url = None,
-) -> None:
-    """Begin no more ticks of a loop; a run that somebody triggers still begins."""
-    _ask(url, lambda conn: steer.pause(conn, name, actor=actor or _me(), reason=reason))
-    typer.echo(f"{name} is paused.")
+@verb(app, "show")
+def show_command(session: Session, name: Name) -> None:
+    """Show everything about one loop; ends with 1 if it is unhealthy."""
+    found = [loop for loop in session.get(LOOPS) if loop["job_name"] == name]
+    if not found:
+        raise NotFound(f"there is no loop {name!r}; `holdfast periodic list` names them")
+    session.one(SHAPE, found[0])
+    raise typer.Exit(Exit.OK if found[0]["healthy"] else Exit.FAILED)
 
 
-@app.command("resume")
-def resume_command(name: Name, url: Url = None) -> None:
+def _run(session: Session, name: Name, reason: Reason) -> None:
+    """Run a loop now: once a minute for each. It begins when a scheduler looks, within seconds."""
+    queued = session.act("POST", f"{LOOPS}/{quote(name, safe='')}/trigger", {"reason": reason})
+    session.out.rows(QUEUED, [queued], session.way, single=True)
+    session.out.hint(f"holdfast periodic history {name}")
+
+
+verb(app, "run")(_run)
+verb(app, "trigger", hidden=True)(_run)  # the documents' word
+
+
+@verb(app, "pause")
+def pause_command(session: Session, name: Name, reason: Reason) -> None:
+    """Begin no more ticks of a loop; a run that somebody asks for still begins."""
+    _control(session, name, "pause", reason)
+
+
+@verb(app, "resume")
+def resume_command(session: Session, name: Name, reason: Reason) -> None:
     """Let a paused loop go on with its next tick."""
-    was_paused = _ask(url, lambda conn: steer.resume(conn, name))
-    typer.echo(f"{name} goes on." if was_paused else f"{name} was not paused.")
+    _control(session, name, "resume", reason)
 
 
-@app.command("history")
-def history_command(
-    name: Name,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs.")] = 20,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the runs of a loop, newest first."""
-
-    async def runs(conn: psycopg.AsyncConnection[Any]) -> list[RunView]:
-        await read.get_loop(conn, name)  # a name that is not there is an error and no empty list
-        return await read.list_runs(conn, name, limit=limit)
-
-    head = ("run", "trigger", "due", "began", "took", "outcome", "items", "failed", "by", "error")
-    _print(_ask(url, runs), as_json, head, _run_line)
+def _control(session: Session, name: str, act: str, reason: str) -> None:
+    loop = session.act("POST", f"{LOOPS}/{quote(name, safe='')}/{act}", {"reason": reason})
+    session.out.rows(SHAPE, [loop], session.way, single=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _ask(url: str | None, question: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]]) -> T:
-    """Open a connection to the database that is meant, and ask."""
-
-    async def ask(address: str) -> T:
-        conn = await connect(address)
-        try:
-            return await question(conn)
-        finally:
-            await conn.close()
-
-    with database(_with(url), Console(stderr=True)) as address:
-        require_current(address)
-        return asyncio.run(ask(address))
-
-
-def _print(rows: Sequence[Any], as_json: bool, head: Sequence[str], line: Callable[[Any], Sequence[str]]) -> None:
-    if as_json:
-        typer.echo(json.dumps([_plain(row) for row in rows]))
-        return
-    table = Table(*head, box=None, header_style="bold")
-    for row in rows:
-        table.add_row(*line(row))
-    Console().print(table)
-
-
-def _line(loop: LoopView) -> Sequence[str]:
-    schedule = str(loop.every) if loop.every else f"{loop.cron} {loop.timezone}"
-    wait = "now" if loop.wait == timedelta(0) else "" if loop.wait is None else f"in {_short(loop.wait)}"
-    ago = f"{_short(loop.now - loop.last_finished_at)} ago" if loop.last_finished_at else "never"
-    return loop.name, schedule, loop.status, wait, ago, loop.last_outcome or "", str(loop.failures or "")
-
-
-def _run_line(run: RunView) -> Sequence[str]:
-    took = "" if run.took is None else _short(run.took)
-    due, began = (at.strftime("%F %T") if at else "" for at in (run.due_at, run.started_at))
-    by = f"{run.actor}: {run.reason}" if run.actor else ""
-    return str(run.id), run.trigger, due, began, took, run.outcome, str(run.items), str(run.failed_items), by, run.error or ""
-
-
-def _short(span: timedelta) -> str:
-    seconds = span.total_seconds()
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else str(span).split(".")[0]
-
-
-def _plain(view: Any) -> dict[str, Any]:
-    """As JSON has it: times as text, spans as seconds."""
-    named = {field.name: getattr(view, field.name) for field in fields(view)}
-    if isinstance(view, LoopView):
-        named |= {"status": view.status, "is_healthy": view.is_healthy}
-    return {
-        name: value.isoformat()
-        if isinstance(value, datetime)
-        else value.total_seconds()
-        if isinstance(value, timedelta)
-        else value
-        for name, value in named.items()
-    }
-
-
-def _me() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        return "command line"
-
-
-def _with(url: str | None) -> Settings:
-    return settings().model_copy(update={"database_url": url}) if url else settings()
+@verb(app, "history")
+def history_command(session: Session, name: Name, limit: Limit = 20, all: All = False) -> None:
+    """List the runs of a loop, newest first."""
+    session.rows(RUNS, session.listed(f"{LOOPS}/{quote(name, safe='')}/runs", most=None if all else limit))
