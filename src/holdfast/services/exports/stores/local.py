@@ -42,8 +42,12 @@ class LocalStore:
     async def put(self, path: str, content: bytes) -> None:
         def write() -> None:
             staged = self.stage(path)
-            with as_ours():
-                staged.write_bytes(content)
+            try:
+                with as_ours():
+                    staged.write_bytes(content)
+            except BaseException:
+                staged.unlink(missing_ok=True)
+                raise
             self._put_file(path, staged)
 
         await in_thread(write)
@@ -124,7 +128,7 @@ def as_ours() -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in NO_ROOM:
-            raise ScratchFull(f"scratch_full: cannot write here: {error}") from error
+            raise ScratchFull(f"scratch_full: no room here, or no right: {error}") from error
         raise StoreUnavailable(f"the file system failed: {error}") from error
 
 

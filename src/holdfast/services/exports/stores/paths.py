@@ -43,6 +43,8 @@ def location_of(text: str) -> Location:
     """The place that an address or an absolute path names: `s3://bucket/prefix`, `gs://…`, `file:///…`, `/folder`."""
     if "://" not in text:
         return _local(text)
+    if not text.isprintable():  # some of it would be dropped without a word
+        raise PathRefused(f"{text!r}: an address is plain text")
     parts = urlsplit(text)
     if parts.query or parts.fragment or parts.username or parts.port:
         raise PathRefused(f"{text!r}: an address has a bucket and a path, and nothing else")
