@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "job": (LOOK, "job", "Jobs: look at them, enqueue, wait, retry, cancel, recover."),
     "failure": (LOOK, "failure", "Failures, grouped by what they have in common."),
     "pipeline": (LOOK, "pipeline", "Pipelines: jobs that follow jobs."),
+    "export": (LOOK, "export", "Exports: the result of SQL as Parquet files."),
     "lock": (LOOK, "lock", "Locks: who holds them, and who waits."),
     "kind": (LOOK, "kind", "Kinds of jobs: who can run them, and what waits."),
     "periodic": (LOOK, "periodic", "Periodic loops: look at them, run one now, pause one."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +9,6 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 ZONES = ["UTC", "Europe/Zurich", "America/St_Johns", "+05:30"]
-EPOCH = dt.datetime(1970, 1, 1)
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -43,7 +41,8 @@ FLOATS = [
 ]
 PLAIN: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     *((kind(), integers(bits)) for kind, bits in ((pa.int8, 8), (pa.int16, 16), (pa.int32, 32), (pa.int64, 64))),
-    *((kind(), integers(bits, signed=False)) for kind, bits in ((pa.uint8, 8), (pa.uint16, 16), (pa.uint32, 32), (pa.uint64, 64))),
+    *((kind(), integers(bits, signed=False)) for kind, bits in ((pa.uint8, 8), (pa.uint16, 16), (pa.uint32, 32))),
+    (pa.uint64(), integers(64, signed=False)),
     *FLOATS,
     (pa.bool_(), st.booleans()),
     *((kind(), TEXT) for kind in (pa.string, pa.large_string, pa.string_view)),
@@ -120,13 +119,19 @@ def made(kind: pa.DataType, values: list[Any]) -> pa.Array:
         mask = pa.array([value is None for value in values], pa.bool_())
         return pa.FixedSizeListArray.from_arrays(made(kind.value_type, flat), type=kind, mask=mask)
     if pa.types.is_struct(kind):
-        fields = [made(kind.field(at).type, [value and value[kind.field(at).name] for value in values]) for at in range(len(kind))]
+        fields = [made(field.type, [value and value[field.name] for value in values]) for field in kind]
         mask = pa.array([value is None for value in values], pa.bool_())
         return pa.StructArray.from_arrays(fields, fields=[*kind], mask=mask)
     if pa.types.is_map(kind):
-        return _listed(pa.MapArray, kind, values, lambda pairs: (
-            pa.array([key for key, _ in pairs], kind.key_type), made(kind.item_type, [value for _, value in pairs])
-        ))
+        return _listed(
+            pa.MapArray,
+            kind,
+            values,
+            lambda pairs: (
+                pa.array([key for key, _ in pairs], kind.key_type),
+                made(kind.item_type, [value for _, value in pairs]),
+            ),
+        )
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return _viewed(kind, values)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

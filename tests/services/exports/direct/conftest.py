@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.services.exports.direct.object_proxy import ObjectProxy
+from object_proxy import ObjectProxy, write_key
 
 from holdfast.services.exports.stores.credentials import GcsCredentials, S3Credentials
 from holdfast.services.exports.stores.objects import ObjectStore
@@ -75,10 +75,6 @@ def key_file(tmp_path: Path) -> Path:
     file = tmp_path / "credentials"
     write_key(file, "first-key")
     return file
-
-
-def write_key(file: Path, key: str) -> None:
-    file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret-of-{key}\n")
 
 
 @pytest.fixture

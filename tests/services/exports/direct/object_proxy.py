@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
@@ -11,7 +12,7 @@ from typing import Literal, Self
 # answer: the server has done it, and nobody hears of it; deny: the key is refused.
 How = Literal["half", "whole", "answer", "deny"]
 DENIED = (
-    b'HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: 50\r\nConnection: close\r\n\r\n'
+    b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: 50\r\nConnection: close\r\n\r\n"
     b"<Error><Code>InvalidAccessKeyId</Code></Error>    "
 )
 
@@ -111,3 +112,8 @@ class ObjectProxy:
             return await reader.read()
         finally:
             writer.close()
+
+
+def write_key(file: Path, key: str) -> None:
+    """Credentials, as a rotated secret is mounted."""
+    file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret-of-{key}\n")

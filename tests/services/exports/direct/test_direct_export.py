@@ -7,24 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import pytest
-from tests.factories import add, job, rows
 
+from factories import add, job, rows
 from holdfast.services.exports.export.run import KIND, run
-from holdfast.settings import settings
 from holdfast.worker.loop import Worker
 
 Conn = Any
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where exports may read and write."""
-    monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
-    monkeypatch.setenv("HOLDFAST_DUCKDB_DIRS", str(tmp_path))
-    settings.cache_clear()
-    yield tmp_path
-    settings.cache_clear()
 
 
 async def work(database: str) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.services.exports.direct.conftest import write_key
-from tests.services.exports.direct.object_proxy import How, ObjectProxy
+from object_proxy import How, ObjectProxy, write_key
 
 from holdfast.services.exports.stores import objects
 from holdfast.services.exports.stores.objects import ObjectStore
@@ -146,7 +145,7 @@ async def test_f_57_a_key_file_that_is_away_for_a_moment_is_worth_another_try(
     s3_store: ObjectStore, proxy: ObjectProxy, key_file: Path
 ):
     proxy.trouble("", "deny", times=1)
-    key_file.unlink()
+    key_file.unlink()  # noqa: ASYNC240 - a moment
 
     with pytest.raises(StoreDenied, match="credentials cannot be read"):
         await s3_store.put("a", b"a")

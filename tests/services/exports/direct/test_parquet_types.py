@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from arrow_tables import meaning, tables
 from hypothesis import HealthCheck, given
 from hypothesis import settings as how
 from hypothesis import strategies as st
-from tests.services.exports.direct.arrow_tables import meaning, tables
 
 from holdfast.services.exports.engines.port import Column
 from holdfast.services.exports.parquet.files import PartFiles, Shape
@@ -101,9 +101,7 @@ def test_a_type_becomes_what_parquet_has(given_type: pa.DataType, stored: pa.Dat
 def test_a_union_becomes_a_struct_with_the_name_of_its_member():
     types = pa.array([0, 1, 0], pa.int8())
     sparse = pa.UnionArray.from_sparse(types, [pa.array([1, 2, None]), pa.array(["a", "b", "c"])], ["n", "t"])
-    dense = pa.UnionArray.from_dense(
-        types, pa.array([0, 0, 1], pa.int32()), [pa.array([1, None]), pa.array(["b"])], ["n", "t"]
-    )
+    dense = pa.UnionArray.from_dense(types, pa.array([0, 0, 1], pa.int32()), [pa.array([1, None]), pa.array(["b"])], ["n", "t"])
     for union in (sparse, dense):
         assert fit(union, storable(union.type)).to_pylist() == [
             {"tag": "n", "n": 1, "t": None},

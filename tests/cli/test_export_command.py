@@ -1,0 +1,61 @@
+"""`holdfast export run`, by both ways: a job is made, followed to its end, and its files are there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from running import Run
+
+from holdfast.cli.exits import Exit
+from holdfast.services.exports.export.run import run as export_run
+from holdfast.worker.loop import Worker
+from holdfast.worker.options import WorkerOptions
+
+
+@pytest.fixture
+def working(database: str) -> Iterator[None]:
+    """A worker that runs exports, in a thread of its own."""
+    worker = Worker(database, [export_run], WorkerOptions(name="exports"))
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
+    thread.start()
+    yield
+    worker.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.usefixtures("working")
+@pytest.mark.parametrize("how", ["--wait", "--watch"])
+def test_an_export_is_followed_to_its_files(command: Run, tmp_path: Path, how: str):
+    (tmp_path / "people.csv").write_text("name,age\nada,36\ngrace,85\n")
+    (tmp_path / "query.sql").write_text("SELECT upper(name) AS name, age FROM 'people.csv' ORDER BY age")
+
+    made = command("export", "run", "--sql", "@query.sql", "--to", "out", how, "-o", "json")
+
+    assert made.code == 0, made.err
+    result = json.loads(made.out)["result"]
+    assert (result["rows"], result["to"]) == (2, (tmp_path / "out").as_uri())
+    (file,) = result["files"]
+    table = pq.read_table(tmp_path / "out" / file["path"], partitioning=None)
+    assert table.to_pylist() == [{"name": "ADA", "age": 36}, {"name": "GRACE", "age": 85}]
+
+
+@pytest.mark.usefixtures("working")
+def test_a_query_that_cannot_run_fails_with_its_reason(command: Run):
+    made = command("export", "run", "--sql", "SELECT * FROM nowhere", "--to", "out", "--wait", "-o", "json")
+
+    assert made.code == Exit.FAILED
+    assert "engine_query_refused" in json.loads(made.out)["error"]
+
+
+def test_without_waiting_the_job_is_named(command: Run, tmp_path: Path):
+    made = command("export", "run", "--sql", "SELECT 1 AS x", "--to", "out", "--max-duration", "2h", "-o", "json")
+
+    job = json.loads(made.out)
+    assert (job["kind"], job["payload"]["to"], job["payload"]["max_seconds"]) == ("export.run", str(tmp_path / "out"), 7200)
