@@ -77,6 +77,7 @@ class Hub:
         self._hints = None if url is None else ListeningLink(url, watch.CHANGES)
         self._others = watch.Teller(pool.connection)  # who watch at other replicas
         self._said_at = -math.inf
+        self.words = 0  # that were heard
         self._poll, self._ping = poll.total_seconds(), ping.total_seconds()
         self._watchers: dict[str, set[Watcher]] = defaultdict(set)
         self._seen: dict[str, Any] = {}
@@ -96,12 +97,16 @@ class Hub:
 
     def changed(self) -> None:
         """Something was changed through this process: look now, and tell the other replicas."""
-        self._hint.set()
         self._others.changed()
+        self._look_soon()
 
     def _hear(self, hint: str) -> None:
         if not self._others.hear(hint):
-            self._hint.set()
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        self.words += 1
+        self._hint.set()
 
     def close_streams(self) -> None:
         """End every stream now, so that a stopping server need not wait for its clients. Safe in a signal handler."""
@@ -198,7 +203,7 @@ class Hub:
             for pipeline_id in pipelines:
                 self._tell_if_new(f"pipeline:{pipeline_id}", *pipeline_events(found.get(pipeline_id)))
         if "console" in self._watchers:
-            self._tell_if_new("console", *console_events(await overview(conn)))
+            self._tell_if_new("console", *console_events(await overview(conn, self.words)))
 
     async def _look_at_jobs(self, conn: psycopg.AsyncConnection[Any], jobs: list[int]) -> None:
         now = await watch.glance(conn, jobs)
@@ -246,8 +251,9 @@ def pipeline_events(found: dict[str, Any] | None) -> list[Event]:
     return told
 
 
-async def overview(conn: psycopg.AsyncConnection[Any]) -> dict[str, Any]:
-    """What the console's first screen shows."""
+async def overview(conn: psycopg.AsyncConnection[Any], words: int) -> dict[str, Any]:
+    """What the console's first screen shows. With how many words were heard: a count that stands at its cap does not change,
+    and what has just ended may show nowhere else."""
     counts = await read.count_states(conn)
     job, move = await watch.newest(conn)
     return {
@@ -255,6 +261,7 @@ async def overview(conn: psycopg.AsyncConnection[Any]) -> dict[str, Any]:
         "controls": [control._asdict() for control in await controls(conn)],
         "newest_job": job,
         "newest_move": move,
+        "words": words,
     }
 
 

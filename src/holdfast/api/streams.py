@@ -87,7 +87,7 @@ async def follow_everything(request: Request, last_event_id: LastEventId = None)
 
     async def begin() -> list[Event]:
         async with plane.pool.connection() as conn:
-            events = console_events(await overview(conn))
+            events = console_events(await overview(conn, plane.hub.words))
         return [] if events[0].id == last_event_id else events
 
     return plane.hub.respond("console", begin)
