@@ -496,7 +496,10 @@ def takes_connection(function: Callable[..., Any]) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 
 COLUMNS = """
-    SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attidentity
+    SELECT a.attname, coalesce(
+               (SELECT format('%%s, %%s', format_type(t.typbasetype, -1), pg_get_constraintdef(k.oid))
+                FROM pg_type t JOIN pg_constraint k ON k.contypid = t.oid WHERE t.oid = a.atttypid AND t.typtype = 'd'),
+               format_type(a.atttypid, a.atttypmod)), a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attidentity
     FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attrelid = %(table)s::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """

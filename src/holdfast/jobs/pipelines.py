@@ -85,7 +85,7 @@ COMPLETE_AND_CHAIN = f"""
         pipeline_id, parent_id, step, trace,
         state, attempt_id, attempt_no, fence_token, worker_id, claimed_at, deadline_at)
     SELECT %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s,
-        %(max_runtime)s, pipeline_id, id, %(step)s, %(trace)s,
+        %(max_runtime)s::interval, pipeline_id, id, %(step)s, %(trace)s,
         'running', %(child_attempt_id)s, 1, nextval('holdfast.fence_token'), %(worker_id)s, clock_timestamp(),
         clock_timestamp() + %(max_runtime)s::interval
     FROM ended
