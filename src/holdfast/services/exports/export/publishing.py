@@ -48,16 +48,15 @@ async def publish_manifest(store: Store, written: Written) -> None:
     try:
         await store.put(MANIFEST, content)
     except AlreadyThere:
-        await _judge(store, written, content)
+        await _judge(store, written)
     crashpoint("export.published")
 
 
-async def _judge(store: Store, written: Written, content: bytes) -> None:
-    """A manifest is there: ours, or one that fences us out."""
-    there = await store.get(MANIFEST)
-    if there == content:
+async def _judge(store: Store, written: Written) -> None:
+    """A manifest is there: ours, by a lost answer or taken over, or one that fences us out."""
+    other = json.loads(await store.get(MANIFEST))
+    if other.get("attempt_id") == written.attempt_id:
         return
-    other = json.loads(there)
     if other.get("job_id") == written.job_id:
         raise FencedOut(f"attempt {other.get('attempt_id')} of job {written.job_id} has published to {written.to}")
     raise DestinationTaken(f"{written.to} holds the result of job {other.get('job_id')}; choose another place")

@@ -10,6 +10,7 @@ from holdfast.services.exports.engines.opening import opened_engine
 from holdfast.services.exports.engines.port import EngineError, Query
 from holdfast.services.exports.export.direct import Limits, export_direct
 from holdfast.services.exports.export.publishing import published_before, publisher
+from holdfast.services.exports.mappings.select import refuse_all_but_a_select
 from holdfast.services.exports.stores.opening import opened
 from holdfast.services.exports.stores.paths import location_of
 from holdfast.services.exports.stores.port import StoreError
@@ -18,6 +19,7 @@ from holdfast.worker.context import Context
 from holdfast.worker.kinds import job
 
 KIND = "export.run"
+DIALECTS = {"duckdb": "duckdb", "trino": "trino"}
 PATIENT = RetryPolicy(Backoff(first=timedelta(seconds=5)), permanent=DEFAULT_POLICY.permanent)
 
 
@@ -34,6 +36,7 @@ async def run(
 ) -> Done | Fail:
     """Write the result of a SELECT to a folder or bucket; it can be seen once the job has completed, and then whole."""
     given = settings()
+    refuse_all_but_a_select(sql, DIALECTS.get(engine, "trino"), files=engine == "duckdb")
     limits = Limits(max_seconds=max_seconds or given.export_max_seconds)
     query = Query(sql, ctx.attempt_id, catalog, schema, role, max_seconds=limits.max_seconds)
     try:
