@@ -27,10 +27,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psycopg
+from psycopg_pool import PoolTimeout
+
 PR_SET_PDEATHSIG = 1
 STARTABLE = ("holdfast.worker.executor", "holdfast.worker.inside")
 HANDLERS = "proof.handlers"
-FAILED = 70  # how a worker ends that raised what nobody expected
+FAILED, NO_DATABASE = 70, 71  # how a worker ends that raised what nobody expected; or that found no database when it began
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ def _fork(order: Order) -> int:
         code = sys.modules["proof.modes"].run(order)
     except BaseException as error:  # whatever it is, it must not fall back into the server's loop
         os.write(2, f"worker failed: {error!r}\n".encode())
+        if isinstance(error, (psycopg.OperationalError, PoolTimeout)):
+            code = NO_DATABASE
     finally:
         os._exit(code)
 

@@ -47,6 +47,11 @@ class Settings(BaseSettings):
         description="Whether a web application with `holdfast.lifespan()` runs jobs; false: it only enqueues, as in tests.",
     )
     lease_seconds: float = Field(default=30.0, gt=0, description="How long a silent worker keeps its jobs.")
+    rescue_on_disconnect: bool = Field(
+        default=False,
+        description="Take the jobs of a worker within 5 s when its database session ends and it does not come back, instead of "
+        "waiting for its lease; for workers that connect to Postgres directly, as both sides of it. See docs/decisions/0014.",
+    )
     grace_seconds: float = Field(
         default=25.0,
         ge=0,

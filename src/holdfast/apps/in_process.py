@@ -94,4 +94,5 @@ def _options(options: WorkerOptions | None, given: Settings) -> WorkerOptions:
         grace=timedelta(seconds=given.grace_seconds),
         name=given.hostname,
         runner="in process",
+        presence=given.rescue_on_disconnect,
     )

@@ -40,6 +40,7 @@ def orders_from(
         poll=min(settings.poll_seconds, 2 * settings.beat_seconds),
         lease=settings.lease_seconds,
         grace=settings.grace,
+        presence=settings.rescue_on_disconnect,
         name=settings.hostname,
         pod=settings.pod,
         git_sha=settings.git_sha,

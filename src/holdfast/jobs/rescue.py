@@ -91,6 +91,17 @@ HOLD_DEAD = """
       AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
     ORDER BY w.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
+# Whose session has ended and did not come back (`sessions.py`). Coming back takes the same row and clears the mark.
+HOLD_DISCONNECTED = """
+    SELECT w.id::text FROM holdfast.workers w
+    WHERE w.session_gone_at < clock_timestamp() - %(grace)s
+    ORDER BY w.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+# A session is good for one rescue: a worker that lives after all, and claims before it has a new one, is not robbed again.
+FORGET_SESSIONS = """
+    UPDATE holdfast.workers SET session_pid = NULL, session_began = NULL, session_gone_at = NULL
+    WHERE id = ANY (%(workers)s::uuid[])
+"""
 HOLD_THEIR_JOBS = holding("SELECT id FROM holdfast.jobs WHERE worker_id = ANY (%(workers)s::uuid[])")
 RESCUE = _take("""
     silent AS MATERIALIZED (
@@ -120,7 +131,8 @@ OVERDUE_GRACE = timedelta(seconds=30)
 
 async def rescue(conn: psycopg.AsyncConnection[Any], *, limit: int = 20, actor: str = "rescue") -> list[JobId]:
     """Take the jobs of up to `limit` workers whose lease is over, and as many that run far beyond their longest time."""
-    rescued = await _rescue_dead(conn, limit, {"cause": "lease_lost", "error": "its worker went silent", "actor": actor})
+    why = {"cause": "lease_lost", "error": "its worker went silent", "actor": actor}
+    rescued = await _rescue_held(conn, HOLD_DEAD, {"limit": limit}, why)
     overdue = {"cause": "max_runtime", "error": "it ran beyond its longest time", "actor": actor, "grace": OVERDUE_GRACE}
     for _ in range(limit):
         async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
@@ -133,14 +145,30 @@ async def rescue(conn: psycopg.AsyncConnection[Any], *, limit: int = 20, actor: 
     return rescued
 
 
-async def _rescue_dead(conn: psycopg.AsyncConnection[Any], limit: int, parameters: dict[str, Any]) -> list[JobId]:
+async def rescue_disconnected(
+    conn: psycopg.AsyncConnection[Any], *, grace: timedelta, limit: int = 20, actor: str = "rescue"
+) -> list[JobId]:
+    """Take the jobs of workers whose database session has ended for so long."""
+    why = {"cause": "disconnected", "error": "the database session of its worker ended", "actor": actor}
+    rescued = await _rescue_held(conn, HOLD_DISCONNECTED, {"limit": limit, "grace": grace}, why, FORGET_SESSIONS)
+    if rescued:
+        crashpoint("reap.after")
+    return rescued
+
+
+async def _rescue_held(
+    conn: psycopg.AsyncConnection[Any], hold: str, which: dict[str, Any], why: dict[str, Any], then: str | None = None
+) -> list[JobId]:
+    """Hold the rows of workers that a statement finds, and take all that they hold."""
     rescued: list[JobId] = []
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(HOLD_DEAD, {"limit": limit})
+        await cursor.execute(hold, which)
         workers = [row[0] for row in await cursor.fetchall()]
         if workers:
             await cursor.execute(HOLD_THEIR_JOBS, {"workers": workers})
-            rescued = await _take_all(cursor, RESCUE, parameters | {"workers": workers})
+            rescued = await _take_all(cursor, RESCUE, why | {"workers": workers})
+            if then is not None:
+                await cursor.execute(then, {"workers": workers})
     return rescued
 
 

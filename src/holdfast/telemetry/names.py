@@ -36,6 +36,8 @@ EVENTS: Final[dict[str, str]] = {
     "job_process_not_started": "A process for a job could not be started; the job comes back in a few seconds.",
     "job_not_isolated": "A job should run in a process of its own, and its function cannot be imported by one.",
     "jobs_rescued": "Jobs were taken from holders that went silent.",
+    "worker_disconnected": "The database session of a worker ended; it has two seconds to come back, or its jobs are taken.",
+    "presence_lost": "The database session that stands for a worker broke; another is opened at once.",
     "jobs_overdue": "Jobs failed because an external engine had their work for longer than their max_runtime.",
     "effects_cleaned": "Things outside that nobody needs any more were confirmed gone.",
     "writeback_stale_attempt": "A replaced attempt tried to write and was refused.",

@@ -10,7 +10,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -41,7 +41,7 @@ class Heartbeat:
         *,
         clock: Clock,
         lease: Lease | None = None,
-        beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     ) -> None:
         self.lease = lease or Lease(clock.lease * SAFE_SHARE)
         self._pulse, self._worker, self._held, self._takes, self._on_beat = pulse, worker, held, takes, on_beat
@@ -66,13 +66,14 @@ class Heartbeat:
 
     async def _run(self) -> None:
         self._loop, self._now = asyncio.get_running_loop(), asyncio.Event()
-        beside = asyncio.create_task(self._beside()) if self._beside is not None else None
+        beside = [asyncio.create_task(duty()) for duty in self._beside]
         pulse = self._pulse()
         while not self._stopping:
             beat = await self._beat(pulse)
             await self._rest(beat)
-        if beside is not None:
-            beside.cancel()
+        for duty in beside:
+            duty.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         await pulse.close()
 
     async def _beat(self, pulse: Pulse) -> Beat | None:

@@ -38,6 +38,7 @@ from holdfast.worker.child import Child
 from holdfast.worker.deaths import Death, OomCounter, cause_of_death, restart_delay
 from holdfast.worker.heartbeat import SAFE_SHARE
 from holdfast.worker.orders import Orders
+from holdfast.worker.presence import Presence
 from holdfast.worker.probe import Probe
 from holdfast.worker.tally import Tally
 
@@ -94,14 +95,15 @@ class Keeper:
         """Keep the executors until they are done or a signal comes; the exit code."""
         probe = None if self._http is None else Probe(self._http, self._checkup)
         self._hear_signals()
-        beating = asyncio.create_task(self._beat_for_ever())
+        beating = [asyncio.create_task(duty) for duty in (self._beat_for_ever(), self._be_present())]
         tending = [asyncio.create_task(self._tend(number)) for number in range(1, self._executors + 1)]
         try:
             await self._until_done_or_told(tending)
         finally:
             await self._shut_down(tending)
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            for duty in beating:
+                duty.cancel()
+            await asyncio.gather(*beating, return_exceptions=True)
             if probe is not None:
                 probe.close()
             for link in (self._beats, self._acts, self._checkup):
@@ -230,12 +232,20 @@ class Keeper:
             await asyncio.sleep(self._orders.beat * random.uniform(0.9, 1.0))  # noqa: S311 - spreads the beats of a fleet
             await self._beat()
 
+    async def _be_present(self) -> None:
+        """Have a session that stands for the executors: it ends when this process does, and they end with it."""
+        if self._orders.presence:
+            await Presence(self._orders.url, lambda: [child.id for child in self._ready()], self._name).run()
+
+    def _ready(self) -> list[Child]:
+        return [child for child in self._children if child.is_alive and child.ready_at is not None]
+
     async def _beat(self) -> None:
         """Renew the leases of all executors that live. One that is stopped does not run, and must lose its jobs in time."""
         if self._http is not None:
             self._checkup.ask_all()
         self._oom.rose()  # what was killed before now is no executor of ours: that is seen at once
-        living = [child for child in self._children if child.is_alive and child.ready_at is not None and not child.is_stopped]
+        living = [child for child in self._ready() if not child.is_stopped]
         if not living:
             return
         asked_at = time.monotonic()  # before the question: an answer that took long must not stretch the lease

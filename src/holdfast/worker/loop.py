@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -37,6 +37,7 @@ from holdfast.worker.lag import LoopLag
 from holdfast.worker.lanes import Lanes, given_back
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.poller import Clock
+from holdfast.worker.presence import Presence
 from holdfast.worker.sweeps import Sweeps
 from holdfast.worker.tally import Tally
 from holdfast.worker.transport import UNREACHABLE, Takes, Transport
@@ -77,7 +78,7 @@ class Worker:
             self._on_beat_from_thread,
             clock=clock,
             lease=lease,
-            beside=self._lag.watch,
+            beside=[self._lag.watch, *self._presence(url_or_transport)],
         )
         self._ends = Ends(self._transport, lambda kind: self._kinds[kind].policy.retry, self._on_end)
         self._isolated = self._make_isolated(url_or_transport)
@@ -370,6 +371,9 @@ class Worker:
                 yield
         except (psycopg.Error, HoldfastError, TimeoutError, *UNREACHABLE) as error:
             log.warning("worker_database_lost", error=str(error), worker_id=self.id)
+
+    def _presence(self, url: str | Transport) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        return [Presence(url, lambda: [self.id], self.info.name).run] if self.options.presence and isinstance(url, str) else []
 
     def _make_isolated(self, url: str | Transport) -> Isolated | None:
         """Processes for handlers that need one; they open connections of their own, so there must be a database to open."""

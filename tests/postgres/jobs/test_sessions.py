@@ -1,0 +1,165 @@
+"""A database session that stands for a worker: who ended with it is found, and who comes back keeps its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from tests.factories import column, hold, make_due, moves_of, rows, state_of, take, value, waits
+
+from holdfast.jobs.model import Claim
+from holdfast.jobs.renew import renew_leases
+from holdfast.jobs.rescue import rescue_disconnected
+from holdfast.jobs.sessions import look_for_the_gone, publish
+
+NOW = timedelta(0)
+LATER = timedelta(hours=1)
+LONG = timedelta(minutes=5)
+Connect = Callable[[], Any]
+
+
+async def present(conn: Any, session: Any) -> Claim:
+    """A job held by a worker that this session stands for, and that has just beaten."""
+    claim = await hold(conn)
+    await publish(session, [claim.worker_id])
+    await renew_leases(conn, [claim.worker_id], lease=LONG)
+    return claim
+
+
+async def end_of(conn: Any, session: psycopg.AsyncConnection[Any]) -> None:
+    """The session is gone, as after a SIGKILL of its owner."""
+    pid = session.info.backend_pid
+    await session.close()
+    while await value(conn, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid):
+        pass
+
+
+async def test_the_jobs_of_a_worker_whose_session_ended_are_taken_before_its_lease_is_over(conn: Any, connect: Connect):
+    claim = await present(conn, session := await connect())
+    await end_of(conn, session)
+
+    noted, at_once = await look_for_the_gone(conn, grace=LATER)
+    _, jobs = await look_for_the_gone(conn, grace=NOW)
+
+    assert (noted, at_once, jobs) == ([claim.worker_id], [], [claim.id])
+    assert await state_of(conn, claim.id) == "pending"
+    ((cause,),) = await rows(conn, "SELECT detail ->> 'cause' FROM holdfast.history WHERE job_id = %s", claim.id)
+    assert cause == "disconnected"
+    assert await value(conn, "SELECT lease_until > clock_timestamp() FROM holdfast.workers WHERE id = %s", claim.worker_id)
+
+
+async def test_who_is_connected_keeps_its_jobs(conn: Any, connect: Connect):
+    claim = await present(conn, await connect())
+
+    assert await look_for_the_gone(conn, grace=NOW) == ([], [])
+    assert await state_of(conn, claim.id) == "running"
+
+
+async def test_who_comes_back_in_time_keeps_its_jobs(conn: Any, connect: Connect):
+    """Its line was cut, or somebody ended its session: it is not the worker that died."""
+    claim = await present(conn, session := await connect())
+    await end_of(conn, session)
+    noted, _ = await look_for_the_gone(conn, grace=LATER)
+
+    await publish(await connect(), [claim.worker_id])
+
+    assert noted == [claim.worker_id]
+    assert await look_for_the_gone(conn, grace=NOW) == ([], [])
+    assert await state_of(conn, claim.id) == "running"
+
+
+async def test_a_rescue_waits_for_nobody_who_is_just_coming_back(conn: Any, connect: Connect):
+    """Both take the worker's row: what is decided is decided by whoever has it first."""
+    claim = await present(conn, session := await connect())
+    await end_of(conn, session)
+    await look_for_the_gone(conn, grace=LATER)
+    back = await connect()
+
+    async with back.transaction():
+        await publish(back, [claim.worker_id])
+        assert await rescue_disconnected(conn, grace=NOW) == []
+
+    assert await rescue_disconnected(conn, grace=NOW) == []
+    assert await state_of(conn, claim.id) == "running"
+
+
+async def test_who_was_taken_for_dead_and_comes_back_learns_it_from_the_fence(conn: Any, connect: Connect):
+    claim = await present(conn, session := await connect())
+    await end_of(conn, session)
+    await look_for_the_gone(conn, grace=LATER)
+    back, rescuer = await connect(), await connect()
+
+    async with rescuer.transaction():
+        assert await rescue_disconnected(rescuer, grace=NOW) == [claim.id]
+        coming_back = asyncio.create_task(publish(back, [claim.worker_id]))
+        await waits(conn, back)
+    await coming_back
+
+    assert await moves_of(conn, claim.id) == ["rescue"]
+    assert await column(conn, claim.id, "attempt_id") is None
+
+
+async def test_a_session_is_good_for_one_rescue(conn: Any, connect: Connect):
+    """The worker lives, and claims on another connection before it has a new session: it is not robbed a second time."""
+    claim = await present(conn, session := await connect())
+    await end_of(conn, session)
+    await look_for_the_gone(conn, grace=LATER)
+    await look_for_the_gone(conn, grace=NOW)
+
+    await make_due(conn, claim.id)
+    await take(conn, claim.id, claim.worker_id)
+
+    assert await look_for_the_gone(conn, grace=NOW) == ([], [])
+    assert await state_of(conn, claim.id) == "running"
+
+
+async def test_who_connected_after_the_last_beat_cannot_tell_whether_the_server_ended_all_sessions(conn: Any, connect: Connect):
+    """F-26: after a restart everybody's session is gone, and the first who is back must not rob those who are on their way."""
+    claim = await present(conn, session := await connect())
+    await end_of(conn, session)
+
+    noted, _ = await look_for_the_gone(await connect(), grace=NOW)
+
+    assert noted == []
+    assert await look_for_the_gone(conn, grace=LATER) == ([claim.worker_id], [])  # who was there all the while can
+
+
+async def test_behind_a_pooler_there_is_no_session_to_publish(conn: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch):
+    """A pooler tells its clients a number of its own: the session is the pooler's, and says nothing about the worker."""
+    session = await connect()
+    monkeypatch.setattr(type(session.info), "backend_pid", property(lambda _: 1))
+
+    claim = await present(conn, session)
+
+    assert await value(conn, "SELECT session_pid FROM holdfast.workers WHERE id = %s", claim.worker_id) is None
+
+
+async def test_a_session_that_hides_its_beginning_may_be_the_one(conn: Any, connect: Connect):
+    """Of other roles' sessions Postgres tells the process id alone."""
+    role = f"holdfast_test_{uuid4().hex[:8]}"
+    claim = await present(conn, await connect())
+    looker = await connect()
+    await renew_leases(conn, [claim.worker_id], lease=LONG)
+    await conn.execute(
+        f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA holdfast TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO {role}"
+    )
+    try:
+        await looker.execute(f"SET ROLE {role}")
+        assert await look_for_the_gone(looker, grace=NOW) == ([], [])
+    finally:
+        await looker.execute("RESET ROLE")
+        await conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+async def test_who_has_resigned_has_no_session(conn: Any, connect: Connect):
+    claim = await hold(conn)
+    await conn.execute("UPDATE holdfast.workers SET stopped_at = clock_timestamp()")
+
+    await publish(await connect(), [claim.worker_id])
+
+    assert await value(conn, "SELECT session_pid FROM holdfast.workers WHERE id = %s", claim.worker_id) is None

@@ -1,0 +1,82 @@
+"""Keepers whose database session stands for them: a pod that is gone is noticed in seconds, one that was cut off is not robbed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import psycopg
+import pytest
+from keepers import KILL, Kept, Start, is_alive, moves, row, state, until
+
+from holdfast.jobs.enqueue import enqueue_sync
+from holdfast.jobs.model import NewJob
+
+pytestmark = pytest.mark.processes
+Conn = psycopg.Connection[Any]
+NO_LEASE_ENDS = {"HOLDFAST_RESCUE_ON_DISCONNECT": "true", "HOLDFAST_LEASE_SECONDS": "3600"}
+SESSION = """
+    SELECT w.session_pid FROM holdfast.workers w JOIN pg_stat_activity a ON a.pid = w.session_pid
+    WHERE w.pid = %s AND w.session_gone_at IS NULL
+"""
+
+
+def session_of(db: Conn, keeper: Kept) -> int | None:
+    """The process id of the session that stands for its executor, while it lives."""
+    found = db.execute(SESSION, [keeper.executor()]).fetchone()
+    return None if found is None else int(found[0])
+
+
+def holder(db: Conn, job: int, keepers: list[Kept]) -> tuple[Kept, Kept]:
+    """Who has the job, and who has not."""
+    found = db.execute("SELECT w.pid FROM holdfast.jobs j JOIN holdfast.workers w ON w.id = j.worker_id WHERE j.id = %s", [job])
+    ((pid,),) = found.fetchall()
+    one, other = keepers
+    return (one, other) if one.executor() == pid else (other, one)
+
+
+def two_keepers(start: Start, db: Conn) -> list[Kept]:
+    keepers = [start("--concurrency", "1", **NO_LEASE_ENDS) for _ in range(2)]
+    for keeper in keepers:
+        until(lambda keeper=keeper: session_of(db, keeper), "no session was published")
+    return keepers
+
+
+def test_keeper_and_executor_killed_together_lose_their_job_long_before_the_lease(start: Start, db: Conn):
+    keepers = two_keepers(start, db)
+    job = enqueue_sync(db, NewJob("endless")).id
+    until(lambda: state(db, job) == "running")
+    victim, other = holder(db, job, keepers)
+    executor = victim.executor()
+
+    os.kill(victim.pid, KILL)
+    os.kill(executor, KILL)
+
+    until(lambda: row(db, job)[:2] == ("running", 2), "nobody took the job")
+    assert moves(db, job) == [("rescue", "the database session of its worker ended")]
+    assert other.hears("worker_disconnected")
+    assert not is_alive(executor)
+
+
+def test_a_keeper_that_lost_its_session_and_comes_back_keeps_its_job(start: Start, db: Conn):
+    """Its session is ended three times, and each time it is back before anybody takes its job."""
+    keepers = two_keepers(start, db)
+    job = enqueue_sync(db, NewJob("endless")).id
+    until(lambda: state(db, job) == "running")
+    victim, _ = holder(db, job, keepers)
+
+    for _ in range(3):
+        before = session_of(db, victim)
+        db.execute("SELECT pg_terminate_backend(%s)", [before])
+        until(lambda before=before: session_of(db, victim) not in (None, before), "no new session was published")
+
+    assert row(db, job)[:2] == ("running", 1)
+    assert moves(db, job) == []
+    assert victim.hears("presence_lost")
+
+
+def test_without_the_setting_no_session_stands_for_anybody(start: Start, db: Conn):
+    keeper = start()
+    keeper.executor()
+
+    assert db.execute("SELECT count(*) FROM holdfast.workers WHERE session_pid IS NOT NULL").fetchone() == (0,)
