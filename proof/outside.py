@@ -191,7 +191,8 @@ def nobody_acts_after_its_end(account: Account) -> Violations:
             if late > CLOCKS:
                 yield (
                     f"attempt {line.number} of job {line.job} made its {line.what} {late * 1000:.0f} ms after "
-                    f"{row.move} had ended it ({line.attempt}, process {line.pid})"
+                    f"{row.move} had ended it ({line.attempt}, process {line.pid}; allowed "
+                    f"{(line.at - (line.checked or line.at)) * 1000:.0f} ms before, for {(line.until - line.at) * 1000:.0f} ms more)"
                 )
 
 

@@ -173,7 +173,7 @@ class Play:
         self._took("end")
         account = asyncio.run(read_account(self.stage.postgres.url, self.folder, self.acknowledged, self.complaints))
         self._note_what_was_met(account)
-        log = (self.folder / "log").read_text() if (self.folder / "log").exists() else ""
+        log = self._log()
         shutil.rmtree(self.folder)
         return Result(self.plan, check(account), self.exercised, time.monotonic() - began, account, log, self.phases)
 
@@ -253,7 +253,8 @@ class Play:
         for worker in self.workers:
             worker.bury()
             if worker.code == FAILED:
-                self.complaints.append(f"worker {worker.pid} ({worker.order.mode}) failed by itself; its log says why")
+                said = [line for line in self._log().splitlines() if line.startswith("worker failed")]
+                self.complaints.append(f"worker {worker.pid} ({worker.order.mode}) failed by itself: {said[-1:]}")
 
     def _note_what_was_met(self, account: Account) -> None:
         for worker in self.workers:
@@ -264,11 +265,14 @@ class Play:
         for moves in account.story.moves.values():
             self.exercised.update(f"move: {move.move}" for move in moves)
         self.exercised["frozen before its act"] += sum(not line.is_prompt for line in account.lines)
-        if (self.folder / "log").exists():
-            for line in (self.folder / "log").read_text().splitlines():
-                with contextlib.suppress(ValueError):
-                    said = json.loads(line)
-                    self.exercised[f"said: {said['event']}"] += 1
+        for line in self._log().splitlines():
+            with contextlib.suppress(ValueError):
+                self.exercised[f"said: {json.loads(line)['event']}"] += 1
+
+    def _log(self) -> str:
+        """What all the workers said."""
+        file = self.folder / "log"
+        return file.read_text() if file.exists() else ""
 
     # ------------------------------------------------------------------------------------------------- jobs
 

@@ -1,4 +1,4 @@
-"""Keepers whose database session stands for them: a pod that is gone is noticed in seconds, one that was cut off is not robbed."""
+"""Keepers whose database session stands for them: a pod that is gone is noticed soon, and one that was cut off not robbed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A worker's database session as a sign of life: where it has ended, its jobs are taken before its lease is over.
 
-Called by: `worker/presence.py`, once a second, where `HOLDFAST_RESCUE_ON_DISCONNECT` is on. When a process is killed, the kernel
-closes its sockets and the server ends its session at once; so do a cut line and `pg_terminate_backend`, though, with the worker
-alive. What tells them apart is that who lives comes back: docs/decisions/0014 says why each condition is there.
+Called by: `worker/presence.py`, once a second, where `HOLDFAST_RESCUE_ON_DISCONNECT` is on. When a process is killed, the
+kernel closes its sockets and the server ends its session at once; so do a cut line and `pg_terminate_backend`, though, with
+the worker alive. What tells them apart is that who lives comes back: docs/decisions/0014 says why each condition is there.
 """
 
 from __future__ import annotations
