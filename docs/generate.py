@@ -293,6 +293,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "git_sha": "which code it runs, for people",
         "runner": "what kind of process it is in",
         "largest_batch": "how many jobs it claims at most at once",
+        "presence": "whether a database session stands for it (`HOLDFAST_RESCUE_ON_DISCONNECT`)",
         "most": "how many jobs it takes in all; `--once` is 1",
     },
     Loop: {

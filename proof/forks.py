@@ -28,7 +28,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
+import sqlalchemy.exc
 from psycopg_pool import PoolTimeout
+
+from holdfast.errors import DatabaseProblem
 
 PR_SET_PDEATHSIG = 1
 STARTABLE = ("holdfast.worker.executor", "holdfast.worker.inside")
@@ -94,7 +97,7 @@ def _fork(order: Order) -> int:
         code = sys.modules["proof.modes"].run(order)
     except BaseException as error:  # whatever it is, it must not fall back into the server's loop
         os.write(2, f"worker failed: {error!r}\n".encode())
-        if isinstance(error, (psycopg.OperationalError, PoolTimeout)):
+        if isinstance(error, (psycopg.OperationalError, sqlalchemy.exc.OperationalError, PoolTimeout, DatabaseProblem)):
             code = NO_DATABASE
     finally:
         os._exit(code)

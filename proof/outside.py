@@ -7,9 +7,11 @@ the witness: lines that handlers wrote as they did something, wherever they were
 from being frozen (F-12). Such an act was allowed in time and is made after the worker's own deadline: it carries its fence, is
 counted (`is_prompt`), and is nobody's fault. Both times are those of the look itself, taken together: a witness that reads
 the deadline when it acts reads, after a freeze, the one that the heartbeat thread has renewed meanwhile, and blames whom
-it should excuse. Everything else is a hole. There was one: the *answer* to a look is read after the freeze, the heartbeat
-thread has woken up first, and so the lease is good again although the job was rescued in between. An answer therefore
-counts only if the lease did not lapse while it was on its way (`Context._raise_if_stale`).
+it should excuse. Everything else is a hole. There were two. The *answer* to a look is read after the freeze, the heartbeat
+thread has woken up first, and so the lease is good again although the job was rescued in between: an answer therefore
+counts only if the lease did not lapse while it was on its way (`Context._raise_if_stale`). And a worker took from itself what
+it was running: two beats named the same job as a stray, and the second was acted on when the job had been claimed anew:
+strays are attempts now, and those that are held by then are none (`Lanes.renounce`).
 """
 
 from __future__ import annotations
@@ -191,8 +193,8 @@ def nobody_acts_after_its_end(account: Account) -> Violations:
             if late > CLOCKS:
                 yield (
                     f"attempt {line.number} of job {line.job} made its {line.what} {late * 1000:.0f} ms after "
-                    f"{row.move} had ended it ({line.attempt}, process {line.pid}; allowed "
-                    f"{(line.at - (line.checked or line.at)) * 1000:.0f} ms before, for {(line.until - line.at) * 1000:.0f} ms more)"
+                    f"{row.move} had ended it, {row.reason} ({line.attempt}, process {line.pid}; allowed "
+                    f"{(line.at - (line.checked or line.at)) * 1000:.0f} ms before, for {(line.until - line.at) * 1000:.0f} ms)"
                 )
 
 

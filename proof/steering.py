@@ -239,14 +239,14 @@ def find_strays(world: World, worker: Worker) -> Work | None:
     async def go() -> None:
         begun = world.witness.tick()
         answer = await renew(worker.conn, worker.id, worker.held, lease=NO_TIME)
-        taken = await rescue_worker(worker.conn, worker.id, cause="claim_unanswered", error="no answer", jobs=answer.strays)
+        taken = await rescue_worker(worker.conn, worker.id, cause="claim_unanswered", error="no answer", attempts=answer.strays)
         await renew(worker.conn, worker.id, worker.held, lease=LEASE)
         row = await (await worker.conn.execute(READ_LEASE, [worker.id])).fetchone()
         _note_taken(world, "rescue", begun, taken)
         at, until = row or (None, None)
         facts = {"held": [], "lost": [], "clock": None, "lease": LEASE, "at": at, "until": until}
         world.witness.note("beat", begun, worker=worker.id, **facts)
-        missed = [(one.id, one.attempt_id) for one in strays if one.id not in answer.strays]
+        missed = [(one.id, one.attempt_id) for one in strays if one.attempt_id not in answer.strays]
         world.witness.note("find strays", begun, worker=worker.id, missed=missed)
 
     return go()

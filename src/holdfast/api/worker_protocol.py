@@ -128,7 +128,7 @@ async def _sweep(pool: AsyncConnectionPool[Any], me: WorkerId, name: str, found:
             if found.strays:
                 error = "the answer to its claim was lost"
                 await rescue_worker(
-                    conn, me, cause="claim_unanswered", error=error, actor=name, jobs=list(found.strays), begun=[]
+                    conn, me, cause="claim_unanswered", error=error, actor=name, attempts=list(found.strays), begun=[]
                 )
             if found.can_rescue:
                 await rescue(conn, actor=name)

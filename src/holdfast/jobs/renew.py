@@ -19,7 +19,7 @@ from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
 from holdfast.errors import NotMigrated
 from holdfast.jobs.claim import Kinds, known
-from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
+from holdfast.jobs.model import AttemptId, Claim, WorkerId
 from holdfast.jobs.payload import to_json
 
 REGISTER = """
@@ -103,7 +103,7 @@ BEAT = f"""
         (SELECT run_after - clock_timestamp() FROM holdfast.jobs
          WHERE state = 'pending' AND run_after IS NOT NULL ORDER BY run_after LIMIT 1),
         -- Claims whose answer never reached us: held in our name, and unknown to us for longer than an answer can take.
-        ARRAY(SELECT j.id FROM holdfast.jobs j WHERE j.worker_id = %(worker_id)s
+        ARRAY(SELECT j.attempt_id::text FROM holdfast.jobs j WHERE j.worker_id = %(worker_id)s
               AND j.claimed_at < clock_timestamp() - %(lease)s
               AND NOT EXISTS (SELECT FROM mine WHERE mine.attempt_id = j.attempt_id)),
         (SELECT next_poll_at - clock_timestamp() FROM holdfast.jobs WHERE state = 'submitted' ORDER BY next_poll_at LIMIT 1),
@@ -126,7 +126,7 @@ class Beat:
     can_clean: bool
     can_wake: bool
     next_due: timedelta | None  # until the next delayed job, by the database's clock
-    strays: list[JobId]  # held by us without our knowing
+    strays: list[AttemptId]  # held by us without our knowing; not by job: the next attempt of one may be ours and run
     next_poll: timedelta | None
     next_expiry: timedelta | None = None  # until the lease of somebody else who holds jobs ends, if it is not renewed
 

@@ -21,7 +21,7 @@ from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.client import Client
 from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
-from holdfast.jobs.model import Claim, JobId, Json, NewJob, WorkerId
+from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
 from holdfast.jobs.pipelines import complete_and_chain
 from holdfast.jobs.poll import claim_to_poll, fail_overdue
@@ -201,11 +201,11 @@ class Direct(OnConnections):
                 await rescue_worker(conn, worker.id, cause=cause, error=error, actor=worker.name, attempts=[claim.attempt_id])
             )
 
-    async def release_strays(self, worker: WorkerInfo, strays: Sequence[JobId]) -> list[JobId]:
+    async def release_strays(self, worker: WorkerInfo, strays: Sequence[AttemptId]) -> list[JobId]:
         error = "the answer to its claim was lost"
         async with self._pool.connection() as conn:
             return await rescue_worker(
-                conn, worker.id, cause="claim_unanswered", error=error, actor=worker.name, jobs=list(strays), begun=[]
+                conn, worker.id, cause="claim_unanswered", error=error, actor=worker.name, attempts=list(strays), begun=[]
             )
 
     async def clean(self, cleaners: Mapping[str, Cleaner]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,7 @@ class Lanes:
         self._ready: deque[Claim] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
+        self._renounced: set[AttemptId] = set()
         self._closing = False
 
     @property
@@ -104,7 +105,15 @@ class Lanes:
             return 0
         return wanted if self._most is None else min(wanted, self._most - self.taken)
 
+    def renounce(self, attempts: Iterable[AttemptId]) -> list[AttemptId]:
+        """Those of them that nobody here is at; nobody begins with one from now on, should its claim be answered after all."""
+        held = {claim.attempt_id for claim in self.held()}
+        nobodys = [attempt for attempt in attempts if attempt not in held]
+        self._renounced.update(nobodys)
+        return nobodys
+
     def hand_out(self, claims: list[Claim]) -> None:
+        claims = [claim for claim in claims if claim.attempt_id not in self._renounced]
         self.taken += len(claims)
         for claim in claims:
             if claim.attempt_no == 1 and claim.waited is not None:
@@ -226,7 +235,7 @@ class Lanes:
             following = await self._ends.write_and_take_along(claim, result, end.then[0])
             if following is not None:
                 self.taken += 1
-                return following
+                return following if following.attempt_id not in self._renounced else None
         await self._ends.write(claim, end)
         return None
 

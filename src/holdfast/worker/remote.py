@@ -18,7 +18,7 @@ import psycopg
 from holdfast.errors import ClaimLost, HoldfastError, Unreachable, UsageError
 from holdfast.jobs import wire
 from holdfast.jobs.effects import Cleaner, Effect
-from holdfast.jobs.model import Claim, JobId, Json, NewJob, WorkerId
+from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.telemetry.log import log
@@ -187,7 +187,7 @@ class Remote:
     async def rescue(self, worker: WorkerInfo) -> list[JobId]:
         return []
 
-    async def release_strays(self, worker: WorkerInfo, strays: Sequence[JobId]) -> list[JobId]:
+    async def release_strays(self, worker: WorkerInfo, strays: Sequence[AttemptId]) -> list[JobId]:
         return []
 
     async def clean(self, cleaners: Mapping[str, Cleaner]) -> int:

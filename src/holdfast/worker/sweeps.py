@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from holdfast.errors import HoldfastError
-from holdfast.jobs.model import JobId
+from holdfast.jobs.model import AttemptId
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.telemetry.log import log
 from holdfast.worker.kinds import cleaners
@@ -118,9 +118,12 @@ class Sweeps:
             log.warning("jobs_rescued", jobs=rescued, worker_id=self._worker.id)
             self._nudge()
 
-    async def _release_strays(self, strays: Sequence[JobId]) -> None:
+    async def _release_strays(self, strays: Sequence[AttemptId]) -> None:
         """The answer to a claim was lost with its connection: nobody runs these jobs, and our living lease protects them."""
-        released = await self._transport.release_strays(self._worker, strays)
+        nobodys = self._lanes.renounce(strays)
+        released = await self._transport.release_strays(self._worker, nobodys) if nobodys else []
+        if not released:
+            return
         log.warning("jobs_rescued", jobs=released, worker_id=self._worker.id)
         self._nudge()
 

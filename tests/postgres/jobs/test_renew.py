@@ -191,8 +191,8 @@ async def test_a_claim_whose_answer_never_arrived_is_found_by_the_worker_in_whos
 
     beat = await renew(conn, worker, [known], lease=LEASE)
 
-    assert beat.strays == [lost.id]
-    assert fresh.id not in beat.strays
+    assert beat.strays == [lost.attempt_id]
+    assert fresh.attempt_id not in beat.strays
 
 
 async def test_work_of_other_kinds_and_queues_is_not_announced(conn: Any) -> None:

@@ -1,0 +1,58 @@
+"""Claims whose answer was lost: given back by attempt, so that nobody loses the next attempt that runs here already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.factories import LEASE, add, hold, make_due, moves_of, start_worker, state_of, take
+
+from holdfast.jobs.renew import WorkerInfo, renew
+from holdfast.worker.context import Lease
+from holdfast.worker.direct import Direct
+from holdfast.worker.lanes import Lanes
+from holdfast.worker.transport import Takes
+
+
+async def test_of_two_beats_that_name_the_same_stray_the_second_does_not_take_the_attempt_that_runs_by_then(
+    database: str, conn: Any
+) -> None:
+    worker = await start_worker(conn)
+    lost = await hold(conn, worker=worker)
+    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - %s", [2 * LEASE])
+    first, second = [await renew(conn, worker, lease=LEASE) for _ in range(2)]
+    me = WorkerInfo(worker, "worker", host="host", pid=1, version="1")
+    direct = Direct(database)
+    await direct.open()
+
+    try:
+        assert await direct.release_strays(me, first.strays) == [lost.id]
+        await make_due(conn, lost.id)
+        await take(conn, lost.id, worker)
+        assert await direct.release_strays(me, second.strays) == []
+    finally:
+        await direct.close()
+
+    assert await state_of(conn, lost.id) == "running"
+    assert await moves_of(conn, lost.id) == ["rescue"]
+
+
+async def test_a_claim_that_is_answered_while_it_is_given_back_is_not_begun(conn: Any) -> None:
+    """And one that was answered before is no stray, whatever the beat said."""
+    worker = await start_worker(conn)
+    late, known = [await take(conn, await add(conn), worker) for _ in range(2)]
+    lanes = Lanes(
+        {},
+        None,
+        None,
+        Lease(60),
+        count=2,
+        name="",
+        takes=lambda: Takes({}, ()),
+        hungry=lambda: None,  # type: ignore[arg-type]
+    )
+    lanes.hand_out([known])
+
+    assert lanes.renounce([late.attempt_id, known.attempt_id]) == [late.attempt_id]
+    lanes.hand_out([late])
+
+    assert lanes.held() == [known]
