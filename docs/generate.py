@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 
 import holdfast
 import holdfast.jobs
+import holdfast.services.exports.measures  # and what a service counts, with it
 import holdfast.testing
 import holdfast.worker.loop  # everything that counts is loaded with it
 from holdfast import catalog, errors
@@ -194,10 +195,10 @@ def metrics_page() -> str:
 
 
 def loops() -> str:
-    rows = [[code(loop.name), interval(loop.every), loop.description] for loop in kernel_loops()]
+    rows = [[code(loop.name), interval(loop.every), loop.description] for loop in (*kernel_loops(), *catalog.loops(Settings()))]
     return page(
         "Loops",
-        "## The kernel's own loops",
+        "## The loops that are there",
         "Each runs in every [scheduler](../explanation/periodic-loops.md), and each tick in one of them. The "
         "[settings](settings.md) `HOLDFAST_<LOOP>_JOB_INTERVAL_SECONDS` change the intervals.",
         table(["Loop", "Every", "What a pass does"], rows),

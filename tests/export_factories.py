@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 
 from holdfast.services.exports.engines.opened import Engines
-from holdfast.services.exports.engines.port import Column, Entry, Query, QueryRefused
+from holdfast.services.exports.engines.port import (
+    Column,
+    EngineError,
+    Entry,
+    FunctionMissing,
+    Look,
+    Phase,
+    Progress,
+    Query,
+    QueryRefused,
+    SubmitUnknown,
+)
 from holdfast.services.exports.setup import Exports
 
 TABLES = """
@@ -94,3 +108,54 @@ def wrong(answer: Any) -> dict[str, str]:
     """What a 422 points at."""
     assert answer.status_code == 422, answer.text
     return {one["pointer"]: one["message"] for one in answer.json()["errors"]}
+
+
+class UnloadingEngine(TablesEngine):
+    """An engine that goes on by itself: what is submitted is written to its place when the test says so."""
+
+    def __init__(self, name: str = "duckdb", tables: str = TABLES) -> None:
+        super().__init__(name, tables)
+        self.queries: dict[str, dict[str, Any]] = {}  # by tag: sql, place, phase
+        self.can_unload = True
+        self.dies_after_submit = False
+        self.cancelled: list[str] = []
+
+    async def submit(self, query: Query) -> Any:
+        assert query.tag not in self.queries, "submitted twice under one tag"
+        phase = Phase.RUNNING if self.can_unload else Phase.FAILED
+        self.queries[query.tag] = {"sql": query.sql, "phase": phase, "role": query.role}
+        if self.dies_after_submit:
+            raise SubmitUnknown("no answer came")
+        return {"query_id": query.tag, "next_uri": f"http://engine/{query.tag}/1"}
+
+    async def look(self, handle: Any, query: Query) -> Look:
+        found = self.queries.get(handle["query_id"])
+        if found is None:
+            return Look(Phase.GONE, handle, Progress("GONE"))
+        error = FunctionMissing("function system.unload is not registered") if not self.can_unload else found.get("error")
+        return Look(found["phase"], handle, Progress(found["phase"].name, rows=42), error)
+
+    async def cancel(self, handle: Any, query: Query) -> None:
+        self.cancelled.append(handle["query_id"])
+        self.queries[handle["query_id"]]["phase"] = Phase.FAILED
+
+    async def find(self, tag: str, query: Query) -> Any:
+        return {"query_id": tag, "next_uri": None} if tag in self.queries else None
+
+    def unload_sql(self, query: Query, location: str) -> str:
+        return f"COPY ({query.sql}) TO '{unquote(location.removeprefix('file://'))}/part-0.parquet' (FORMAT parquet)"
+
+    def finish(self) -> None:
+        """Everything that runs comes to its end, and its files are there."""
+        for found in self.queries.values():
+            if found["phase"] is Phase.RUNNING:
+                place = re.search(r"TO '(.*)/part-0", found["sql"])
+                assert place is not None
+                Path(place[1]).mkdir(parents=True, exist_ok=True)
+                self.database.execute(found["sql"])
+                found["phase"] = Phase.FINISHED
+
+    def end(self, phase: Phase, error: EngineError | None = None) -> None:
+        """Everything that runs ends so."""
+        for found in self.queries.values():
+            found["phase"], found["error"] = phase, error

@@ -152,6 +152,18 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("HOLDFAST_EXPORT_MAX_SECONDS", "EXPORT_MAX_DURATION_SECONDS"),
         description="How long one export may take, whichever way it runs, unless its job says otherwise.",
     )
+    snapshots_to: str = Field(
+        default="snapshots",
+        description="Where snapshots go, each into a folder of its own: a folder, s3://bucket/prefix or gs://bucket/prefix.",
+    )
+    direct_export: bool = Field(
+        default=True,
+        validation_alias=AliasChoices("HOLDFAST_DIRECT_EXPORT", "DIRECT_EXPORT"),
+        description="Whether exports stream rows through the worker; false: the engine unloads them by itself where it can.",
+    )
+    mappings_read_files: bool = Field(
+        default=False, description="Whether the SQL of mappings may name files, below HOLDFAST_DUCKDB_DIRS and nowhere else."
+    )
     scratch_dir: Path | None = Field(
         default=None, description="Where files wait for their upload; default: the system's folder for temporary files."
     )

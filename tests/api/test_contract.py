@@ -105,6 +105,14 @@ POST   /api/snapshots/{snapshot_id}/retry          snapshots.change  202
 GET    /api/export-jobs                            snapshots.read    200
 GET    /api/ops/export-jobs                        snapshots.read    200
 GET    /api/export-jobs/{job_id}                   snapshots.read    200
+GET    /api/schema/catalogs                        schema.read       200
+GET    /api/schema/catalogs/{catalog}/schemas      schema.read       200
+GET    /api/schema/catalogs/{catalog}/schemas/{schema}/tables schema.read 200
+GET    /api/schema/catalogs/{catalog}/schemas/{schema}/tables/{table}/columns schema.read 200
+GET    /api/schema/search/tables                   schema.read       200
+GET    /api/schema/search/columns                  schema.read       200
+GET    /api/schema/stats                           schema.read       200
+POST   /api/schema/admin/refresh                   schema.refresh    202
 """
 
 

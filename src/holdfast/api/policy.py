@@ -77,6 +77,8 @@ POLICY: Final[Mapping[str, Rule]] = {
     "snapshots.read": Rule("look at snapshots and their exports", READERS),
     "snapshots.create": Rule("make a snapshot by hand", OPERATORS, permission="exports.snapshots.create"),
     "snapshots.change": Rule("cancel, retry or delete a snapshot", OPERATORS, OWN),
+    "schema.read": Rule("look at what the engines' catalogs hold", READERS),
+    "schema.refresh": Rule("read the engines' catalogs anew", OPERATORS, needs_reason=True),
     "config.read": Rule("look at the configuration", OPERATORS),
     "config.write": Rule("change the configuration", ADMINS, needs_reason=True),
     "audit.read": Rule("read the audit", OPERATORS),

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from holdfast import catalog
 from holdfast.crashpoints import arm_from_settings
 from holdfast.errors import UsageError
 from holdfast.schedule.kernel import kernel_loops
@@ -48,7 +49,8 @@ def scheduler_for(url: str, settings: Settings) -> Scheduler:
         grace=timedelta(seconds=settings.grace_seconds),
         name=settings.hostname,
     )
-    return Scheduler(url, with_intervals([*own, *registered().values()], settings.intervals), options)
+    every = [*own, *catalog.loops(settings), *registered().values()]
+    return Scheduler(url, with_intervals(every, settings.intervals), options)
 
 
 def with_intervals(loops: Iterable[Loop], intervals: Mapping[str, timedelta]) -> list[Loop]:

@@ -208,9 +208,9 @@ def released_poll(claim: Claim, reason: str) -> End:
     return End(Move.RELEASE, State.SUBMITTED, delay=poll_delay(claim.poll_count), error=reason, **kept)
 
 
-def overdue() -> End:
+def overdue(error: str = "its engine had it for longer than max_runtime") -> End:
     """The engine has had the work for longer than the job may take; what it still does is cleaned up as an effect."""
-    return End(Move.FAIL, State.FAILED, error="its engine had it for longer than max_runtime", cause="max_runtime", errors=1)
+    return End(Move.FAIL, State.FAILED, error=error, cause="max_runtime", errors=1)
 
 
 def _submitted(claim: Claim, handle: Json, poll_after: timedelta | None) -> End:

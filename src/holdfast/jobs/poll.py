@@ -8,6 +8,7 @@ has for longer than the job's `max_runtime` is not waited for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -96,3 +97,25 @@ async def fail_overdue(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, 
             break
         ended += [claim.id for claim in claims]
     return ended
+
+
+# For a service with a longest time of its own, which may have changed since the job was made.
+CLAIM_LONGER = f"""
+    WITH picked AS MATERIALIZED (
+        SELECT id, fence_token FROM holdfast.jobs
+        WHERE state = 'submitted' AND kind = %(kind)s AND submitted_at + %(longest)s <= (SELECT clock_timestamp())
+        ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ), {TAKE_PICKED}
+"""
+
+
+async def fail_longer_than(
+    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, kind: str, longest: timedelta, error: str, limit: int = 50
+) -> list[JobId]:
+    """End the jobs of this kind that an engine has had for longer than `longest`, with this error; the ids of those."""
+    async with conn.transaction():
+        parameters = {"worker_id": worker_id, "kind": kind, "longest": longest, "limit": limit}
+        claims = await _claim(conn, CLAIM_LONGER, parameters)
+        for claim in claims:
+            await finish(conn, claim, overdue(error))
+    return [claim.id for claim in claims]

@@ -59,6 +59,16 @@ EVENTS: Final[dict[str, str]] = {
     "loop_term_lost": "A replaced holder of a loop noticed, or tried to write and was refused.",
     "loop_renewal_failed": "A pass could not renew its lease; its local deadline goes on counting.",
     "loop_given_back": "A stopping process left its run of a loop to others.",
+    # Exports
+    "stale_export_claims_reset": "Export jobs of workers whose lease is over were given to others.",
+    "export_jobs_too_long": "Export jobs failed because an engine had them for longer than export.max_duration_seconds.",
+    "export_orphan_asked": "A submitted export that no worker asked about for half an hour was asked about by the loop.",
+    "export_orphan_failed": "An orphaned export could not be asked about; it is tried again with the next pass.",
+    "snapshot_finalized": "The safety net brought a snapshot to its end, which its last export should have done.",
+    "snapshot_finalization_failed": "A snapshot could not be brought to its end; it is tried again with the next pass.",
+    "snapshot_siblings_stopped": "An export of a snapshot failed, so the others were cancelled or asked to stop.",
+    "schema_cache_refresh_skipped": "There is no engine whose catalogs could be read; says why.",
+    "schema_cache_catalog_failed": "One catalog could not be read; what is known of it stays.",
     "reconcile_key_failed": "A reconciler failed for one key; the key is tried again later, and the pass goes on.",
 }
 
@@ -87,6 +97,21 @@ METRICS: Final[dict[str, str]] = {
     "holdfast_loop_missed_ticks_total": "Ticks that were not begun in time.",
     "holdfast_loop_terms_lost_total": "Passes that were replaced before they ended.",
     "holdfast_loop_late_seconds": "How long after its due time the last tick that ran here began.",
+    # Exports
+    "export_reconciliation_passes_total": "Passes of the loop export_reconciliation in this process.",
+    "export_reconciliation_pass_duration_seconds": "How long those took.",
+    "stale_export_claims_detected_total": "Export jobs whose worker's lease was over when a pass looked.",
+    "stale_export_claims_reset_total": "Of those, how many the pass gave to others. Each is an export that runs again.",
+    "snapshots_ready_to_finalize_total": "Open snapshots whose exports had all ended: the trigger had missed them.",
+    "snapshots_finalized_total": "Snapshots that a pass brought to their end.",
+    "snapshots_finalization_failures_total": "Snapshots that a pass could not bring to their end.",
+    "snapshot_finalization_lag_seconds": "From the end of a snapshot's last export to its own: the longest of 50.",
+    "graph_olap_export_queue_depth": "Export jobs that wait for a worker, counted up to 10,000.",
+    "export_jobs_by_status_total": "Export jobs that have not ended, by status (pending, claimed, submitted); a gauge.",
+    "schema_cache_refreshes_total": "Refreshes of the schema cache, by status (success, failed, skipped).",
+    "schema_cache_refresh_duration_seconds": "How long refreshes took.",
+    "schema_cache_entries_total": "Entries of the schema cache, by entity_type (catalog, schema, table, column); a gauge.",
+    "schema_cache_stale_entries_deleted_total": "Entries that a successful refresh did not see any more.",
 }
 
 PLANE_METRICS: Final[dict[str, str]] = {  # gauges of the control plane: what the database knows, and its own process

@@ -70,3 +70,8 @@ async def analyst(as_role: AsRole) -> Client:
 @pytest.fixture
 async def viewer(as_role: AsRole) -> Client:
     return await as_role("viewer")
+
+
+@pytest.fixture
+async def admin(as_role: AsRole) -> Client:
+    return await as_role("admin")

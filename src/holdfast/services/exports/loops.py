@@ -1,11 +1,37 @@
-"""The periodic loops of exports."""
+"""The periodic loops of exports, and what they share. Importing this registers the cleaners, too."""
 
 from __future__ import annotations
 
-from holdfast.schedule.registry import Loop
+from holdfast.schedule.context import Pass
+from holdfast.schedule.registry import Loop, Result
+from holdfast.services.exports import kinds, reconcile
+from holdfast.services.exports.catalog import refresh
+from holdfast.services.exports.setup import engines_here
 from holdfast.settings import Settings
+
+assert kinds.KINDS  # their cleaners are called by the loop `effects`
+
+
+async def refresh_schemas(ctx: Pass) -> Result:
+    """Read the catalogs of every engine that is set up."""
+    return await refresh.refresh(ctx, engines_here())
 
 
 def loops(settings: Settings) -> list[Loop]:
-    """The loops, as these settings want them."""
-    return []
+    """The loops; the settings' own intervals come later (`apps/scheduler.py`)."""
+    return [
+        Loop(
+            reconcile.NAME,
+            reconcile.reconcile,
+            every=reconcile.EVERY,
+            is_quiet=True,
+            description="Ends exports and snapshots that nobody else brought to their end.",
+        ),
+        Loop(
+            refresh.NAME,
+            refresh_schemas,
+            every=refresh.EVERY,
+            first_run="at_once",
+            description="Reads what the engines' catalogs hold.",
+        ),
+    ]

@@ -1,11 +1,16 @@
-"""From settings to the parts of exports: which engines there are, where files go. The one place that knows both."""
+"""From settings to the parts of exports: which engines there are, where snapshots go. The one place that knows both."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from holdfast.services.exports.engines.opened import Engines
-from holdfast.settings import Settings
+from holdfast.services.exports.engines.opening import open_engine
+from holdfast.settings import Settings, settings
 
 
 @dataclass(slots=True)
@@ -20,6 +25,35 @@ class Exports:
         await self.engines.close()
 
 
-def exports_from(settings: Settings) -> Exports:
-    """As these settings say."""
-    return Exports(Engines({}), root="")
+def exports_from(given: Settings) -> Exports:
+    """As these settings say. Nothing is opened before somebody asks for it."""
+    return Exports(engines_from(given), given.mappings_read_files, root_of(given.snapshots_to))
+
+
+def engines_from(given: Settings) -> Engines:
+    """The engines that are set up: Trino if its address is known, and DuckDB always."""
+    names = ["duckdb"] if given.trino_url is None else ["trino", "duckdb"]
+    need_role = {"trino"} if given.trino_role_required else set()
+    return Engines({name: partial(open_engine, name, given) for name in names}, need_role=frozenset(need_role))
+
+
+def root_of(place: str) -> str:
+    """Where snapshots go, as every process understands it: a folder is named from the top. Pure but for the working folder."""
+    return place.rstrip("/") if "://" in place else str(Path(place).expanduser().absolute())
+
+
+# Their connections belong to an event loop, so each loop has its own.
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Engines] = WeakKeyDictionary()
+
+
+def engines_here() -> Engines:
+    """The engines of the event loop that asks: opened once for all jobs that run in it."""
+    loop = asyncio.get_running_loop()
+    if loop not in _of_loops:
+        _of_loops[loop] = engines_from(settings())
+    return _of_loops[loop]
+
+
+def use_engines(engines: Engines) -> None:
+    """Let everything in this event loop use these."""
+    _of_loops[asyncio.get_running_loop()] = engines

@@ -1,0 +1,117 @@
+"""The loop `schema_cache`: read what the engines' catalogs hold, and keep it where everybody can browse it.
+
+A catalog that cannot be read is unknown and not empty: what was known of it stays, and only a refresh that went well
+takes anything away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from holdfast.api.config import value_of
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.schedule.context import Pass
+from holdfast.schedule.registry import Result
+from holdfast.services.exports import measures
+from holdfast.services.exports.catalog import cache
+from holdfast.services.exports.engines.opened import Engines
+from holdfast.services.exports.engines.port import Engine, EngineError, Entry
+from holdfast.telemetry.log import log
+
+NAME: Final = "schema_cache"
+EVERY: Final = timedelta(hours=24)
+
+
+class RefreshFailed(HoldfastError):
+    """No catalog could be read."""
+
+
+async def refresh(ctx: Pass, engines: Engines) -> Result:
+    """One pass over every engine."""
+    began = time.monotonic()
+    good = bad = deleted = 0
+    opened = _opened(engines)
+    if not opened:
+        measures.refreshes.labels("skipped").inc()
+        return Result(skipped=1, fields={"status": "skipped"})
+    for engine in opened:
+        read, failed, gone = await _refresh_engine(ctx, engine)
+        good, bad, deleted = good + read, bad + failed, deleted + gone
+    async with ctx.connection() as conn:
+        for entity, count in (await cache.counts(conn)).items():
+            measures.entries.labels(entity).set(count)
+    measures.refresh_seconds.observe(time.monotonic() - began)
+    measures.stale_deleted.inc(deleted)
+    measures.refreshes.labels("failed" if bad else "success").inc()
+    if bad and not good:
+        raise RefreshFailed(f"none of {bad} catalogs could be read; what was known of them stays")
+    return Result(good, bad, fields={"catalogs": good, "catalogs_failed": bad, "stale_deleted": deleted})
+
+
+def _opened(engines: Engines) -> list[Engine]:
+    """The engines that can be asked; why not, is said."""
+    found: list[Engine] = []
+    reasons = []
+    for name in engines.names:
+        try:
+            found.append(engines.get(name))
+        except (UsageError, EngineError) as error:
+            reasons.append(f"{name}: {error}")
+    if not found:
+        log.warning("schema_cache_refresh_skipped", reason="; ".join(reasons) or "no engine is set up")
+    return found
+
+
+async def _refresh_engine(ctx: Pass, engine: Engine) -> tuple[int, int, int]:
+    """How many catalogs were read, how many were not, and how many entries are gone."""
+    async with ctx.connection() as conn:
+        at, known = await cache.now(conn), await cache.known_catalogs(conn, engine.name)
+    deleted = failed = 0
+    seen: list[str] = []
+    async for catalog, entries, error in _catalogs(engine, known):
+        ctx.check()
+        if error is not None:
+            failed += 1
+            await _note_failure(ctx, engine.name, catalog, error, at)
+            continue
+        assert entries is not None
+        seen.append(catalog)
+        async with ctx.transaction() as conn:
+            deleted += await cache.replace(conn, engine.name, catalog, entries, at)
+    if not failed:
+        async with ctx.transaction() as conn:
+            ttl = timedelta(hours=await value_of(conn, "cache.metadata.ttl_hours"))
+            deleted += await cache.forget_catalogs(conn, engine.name, seen, at, ttl)
+    return len(seen), failed, deleted
+
+
+async def _note_failure(ctx: Pass, engine: str, catalog: str, error: str, at: datetime) -> None:
+    log.warning("schema_cache_catalog_failed", engine=engine, catalog=catalog, error=error)
+    async with ctx.transaction() as conn:
+        await cache.note_failure(conn, engine, catalog, error, at)
+
+
+async def _catalogs(engine: Engine, known: list[str]) -> AsyncIterator[tuple[str, list[Entry] | None, str | None]]:
+    """What each catalog holds, or why it cannot be read. When one stops the whole, those known before are asked one by one."""
+    done: set[str] = set()
+    try:
+        async for entries in engine.entries():
+            if entries:
+                done.add(entries[0].catalog)
+                yield entries[0].catalog, entries, None
+        return
+    except EngineError as error:
+        whole = str(error)
+    left = [catalog for catalog in known if catalog not in done]
+    for catalog in left:
+        try:
+            found = [entry async for entries in engine.entries((catalog,)) for entry in entries]
+        except EngineError as error:
+            yield catalog, None, str(error)
+        else:
+            yield catalog, found, None
+    if not left:
+        yield "*", None, whole

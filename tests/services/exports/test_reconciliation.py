@@ -1,0 +1,181 @@
+"""The loop export_reconciliation on real rows: leases and not ages, overlong work, orphans, the safety net, the gauges."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from export_factories import UnloadingEngine, exports, mapping
+from factories import end, rows, silence, state_of, take, value
+from holdfast.jobs.outcome import Done, Fail, Submitted
+from holdfast.schedule.context import Held, Pass
+from holdfast.schedule.registry import Loop
+from holdfast.services.exports import measures, reconcile
+from holdfast.services.exports.engines.port import Phase
+from holdfast.services.exports.setup import Exports, use_engines
+from holdfast.settings import settings
+from loop_factories import LONG, taken
+
+Client = httpx.AsyncClient
+WRITTEN = {"rows": 7, "bytes": 70, "files": [], "columns": [], "runtime": "direct"}
+
+
+def counted(metric: Any) -> float:
+    return float(metric._value.get())
+
+
+@pytest.fixture
+def engine() -> UnloadingEngine:
+    return UnloadingEngine()
+
+
+@pytest.fixture
+async def here(engine: UnloadingEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
+    settings.cache_clear()
+    made: Exports = exports(engine, root=str(tmp_path / "snapshots"))
+    use_engines(made.engines)
+    yield made
+    settings.cache_clear()
+
+
+@pytest.fixture
+async def ctx(conn: Any, database: str, connect: Any) -> Any:
+    """One pass of the loop, under a term of its own."""
+    loop = Loop(reconcile.NAME, reconcile.reconcile, every=reconcile.EVERY, first_run="at_once")
+    term = await taken(conn, loop)
+
+    @asynccontextmanager
+    async def borrow() -> Any:
+        yield await connect()
+
+    return Pass(term, Held(LONG), borrow, database)
+
+
+async def make(ops: Client) -> dict[str, Any]:
+    made = (await ops.post("/api/mappings", json=mapping())).json()["data"]
+    data: dict[str, Any] = (await ops.post("/api/snapshots", json={"mapping_id": made["id"]})).json()["data"]
+    return data
+
+
+async def status(conn: Any) -> str:
+    return str(await value(conn, "SELECT state FROM holdfast.snapshots"))
+
+
+async def test_a_claim_is_stale_when_its_lease_is_over_and_not_when_it_is_old(ops: Client, conn: Any, ctx: Any) -> None:
+    """X-01, X-07, K-22, E-01, V-14: an export that runs for an hour under a live lease is nobody's to take."""
+    made = await make(ops)
+    old, lost, submitted = [await take(conn, one["id"]) for one in made["exports"]]
+    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '1 hour' WHERE id = %s", [old.id])
+    await end(conn, submitted, Submitted({"query": {"query_id": "q"}, "tag": "q", "prefix": "p", "runtime": "unload"}))
+    await silence(conn, lost)
+    before = counted(measures.stale_reset)
+
+    result = await reconcile.reconcile(ctx)
+
+    assert [await state_of(conn, claim.id) for claim in (old, lost, submitted)] == ["running", "pending", "submitted"]
+    assert result.fields["stale_claims_reset"] == 1
+    assert counted(measures.stale_reset) == before + 1
+
+
+async def test_what_an_engine_has_for_too_long_fails_in_the_words_of_the_document(
+    ops: Client, admin: Client, conn: Any, ctx: Any
+) -> None:
+    """X-03, X-06: the configured time counts, whatever it was when the job was made."""
+    await admin.put("/api/config/export.max_duration_seconds", json={"value": 120, "reason": "test"})
+    made = await make(ops)
+    long, short, _ = [await take(conn, one["id"]) for one in made["exports"]]
+    handle = {"query": {"query_id": "q"}, "tag": "q", "prefix": "p", "runtime": "unload"}
+    for claim in (long, short):
+        await end(conn, claim, Submitted(handle))
+    await conn.execute("UPDATE holdfast.jobs SET submitted_at = submitted_at - interval '121 seconds' WHERE id = %s", [long.id])
+
+    await reconcile.reconcile(ctx)
+
+    found = await rows(conn, "SELECT id, state, error FROM holdfast.jobs WHERE id IN (%s, %s) ORDER BY id", long.id, short.id)
+    assert found[0] == (long.id, "failed", "Export job exceeded maximum duration (120s)")
+    assert found[1][1] in ("submitted", "cancelled"), "its siblings may have been stopped by then"
+
+
+async def test_an_orphan_is_asked_about_by_its_query_id_and_comes_to_its_end(
+    ops: Client, conn: Any, ctx: Any, engine: UnloadingEngine, here: Exports
+) -> None:
+    """X-02, W-18: no worker is there, and the engine is done."""
+    made = await make(ops)
+    first, *others = [await take(conn, one["id"]) for one in made["exports"]]
+    for claim in others:
+        await end(conn, claim, Done(WRITTEN))
+    place = Path(made["exports"][0]["gcs_path"]) / "attempt=1"
+    sql = f"COPY (SELECT * FROM customer) TO '{place}/part-0.parquet' (FORMAT parquet)"
+    engine.queries["tag-1"] = {"sql": sql, "phase": Phase.RUNNING, "role": None}
+    handle = {"query": {"query_id": "tag-1", "next_uri": None}, "tag": "tag-1", "prefix": "attempt=1", "runtime": "unload"}
+    await end(conn, first, Submitted(handle))
+    engine.finish()
+
+    await reconcile.reconcile(ctx)
+    assert await state_of(conn, first.id) == "submitted", "it is asked about by workers, as long as they do"
+    await conn.execute("UPDATE holdfast.jobs SET next_poll_at = next_poll_at - interval '31 minutes' WHERE id = %s", [first.id])
+    result = await reconcile.reconcile(ctx)
+
+    assert (result.fields["orphans_asked"], await state_of(conn, first.id)) == (1, "completed")
+    assert await value(conn, "SELECT node_counts ->> 'Customer' FROM holdfast.snapshots") == "100"
+
+
+async def test_siblings_of_a_failure_are_stopped_and_the_snapshot_fails(ops: Client, conn: Any, ctx: Any) -> None:
+    """X-10, E-02."""
+    made = await make(ops)
+    failing = await take(conn, made["exports"][0]["id"])
+    await end(conn, failing, Fail("no such table"))
+    assert await status(conn) == "creating"
+
+    await reconcile.reconcile(ctx)
+
+    assert await status(conn) == "failed"
+    assert await rows(conn, "SELECT state FROM holdfast.jobs ORDER BY id") == [("failed",), ("cancelled",), ("cancelled",)]
+
+
+async def test_the_safety_net_ends_what_was_missed_and_counts_it(ops: Client, conn: Any, ctx: Any) -> None:
+    """X-04, X-07, X-09."""
+    made = await make(ops)
+    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER exports_follow_their_jobs")
+    for one in made["exports"]:
+        await end(conn, await take(conn, one["id"]), Done(WRITTEN))
+    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER exports_follow_their_jobs")
+    before = counted(measures.finalized)
+
+    result = await reconcile.reconcile(ctx)
+
+    assert (await status(conn), result.fields["snapshots_finalized"]) == ("ready", 1)
+    assert counted(measures.finalized) == before + 1
+    assert counted(measures.finalization_lag) > 0
+    assert (await reconcile.reconcile(ctx)).fields["snapshots_finalized"] == 0
+
+
+async def test_one_snapshot_that_cannot_be_ended_does_not_keep_the_others(ops: Client, conn: Any, ctx: Any) -> None:
+    """S-16."""
+    first, second = await make(ops), (await ops.post("/api/snapshots", json={"mapping_id": 1})).json()["data"]
+    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER exports_follow_their_jobs")
+    for one in first["exports"] + second["exports"]:
+        await end(conn, await take(conn, one["id"]), Done(WRITTEN if one["snapshot_id"] == 2 else {"rows": 1}))
+    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER exports_follow_their_jobs")
+
+    result = await reconcile.reconcile(ctx)
+
+    assert (result.fields["snapshots_finalized"], result.failed) == (1, 1)
+    assert await rows(conn, "SELECT state FROM holdfast.snapshots ORDER BY id") == [("pending",), ("ready",)]
+
+
+async def test_the_gauges_show_what_waits_by_status(ops: Client, conn: Any, ctx: Any) -> None:
+    """X-08."""
+    made = await make(ops)
+    await take(conn, made["exports"][0]["id"])
+
+    await reconcile.reconcile(ctx)
+
+    assert counted(measures.queue_depth) == 2
+    shown = {status: counted(measures.jobs_by_status.labels(status)) for status in ("pending", "claimed", "submitted")}
+    assert shown == {"pending": 2, "claimed": 1, "submitted": 0}
