@@ -160,6 +160,8 @@ class TrinoServer:
                     break
                 writer.write(answer)
                 await writer.drain()
+                if b"Connection: close" in answer[:200]:
+                    break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:

@@ -7,9 +7,10 @@ beside each other, handed on in order, and counted against the bound until whoev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import httpx
@@ -56,7 +57,7 @@ class TrinoRows:
     def __init__(self, client: StatementClient, segments: Segments, decoders: Executor, options: TrinoOptions) -> None:
         self._client, self._segments, self._decoders, self._options = client, segments, decoders, options
         self._room = Room(options.memory_bytes)
-        self._line: asyncio.Queue[tuple[asyncio.Task[pa.RecordBatch | None], int] | EngineError | None] = asyncio.Queue()
+        self._line: asyncio.Queue[tuple[asyncio.Task[pa.RecordBatch], int] | EngineError | None] = asyncio.Queue()
         self._fetching = asyncio.Semaphore(options.fetchers)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._thanks: set[asyncio.Task[Any]] = set()
@@ -96,7 +97,7 @@ class TrinoRows:
                 raise item
             task, weight = item
             batch = await task
-            if batch is not None and batch.num_rows:
+            if batch.num_rows:
                 yield batch
             del batch
             await self._room.give_back(weight)
@@ -118,9 +119,9 @@ class TrinoRows:
         end: EngineError | None = None
         try:
             while True:
-                for work, weight in self._parts():
+                for begin, weight in self._parts():
                     await self._room.take(weight)
-                    await self._line.put((self._start(work), weight))
+                    await self._line.put((self._start(begin()), weight))
                 if self._answer.next_uri is None:
                     break
                 await self._advance()
@@ -128,19 +129,17 @@ class TrinoRows:
             end = failed
         await self._line.put(end)
 
-    def _parts(self) -> Iterator[tuple[Coroutine[Any, Any, pa.RecordBatch | None], int]]:
-        """What an answer holds or points to, each as work still to be done, with its weight."""
+    def _parts(self) -> Iterator[tuple[Callable[[], Coroutine[Any, Any, pa.RecordBatch]], int]]:
+        """What an answer holds or points to, each as work still to begin, with its weight."""
         answer = self._answer
         if not answer.has_data:
             return
         if answer.is_spooled:
             spooled = read(answer.data, Spooled)
             for segment in spooled.segments:
-                weight = self._segments.weight(segment)
-                yield self._from_segment(segment, spooled.encoding), weight
+                yield partial(self._from_segment, segment, spooled.encoding), self._segments.weight(segment)
         else:
-            page = answer.data
-            yield self._from_page(page), 2 * len(memoryview(page))
+            yield partial(self._from_page, answer.data), 2 * len(memoryview(answer.data))
 
     async def _from_page(self, page: Any) -> pa.RecordBatch:
         return await self._decoded(lambda decoder: decoder.decode(page, is_well_formed=True))

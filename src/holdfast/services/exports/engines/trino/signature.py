@@ -46,14 +46,16 @@ class TrinoType:
         return bool(self.parts)
 
 
-def read_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
+def read_signature(signature: Any, depth: int = 0) -> TrinoType:
     """The type that a `typeSignature` describes."""
+    if not isinstance(signature, dict):
+        raise ProtocolBroken("a column's type signature is not one")
     raw, arguments = signature.get("rawType"), signature.get("arguments", [])
     if not isinstance(raw, str) or not isinstance(arguments, list) or depth > DEEPEST:
         raise ProtocolBroken("a column's type signature is not one")
     try:
         return _build(raw, arguments, depth)
-    except (KeyError, TypeError, IndexError, ValueError, pa.ArrowException) as wrong:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, pa.ArrowException) as wrong:
         raise ProtocolBroken(f"a column's type signature is not one: {raw[:40]!r}") from wrong
 
 

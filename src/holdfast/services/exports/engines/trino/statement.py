@@ -25,6 +25,7 @@ from holdfast.services.exports.engines.trino.pauses import retry_after
 from holdfast.services.exports.engines.trino.transport import Transport
 
 UNREADABLE_TRIES = 3
+ACCESS_DENIED = b"io.trino.spi.security.AccessDeniedException"  # so Trino answers to a role that it does not give
 INFO_CAP = 32 * MiB
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 
@@ -56,6 +57,8 @@ class StatementClient:
             raise SubmitUnknown(f"the statement was sent and no answer came ({type(lost).__name__})") from lost
         if reply.status == 429:
             raise EngineUnavailable("the engine takes no more statements now (429)", retry_after=retry_after(reply.headers))
+        if reply.status == 500 and reply.body.startswith(ACCESS_DENIED):  # before it even became a query
+            raise self.transport.refused(reply)
         if reply.status >= 500:
             raise SubmitUnknown(f"the statement was sent and answered with {reply.status}")
         if reply.status != 200:

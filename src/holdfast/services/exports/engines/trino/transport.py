@@ -109,12 +109,12 @@ class Transport:
             await asyncio.sleep(pause)
 
     def refused(self, reply: Reply) -> QueryRefused | ProtocolBroken:
-        """What an answer of 4xx means; its text is shown without anything that we sent in secret."""
-        said = reply.body[: SHOWN * 4].decode("utf-8", "replace")
+        """A refusal without a query; its first line is shown without anything that we sent in secret."""
+        said = reply.body[: SHOWN * 4].decode("utf-8", "replace").partition("\n")[0]
         for secret in (self._authorization, self._options.password, self._options.token):
             said = said.replace(secret, "…") if secret else said
         message = f"the engine answered {reply.status}: {' '.join(said.split())[:SHOWN]}"
-        return QueryRefused(message) if 400 <= reply.status < 500 else ProtocolBroken(message)
+        return QueryRefused(message) if reply.status >= 400 else ProtocolBroken(message)
 
     async def close(self) -> None:
         """Give back the connections."""
