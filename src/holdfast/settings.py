@@ -47,6 +47,12 @@ class Settings(BaseSettings):
         description="Whether a web application with `holdfast.lifespan()` runs jobs; false: it only enqueues, as in tests.",
     )
     lease_seconds: float = Field(default=30.0, gt=0, description="How long a silent worker keeps its jobs.")
+    stale_job_timeout_minutes: float | None = Field(
+        default=None,
+        gt=0,
+        validation_alias=AliasChoices("HOLDFAST_STALE_JOB_TIMEOUT_MINUTES", "STALE_JOB_TIMEOUT_MINUTES"),
+        description="The same in minutes, by the documents' name; HOLDFAST_LEASE_SECONDS counts more.",
+    )
     rescue_on_disconnect: bool = Field(
         default=False,
         description="Take the jobs of a worker within 5 s when its database session ends and it does not come back, instead of "
@@ -294,6 +300,12 @@ class Settings(BaseSettings):
     @property
     def duckdb_folders(self) -> list[Path]:
         return _folders(self.duckdb_dirs)
+
+    @property
+    def lease(self) -> float:
+        """How many seconds a silent worker really keeps its jobs."""
+        minutes = self.stale_job_timeout_minutes
+        return self.lease_seconds if minutes is None or "lease_seconds" in self.model_fields_set else minutes * 60
 
     @property
     def grace(self) -> float:

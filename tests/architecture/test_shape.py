@@ -43,7 +43,9 @@ def test_no_function_is_longer_than_60_lines():
 
 
 def test_sql_on_our_tables_stands_in_the_kernel_above_the_function_that_runs_it():
-    """Elsewhere only where a reason is given: the demo watches from outside, the harness moves time, and the number of the
+    """S-21: none in a loop.
+
+    Elsewhere only where a reason is given: the demo watches from outside, the harness moves time, and the number of the
     schema is read before any kernel is at work."""
     allowed = {"apps/demo.py", "testing/__init__.py", "database/revision.py"}
     own_tables = {"jobs", "api", "schedule"}  # the control plane has tables of its own: tokens, audit, answers, limits

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.api.problems import Problem, answer
 from holdfast.telemetry.log import log
 
+TRACEPARENT = re.compile(r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")
 REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -50,7 +51,7 @@ class Edge:
                 _add_headers(MutableHeaders(scope=message), scope, request_id)
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        with structlog.contextvars.bound_contextvars(request_id=request_id, **_trace_of(scope)):
             try:
                 await self._app(scope, receive, send_with_headers)
             except Exception:
@@ -76,6 +77,12 @@ def _request_id(scope: Scope) -> str:
     """The caller's, if it is harmless; it goes into logs and headers."""
     given = Headers(scope=scope).get("x-request-id", "")
     return given if REQUEST_ID.match(given) else uuid4().hex
+
+
+def _trace_of(scope: Scope) -> dict[str, str]:
+    """The caller's span, if it names one: the span of a job that it submits is linked to it."""
+    given = Headers(scope=scope).get("traceparent", "")
+    return {"traceparent": given} if TRACEPARENT.match(given) else {}
 
 
 def _add_headers(headers: MutableHeaders, scope: Scope, request_id: str) -> None:

@@ -90,7 +90,7 @@ def _options(options: WorkerOptions | None, given: Settings) -> WorkerOptions:
     return WorkerOptions(
         beat=timedelta(seconds=given.beat_seconds),
         poll=timedelta(seconds=given.poll_seconds),
-        lease=timedelta(seconds=given.lease_seconds),
+        lease=timedelta(seconds=given.lease),
         grace=timedelta(seconds=given.grace_seconds),
         name=given.hostname,
         runner="in process",

@@ -38,7 +38,7 @@ def orders_from(
         mode=mode,
         beat=settings.beat_seconds,
         poll=min(settings.poll_seconds, 2 * settings.beat_seconds),
-        lease=settings.lease_seconds,
+        lease=settings.lease,
         grace=settings.grace,
         presence=settings.rescue_on_disconnect,
         name=settings.hostname,

@@ -51,7 +51,7 @@ def doctor(session: Session, as_json: Annotated[bool, typer.Option("--json", hel
 def here(given: Settings) -> Iterator[Finding]:
     """What can be seen without asking anybody."""
     termination = getattr(given, "termination_grace_seconds", None)
-    yield from findings.settings_sane(given.beat_seconds, given.lease_seconds, given.grace_seconds, termination)
+    yield from findings.settings_sane(given.beat_seconds, given.lease, given.grace_seconds, termination)
     try:
         credentials.load(given)
     except HoldfastError as error:

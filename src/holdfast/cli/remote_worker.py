@@ -37,7 +37,7 @@ def command(
         concurrency=concurrency,
         beat=timedelta(seconds=given.beat_seconds),
         poll=timedelta(seconds=min(given.poll_seconds, 2 * given.beat_seconds)),
-        lease=timedelta(seconds=given.lease_seconds),
+        lease=timedelta(seconds=given.lease),
         grace=timedelta(seconds=given.grace_seconds),
         name=given.hostname,
         runner="remote",

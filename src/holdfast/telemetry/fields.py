@@ -69,6 +69,12 @@ def request_id() -> str | None:
     return found if isinstance(found, str) else None
 
 
+def traceparent() -> str | None:
+    """The span in which somebody asked our API for this, as the W3C's header has it."""
+    found = structlog.contextvars.get_contextvars().get("traceparent")
+    return found if isinstance(found, str) else None
+
+
 def carried_by(attempt: Attempt) -> dict[str, Any]:
     """What the job remembers of the code that enqueued it (`trace.py`)."""
     carried = json.loads(attempt.trace) if attempt.trace else {}

@@ -25,8 +25,10 @@ def carrier() -> str | None:
     """What a job remembers of the code that enqueues it; None: nothing is known."""
     request = fields.request_id()
     found = {"request_id": request[:LONGEST]} if request else {}
+    if (asked_in := fields.traceparent()) is not None:
+        found["traceparent"] = asked_in
     if _tracing is not None:
-        _tracing.inject(found)
+        _tracing.inject(found)  # the span around this code is nearer than the one of the caller
     return json.dumps(found) if found else None
 
 

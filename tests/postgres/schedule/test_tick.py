@@ -51,8 +51,14 @@ async def run(conn: Conn, place: Place, one: Loop) -> None:
     await tick(one, place)
 
 
+def buckets(job_name: str) -> list[str]:
+    families = REGISTRY.restricted_registry(["background_job_execution_duration_seconds_bucket"]).collect()
+    samples = [sample for family in families for sample in family.samples if sample.labels.get("job_name") == job_name]
+    return [sample.labels["le"] for sample in samples if "le" in sample.labels]
+
+
 async def test_a_pass_is_announced_counted_and_noted(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
-    """S-04, S-05: the events, the counter and the histogram by the documents' names."""
+    """S-04, S-05, V-01, V-02, V-05: the events, the counter and the histogram with its buckets, by the documents' names."""
 
     async def work(ctx: Pass) -> Result:
         return Result(3, 1, 2, {"orphaned_pods_cleaned": 3})
@@ -67,6 +73,7 @@ async def test_a_pass_is_announced_counted_and_noted(conn: Conn, place: Place, e
     assert "duration_seconds" in events[3]
     assert metric("background_job_execution_total", job_name="tidy", status="success") == before + 1
     assert metric("background_job_execution_duration_seconds_count", job_name="tidy") == observed + 1
+    assert buckets("tidy") == ["0.1", "0.5", "1.0", "2.5", "5.0", "10.0", "30.0", "60.0", "120.0", "+Inf"]
     assert metric("holdfast_loop_items_total", job_name="tidy", outcome="failed") >= 1
     assert await rows(conn, "SELECT outcome, items, failed_items, skipped_items FROM holdfast.loop_runs") == [
         ("success", 3, 1, 2)
@@ -76,7 +83,7 @@ async def test_a_pass_is_announced_counted_and_noted(conn: Conn, place: Place, e
 async def test_a_failing_pass_is_noted_with_its_error_and_stops_nobody(
     conn: Conn, place: Place, events: list[dict[str, Any]]
 ) -> None:
-    """S-04, S-05, S-17: exceptions never crash the process; failures are measured too; the next tick tries again."""
+    """S-04, S-05, S-17, V-01: exceptions never crash the process; failures are measured too; the next tick tries again."""
 
     async def work(ctx: Pass) -> None:
         raise RuntimeError("the warehouse is away")
@@ -94,7 +101,7 @@ async def test_a_failing_pass_is_noted_with_its_error_and_stops_nobody(
 
 
 async def test_three_failures_make_a_loop_unhealthy_and_one_success_heals_it(conn: Conn, place: Place) -> None:
-    """S-06, S-07: health 0 after 3 failures one after another, kept in the database and so the same in every process."""
+    """S-06, S-07, V-03: health 0 after 3 failures one after another, kept in the database and so the same in every process."""
     ok = False
 
     async def work(ctx: Pass) -> None:
