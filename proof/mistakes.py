@@ -136,6 +136,13 @@ def _never_over(original: Any) -> Any:
     return retry
 
 
+def _nothing_held(_: Any) -> Any:
+    async def hold(*_: Any) -> None:
+        """Hold nothing before."""
+
+    return hold
+
+
 def _nothing_untied(_: Any) -> Any:
     async def untie(*_: Any) -> None:
         return None
@@ -209,6 +216,8 @@ MUTANTS: tuple[Mutant, ...] = (
            (Code("locks.take", _take_only_new),), ("test_poll", "test_locks")),
     Mutant("claim-ignores-pause", "a paused kind is claimed all the same",
            (Text("claim.CLAIM", "c.paused_at IS NOT NULL", "c.paused_at > 'infinity'"),), ("test_control",)),
+    Mutant("claim-ignores-versions", "a worker claims jobs that were made for newer code than its own",
+           (Text("claim.CLAIM", " AND kind_version <= k.version", ""),), ("test_claim",)),
     Mutant("early-promotion", "a delayed job is promoted before its time",
            (Text("promote.PROMOTE_DUE", "run_after <= (SELECT clock_timestamp())", "run_after IS NOT NULL"),),
            ("test_promote",)),
@@ -223,6 +232,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("rescue-in-any-order", "a rescue takes rows as they come, and meets an abort halfway",
            (Text("rescue.HOLD_THEIR_JOBS", "ORDER BY j.id FOR UPDATE OF j", "ORDER BY j.id DESC FOR UPDATE OF j"),),
            ("test_order_of_rows",)),
+    Mutant("ends-in-any-order", "an end holds what hangs on it step by step, and meets a cancel halfway",
+           (Code("finish._hold_what_hangs_on", _nothing_held),), ("test_order_of_rows",)),
     Mutant("rescue-without-lease", "a rescue takes jobs from living workers",
            (Text("rescue.HOLD_DEAD", "w.lease_until < clock_timestamp()", "true"),), ("test_rescue",)),
     Mutant("rescue-without-holding-the-worker", "a worker can renew between the look at its lease and the taking",

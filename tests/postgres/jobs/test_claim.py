@@ -382,6 +382,19 @@ async def test_only_the_kinds_and_queues_of_the_worker_are_claimed(conn: Any) ->
     assert [c.id for c in claims] == [mine]
 
 
+async def test_a_job_that_was_made_for_newer_code_stays_for_a_worker_that_has_it(conn: Any) -> None:
+    worker = await start_worker(conn)
+    old, new = await add(conn, "a", kind_version=1), await add(conn, "a", kind_version=2)
+
+    by_old_code = await claim(conn, worker, kinds={"a": 1})
+    by_id = await claim_by_id(conn, worker, new, kinds={"a": 1})
+    by_new_code = await claim(conn, worker, kinds={"a": 2})
+
+    assert [one.id for one in by_old_code] == [old]
+    assert by_id is None
+    assert [one.id for one in by_new_code] == [new]
+
+
 async def test_no_kinds_are_no_jobs(conn: Any) -> None:
     await add(conn)
 
