@@ -14,16 +14,17 @@ from uuid import uuid4
 
 import pytest
 
-from factories import KIND, add, hold, rows, silence, start_worker, take, waits
+from factories import KIND, add, end, hold, rows, silence, start_worker, take, waits
 from holdfast.jobs.cancel import abort
 from holdfast.jobs.finish import complete_plain, finish
-from holdfast.jobs.model import Claim, NewJob
-from holdfast.jobs.outcome import COMPLETED
+from holdfast.jobs.model import Claim, Lock, NewJob
+from holdfast.jobs.outcome import COMPLETED, Fail
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.release import release_worker
 from holdfast.jobs.rescue import rescue, rescue_worker
 
 HOLD = "SELECT id FROM holdfast.jobs WHERE id = %s FOR UPDATE NOWAIT"
+HOLD_KEY = "SELECT key FROM holdfast.lock_keys WHERE key = %s FOR UPDATE NOWAIT"
 Act = Callable[[Any, "Three"], Awaitable[Any]]
 
 
@@ -75,11 +76,11 @@ async def test_an_end_whose_join_waits_for_an_older_job_holds_that_first(connect
     conn, acting, other = await connect(), await connect(), await connect()
     older = await add(conn)
     ending = await hold(conn)
-    end = replace(COMPLETED, then=[NewJob(KIND)], join=NewJob(KIND, after=(older,)))
+    with_a_join = replace(COMPLETED, then=[NewJob(KIND)], join=NewJob(KIND, after=(older,)))
 
     async with other.transaction():
         await other.execute(HOLD, (older,))
-        act = asyncio.create_task(finish(acting, ending, end))
+        act = asyncio.create_task(finish(acting, ending, with_a_join))
         await waits(conn, acting)
         assert await rows(other, HOLD, ending.id) == [(ending.id,)]
 
@@ -102,3 +103,18 @@ async def test_a_batch_of_ends_goes_by_their_ids_however_they_came(connect: Any)
         (first.id, "first"),
         (last.id, "last"),
     ]
+
+
+async def test_the_keys_of_those_that_are_spoilt_are_held_together_with_ones_own(connect: Any) -> None:
+    """A job gives back the key `b` and spoils one that has the key `a`: it must not hold `b` while it waits for `a`."""
+    conn, acting, other = await connect(), await connect(), await connect()
+    failing = await hold(conn, locks=[Lock("b")])
+    await add(conn, after=(failing.id,), locks=[Lock("a", when_busy="reject")])
+
+    async with other.transaction():
+        await other.execute(HOLD_KEY, ("a",))
+        act = asyncio.create_task(end(acting, failing, Fail("no")))
+        await waits(conn, acting)
+        assert await rows(other, HOLD_KEY, "b") == [("b",)]
+
+    await act
