@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     duckdb_attach: dict[str, Path] = Field(
         default_factory=dict, description='Databases that DuckDB attaches, read-only, as JSON: {"shop": "/data/shop.duckdb"}.'
     )
-    duckdb_memory: str = Field(default="256MB", description="How much memory DuckDB takes before it spills to the scratch.")
+    duckdb_memory: str = Field(default="160MB", description="How much memory DuckDB takes before it spills to the scratch.")
     duckdb_threads: int | None = Field(default=None, ge=1, description="How many threads DuckDB uses; default: one a core.")
     s3_endpoint: str | None = Field(
         default=None,

@@ -28,7 +28,7 @@ def open_sandbox(
     *,
     folders: Sequence[Path] = (),
     attach: Mapping[str, Path] | None = None,
-    memory: str = "256MB",
+    memory: str = "160MB",
     threads: int | None = None,
     scratch: Path,
 ) -> duckdb.DuckDBPyConnection:

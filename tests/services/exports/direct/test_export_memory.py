@@ -1,0 +1,36 @@
+"""The memory of an export does not grow with its result. Twenty million rows: `benchmarks.duckdb_copy --memory`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[4]
+POD_MIB = 512
+WIDE = "SELECT i AS id, md5(i::VARCHAR) AS a, md5((i + 1)::VARCHAR) AS b, md5((i + 2)::VARCHAR) AS c FROM range({}) t(i)"
+
+
+def export_in_a_process(rows: int, to: Path) -> dict[str, Any]:
+    """One export, alone in its process; what it says of itself."""
+    command = [sys.executable, "-m", "benchmarks.export_child", "ours", "--sql", WIDE.format(rows), "--to", str(to)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    assert found["rows"] == rows
+    return found
+
+
+def test_an_export_fits_into_a_small_pod_however_many_rows_it_has(tmp_path: Path):
+    """Some 300 MB as Arrow has them: held whole, they would not fit beside the rest."""
+    small = export_in_a_process(100_000, tmp_path / "small")
+    large = export_in_a_process(2_500_000, tmp_path / "large")
+
+    assert large["peak_mib"] < POD_MIB
+    assert large["peak_mib"] - small["peak_mib"] < 160, "what DuckDB may keep, and two row groups"
