@@ -105,6 +105,12 @@ POST   /api/snapshots/{snapshot_id}/retry          snapshots.change  202
 GET    /api/export-jobs                            snapshots.read    200
 GET    /api/ops/export-jobs                        snapshots.read    200
 GET    /api/export-jobs/{job_id}                   snapshots.read    200
+POST   /api/internal/export-jobs/claim             work              200
+POST   /export-jobs/claim                          work              200
+GET    /api/internal/export-jobs/pollable          work              200
+GET    /export-jobs/pollable                       work              200
+PATCH  /api/internal/export-jobs/{job_id}          work              200
+PATCH  /export-jobs/{job_id}                       work              200
 GET    /api/schema/catalogs                        schema.read       200
 GET    /api/schema/catalogs/{catalog}/schemas      schema.read       200
 GET    /api/schema/catalogs/{catalog}/schemas/{schema}/tables schema.read 200

@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 from running import GENEROUS, Result, Run, Served
 
+from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.plane import ApiOptions
@@ -86,9 +87,9 @@ def options() -> ApiOptions:
 @pytest.fixture
 def served(database: str, options: ApiOptions, do: Any) -> Iterator[Served]:
     """The API on a port of its own, in a thread of its own."""
-    config = uvicorn.Config(
-        make_app(pool(database), options, loops=ScheduledLoops()), port=0, log_config=None, access_log=False, ws="none"
-    )
+    services = catalog.resources(settings())
+    app = make_app(pool(database), options, loops=ScheduledLoops(), nouns=catalog.nouns(), services=services)
+    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none")
     server = Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

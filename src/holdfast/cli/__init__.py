@@ -33,6 +33,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "kind": (LOOK, "kind", "Kinds of jobs: who can run them, and what waits."),
     "periodic": (LOOK, "periodic", "Periodic loops: look at them, run one now, pause one."),
     "audit": (LOOK, "audit", "Who did what, and why."),
+    "mapping": (LOOK, "mapping", "Mappings: which nodes and edges a graph has, and the SQL of each."),
+    "snapshot": (LOOK, "snapshot", "Snapshots: one run of a mapping, as Parquet files."),
+    "schema": (LOOK, "schema", "What the engines' catalogs hold: browse and search."),
     "drain": (STEER, "control:drain", "Take no new jobs; what is there runs to its end."),
     "undrain": (STEER, "control:undrain", "Take new jobs again."),
     "pause": (STEER, "control:pause", "Start no more jobs of a kind; what runs, runs on."),
@@ -46,7 +49,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": (RUN, "config", "Settings of this process, and values that may change while everything runs."),
 }
 PROGRAMS = (("up",), ("serve",), ("worker", "run"), ("worker", "remote"), ("scheduler", "run"))
-ALSO = {f"{noun}s": noun for noun in ("job", "failure", "pipeline", "lock", "worker")}  # what fingers type
+ALSO = {
+    f"{noun}s": noun for noun in ("job", "failure", "pipeline", "lock", "worker", "mapping", "snapshot")
+}  # what fingers type
 
 
 class Unloaded(TyperCommand):

@@ -27,7 +27,7 @@ from holdfast.api.policy import Role
 from holdfast.apps.control_jobs import act_in_bulk
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.cli.exits import Told
-from holdfast.cli.way import Answer, key_header, opened, plain_params
+from holdfast.cli.way import Answer, headers_of, opened, plain_params
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import connect, pool
 from holdfast.database.revision import current, require_current, wanted
@@ -76,9 +76,12 @@ class Straight:
         params: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         key: str | None = None,
+        use_case: str | None = None,
     ) -> Answer:
         try:
-            asking = self._client.request(method, path, params=plain_params(params), json=body, headers=key_header(key))
+            asking = self._client.request(
+                method, path, params=plain_params(params), json=body, headers=headers_of(key, use_case)
+            )
             return opened(self._runner.run(asking))
         except Told as told:
             if told.status == 500:

@@ -46,9 +46,9 @@ class Format(StrEnum):
 
 # One colour for one meaning, whatever the word: in hand, waiting, well, wrong, over.
 STYLES = {
-    **dict.fromkeys(("running", "submitted", "alive"), "cyan"),
+    **dict.fromkeys(("running", "submitted", "claimed", "creating", "alive"), "cyan"),
     **dict.fromkeys(("blocked", "partial", "stale", "retrying", "cancelling", "warning", "paused", "drained"), "yellow"),
-    **dict.fromkeys(("completed", "done", "ok", "healthy"), "green"),
+    **dict.fromkeys(("completed", "ready", "done", "ok", "healthy"), "green"),
     **dict.fromkeys(("failed", "denied", "quarantined", "unhealthy", "silent", "error", "revoked", "expired"), "red"),
     **dict.fromkeys(("cancelled", "stopped", "info"), "dim"),
 }

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast import catalog
 from holdfast.apps.remote_worker import work_remotely
 from holdfast.apps.telemetry import begin_telemetry
 from holdfast.settings import settings
@@ -15,7 +16,10 @@ from holdfast.worker.options import WorkerOptions
 
 
 def command(
-    modules: Annotated[list[str], typer.Option("--import", help="A module whose kinds to run; may be given more than once.")],
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="A module whose kinds to run; may be given more than once. Default: the services."),
+    ] = None,
     api: Annotated[str | None, typer.Option("--api", help="The address of the API; default: HOLDFAST_API_URL.")] = None,
     queue: Annotated[list[str] | None, typer.Option("--queue", help="Which queues; default: default.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 10,
@@ -42,4 +46,6 @@ def command(
         name=given.hostname,
         runner="remote",
     )
-    work_remotely(given, kinds_of(modules), options, until_empty=drain, http=http or given.worker_http)
+    work_remotely(
+        given, kinds_of(modules or catalog.kind_modules()), options, until_empty=drain, http=http or given.worker_http
+    )

@@ -56,10 +56,19 @@ class Session:
         """The rows of a list, up to `most`."""
         return [*every(self.way, path, params, most=most)]
 
-    def act(self, method: str, path: str, body: dict[str, Any] | None = None, *, key: str | None = None, **params: Any) -> Any:
+    def act(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        use_case: str | None = None,
+        **params: Any,
+    ) -> Any:
         """Change something; what is there now."""
         plain = None if body is None else {name: value for name, value in body.items() if value is not None}
-        return self.way.ask(method, path, params=params, body=plain, key=key).data
+        return self.way.ask(method, path, params=params, body=plain, key=key, use_case=use_case).data
 
     def rows(self, shape: Shape, rows: list[dict[str, Any]]) -> None:
         self.out.rows(shape, rows, self.way)

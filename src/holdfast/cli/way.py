@@ -42,8 +42,10 @@ class Way(Protocol):
         params: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         key: str | None = None,
+        use_case: str | None = None,
     ) -> Answer:
-        """One request; raises `Told` when the answer is no. A `key` makes it safe to send twice."""
+        """One request; raises `Told` when the answer is no. A `key` makes it safe to send twice; `use_case` says in whose
+        name an engine is asked."""
         ...
 
     def now(self) -> datetime:
@@ -80,9 +82,12 @@ class OverHttp:
         params: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         key: str | None = None,
+        use_case: str | None = None,
     ) -> Answer:
         try:
-            response = self._client.request(method, path, params=plain_params(params), json=body, headers=key_header(key))
+            response = self._client.request(
+                method, path, params=plain_params(params), json=body, headers=headers_of(key, use_case)
+            )
         except httpx.ConnectError as error:
             raise NobodyThere(self.says, error) from None
         except httpx.TransportError as error:
@@ -149,8 +154,10 @@ def every(way: Way, path: str, params: Mapping[str, Any] | None = None, *, most:
             return
 
 
-def key_header(key: str | None) -> dict[str, str]:
-    return {} if key is None else {"Idempotency-Key": key}
+def headers_of(key: str | None, use_case: str | None = None) -> dict[str, str]:
+    """What goes with a request beside its body. Pure."""
+    said = {"Idempotency-Key": key, "X-Use-Case-Id": use_case}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def plain_params(params: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast import catalog
 from holdfast.apps.database import database
 from holdfast.apps.telemetry import begin_telemetry
 from holdfast.apps.worker import keep, orders_from
@@ -25,7 +26,10 @@ def _worker() -> None:
 
 @app.command("run")
 def run_command(
-    modules: Annotated[list[str], typer.Option("--import", help="A module whose kinds to run; may be given more than once.")],
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="A module whose kinds to run; may be given more than once. Default: the services."),
+    ] = None,
     url: Annotated[
         str | None, typer.Option("--url", help="Which database; default: HOLDFAST_DATABASE_URL, or the embedded one.")
     ] = None,
@@ -57,7 +61,7 @@ def run_command(
     with database(given, Console(stderr=True)) as address:
         require_current(address)
         orders = orders_from(
-            given, address, modules,
+            given, address, modules or catalog.kind_modules(),
             kinds=only, queues=queue or ("default",), concurrency=concurrency, mode=mode,
         )  # fmt: skip
         code = keep(

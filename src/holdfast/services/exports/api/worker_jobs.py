@@ -1,0 +1,192 @@
+"""Export jobs for workers of anybody's making, in the words of document 002: claim, pollable, update. No database needed.
+
+The same fence as everywhere: a claim gives an `attempt_id`, and an update shows it as `If-Match: "<attempt_id>"`; a replaced
+attempt gets 412 and has changed nothing. A claim is a lease of ten minutes, renewed by every update: whoever goes silent for
+longer is taken for dead, and a long export that reports now and then is not. To ask for what is pollable is a claim as well.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal
+from uuid import uuid4
+
+import psycopg
+from fastapi import Query, Request
+from pydantic import Field, model_validator
+from starlette.responses import Response
+
+from holdfast.api.acts import Model, Text
+from holdfast.api.envelope import Data, respond
+from holdfast.api.fenced import Attempt, holding
+from holdfast.api.paging import JobNumber
+from holdfast.api.plane import plane_of
+from holdfast.api.routes import Routes
+from holdfast.jobs.claim import claim
+from holdfast.jobs.finish import finish
+from holdfast.jobs.model import Claim, WorkerId
+from holdfast.jobs.outcome import Done, Fail, Submitted, decide
+from holdfast.jobs.poll import claim_to_poll
+from holdfast.jobs.progress import report
+from holdfast.jobs.renew import WorkerInfo, register, renew_leases
+from holdfast.services.exports.export.payload import KIND
+from holdfast.services.exports.snapshots import read
+from holdfast.services.exports.snapshots.read import ExportView
+
+routes = Routes("export-jobs")
+
+Conn = psycopg.AsyncConnection[Any]
+LEASE: Final = timedelta(minutes=10)
+KINDS: Final = {KIND: 1}
+Most = Annotated[int, Field(ge=1, le=100)]
+Name = Annotated[Text, Field(min_length=1, max_length=200)]
+
+
+class ExportClaim(Model):
+    """One attempt's right to an export job, with everything that is needed to run it."""
+
+    id: int
+    attempt_id: str
+    fence_token: int
+    attempt_no: int
+    lease_seconds: float
+    job_type: str | None
+    entity_name: str | None
+    snapshot_id: int | None
+    sql: str
+    column_names: list[str]
+    starburst_catalog: str | None
+    starburst_role: str | None
+    gcs_path: str
+    starburst_query_id: str | None
+    next_uri: str | None
+    poll_count: int
+
+
+def shown(one: Claim) -> ExportClaim:
+    """A claim in the words of the document. Pure."""
+    payload, handle = one.payload, one.handle if isinstance(one.handle, dict) else {}
+    query = handle.get("query", handle)
+    return ExportClaim(
+        id=one.id,
+        attempt_id=one.attempt_id,
+        fence_token=one.fence_token,
+        attempt_no=one.attempt_no,
+        lease_seconds=LEASE.total_seconds(),
+        job_type=payload.get("job_type"),
+        entity_name=payload.get("entity_name"),
+        snapshot_id=payload.get("snapshot_id"),
+        sql=payload["sql"],
+        column_names=[column["name"] for column in payload.get("columns", ())],
+        starburst_catalog=payload.get("catalog"),
+        starburst_role=payload.get("role"),
+        gcs_path=f"{payload['location']}/attempt={handle.get('attempt_id', one.attempt_id)}",
+        starburst_query_id=query.get("query_id"),
+        next_uri=query.get("next_uri"),
+        poll_count=one.poll_count,
+    )
+
+
+class ClaimAsked(Model):
+    """Who asks, and for how many at most."""
+
+    worker_id: Name
+    limit: Most = 10
+
+
+@routes.add(
+    "POST", "/api/internal/export-jobs/claim", action="work", answers=Data[list[ExportClaim]], also=["/export-jobs/claim"]
+)
+async def claim_jobs(request: Request, asked: ClaimAsked) -> Response:
+    """Claim export jobs that wait, nodes before edges."""
+    async with plane_of(request).pool.connection() as conn, conn.transaction():
+        me = await _announce(conn, asked.worker_id)
+        claims = await claim(conn, me, kinds=KINDS, limit=asked.limit)
+    return respond([shown(one).model_dump() for one in claims])
+
+
+@routes.add(
+    "GET", "/api/internal/export-jobs/pollable", action="work", answers=Data[list[ExportClaim]], also=["/export-jobs/pollable"]
+)
+async def claim_polls(
+    request: Request,
+    worker_id: Annotated[Text, Query(min_length=1, max_length=200)] = "export-worker",
+    limit: Annotated[int, Query(ge=1, le=100)] = 50,
+) -> Response:
+    """Claim submitted export jobs whose engine is due to be asked; nobody else asks about them meanwhile."""
+    async with plane_of(request).pool.connection() as conn, conn.transaction():
+        me = await _announce(conn, worker_id)
+        claims = await claim_to_poll(conn, me, kinds=KINDS, limit=limit)
+    return respond([shown(one).model_dump() for one in claims])
+
+
+async def _announce(conn: Conn, name: str) -> WorkerId:
+    """A claim of its own has a lease of its own: a pod that comes back under its old name keeps nobody's jobs alive."""
+    me = WorkerInfo(WorkerId(str(uuid4())), name, host=name, pid=0, version="protocol", runner="remote", kinds=dict(KINDS))
+    await register(conn, me, lease=LEASE)
+    return me.id
+
+
+class WrittenFile(Model):
+    """One Parquet file, by its path below `gcs_path` without the attempt's folder."""
+
+    path: Annotated[Text, Field(min_length=1, max_length=2000)]
+    rows: Annotated[int, Field(ge=0)] = 0
+    bytes: Annotated[int, Field(ge=0)] = 0
+
+
+class Update(Model):
+    """What became of an attempt. Without a status it goes on: a new `next_uri` of a submitted one, or a message."""
+
+    status: Literal["submitted", "completed", "failed"] | None = None
+    starburst_query_id: Name | None = None
+    next_uri: Annotated[Text, Field(max_length=4000)] | None = None
+    row_count: Annotated[int, Field(ge=0)] | None = None
+    size_bytes: Annotated[int, Field(ge=0)] | None = None
+    files: Annotated[list[WrittenFile], Field(max_length=100_000)] = Field(default_factory=list)
+    error_message: Annotated[Text, Field(max_length=20_000)] | None = None
+    progress: Annotated[float, Field(ge=0, le=1)] | None = None
+    message: Annotated[Text, Field(max_length=2000)] | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Update:
+        if self.status == "submitted" and not (self.starburst_query_id and self.next_uri):
+            raise ValueError("submitted needs starburst_query_id and next_uri")
+        if self.status == "completed" and (self.row_count is None or self.size_bytes is None):
+            raise ValueError("completed needs row_count and size_bytes")
+        if self.status == "failed" and not self.error_message:
+            raise ValueError("failed needs error_message")
+        return self
+
+
+@routes.add(
+    "PATCH", "/api/internal/export-jobs/{job_id}", action="work", answers=Data[ExportView], also=["/export-jobs/{job_id}"],
+    refuses=["not-found", "stale-attempt", "attempt-required", "cancel-requested"],
+)  # fmt: skip
+async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt: Attempt) -> Response:
+    """Say what became of an attempt: submitted, completed, failed, or still at it. Needs `If-Match` with its attempt id."""
+    async with holding(plane_of(request).pool, job_id, attempt, "update") as (conn, mine):
+        await renew_leases(conn, [mine.worker_id], lease=LEASE)
+        ended = ending(mine, asked)
+        if ended is None:
+            await report(conn, mine, progress=asked.progress, message=asked.message)
+        else:
+            await finish(conn, mine, decide(mine, ended))
+        return respond(await read.get_export(conn, job_id))
+
+
+def ending(mine: Claim, asked: Update) -> Done | Submitted | Fail | None:
+    """What an update means for its attempt; None: it goes on. Pure."""
+    if asked.status == "failed":
+        return Fail(asked.error_message or "no reason was given")
+    if asked.status == "completed":
+        columns = [{**column, "arrow": ""} for column in mine.payload.get("columns", ())]
+        files = [file.model_dump() for file in asked.files]
+        counts = {"rows": asked.row_count, "bytes": asked.size_bytes, "files": files, "columns": columns}
+        return Done({**counts, "to": mine.payload["location"], "attempt_id": mine.attempt_id, "runtime": "remote"})
+    if asked.status == "submitted":
+        query = {"query_id": asked.starburst_query_id, "next_uri": asked.next_uri}
+        return Submitted({**query, "attempt_id": mine.attempt_id})
+    if asked.next_uri is not None and mine.is_poll:
+        return Submitted({**mine.handle, "next_uri": asked.next_uri})
+    return None
