@@ -22,6 +22,7 @@ GET    /health                                     health.read       200
 GET    /api/health                                 health.read       200
 GET    /ready                                      health.read       200
 GET    /api/ready                                  health.read       200
+GET    /login                                      login             200
 GET    /metrics                                    metrics.read      200
 GET    /openapi.json                               openapi.read      200
 GET    /problems/{slug}                            problems.read     200

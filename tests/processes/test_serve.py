@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import re
@@ -39,9 +40,11 @@ class Served:
         self.process, self.log = process, log
         self.url = self._wait_for(r"listens on (http://\S+)")
 
-    @property
+    @functools.cached_property
     def token(self) -> str:
-        return self._wait_for(r"HOLDFAST_TOKEN=(\S+)")
+        """The first admin's, by the link that works once."""
+        answer = httpx.get(self._wait_for(r"\n *(http://\S+/login\?code=\S+)"), timeout=PATIENCE, trust_env=False)
+        return str(answer.json()["data"]["token"])
 
     def _wait_for(self, pattern: str) -> str:
         deadline = time.monotonic() + PATIENCE
@@ -84,6 +87,28 @@ async def events(answer: httpx.Response) -> AsyncIterator[tuple[str, str | None,
         elif not line and "event" in event:
             yield event["event"], event.get("id"), json.loads(event["data"])
             event = {}
+
+
+def test_the_link_that_it_prints_signs_in_once_and_is_in_no_log_line(database: str, tmp_path: Path) -> None:
+    """Where nobody can sign in yet, and only there."""
+    config = {**os.environ, "HOLDFAST_CONFIG_DIR": str(tmp_path / "config")}
+
+    def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast", *words], env=config, capture_output=True, text=True, check=False
+        )
+
+    with serving(database, tmp_path, "--no-loops") as served:
+        link = served._wait_for(r"\n *(http://\S+/login\?code=\S+)")
+
+        signed_in = holdfast("auth", "login", link)
+        again = holdfast("auth", "login", link)
+        me = holdfast("auth", "whoami", "-o", "json")
+
+        assert (signed_in.returncode, again.returncode) == (0, 4), signed_in.stderr + again.stderr
+        assert json.loads(me.stdout)["role"] == "admin", me.stderr
+        logged = [line for line in served.log.read_text().splitlines() if line.startswith("{")]
+        assert not [line for line in logged if link.partition("code=")[2] in line]
 
 
 async def test_a_job_is_followed_and_a_client_that_comes_back_misses_nothing(database: str, tmp_path: Path, conn: Any) -> None:
@@ -210,7 +235,7 @@ async def test_the_token_of_a_first_look_ends_with_the_process(database: str, tm
 
     _, other = await create_token(conn, "ada", Role.ADMIN, by="test")
     with serving(database, tmp_path, "--no-loops") as served:
-        assert "HOLDFAST_TOKEN" not in served.log.read_text(), "somebody can sign in already"
+        assert "/login?code=" not in served.log.read_text(), "somebody can sign in already"
         async with served.client(token) as client:
             assert (await client.get("/api/whoami")).status_code == 401
         async with served.client(other) as client:

@@ -110,17 +110,18 @@ def test_after_the_demo_the_control_plane_stays_up_until_ctrl_c(tmp_path: Path):
             said: list[str] = []
             for line in running.stdout:  # ends with the process, whatever happens
                 said.append(line)
-                if "listens on http://" in line:
+                if "/login?code=" in line:
                     break
             told = "".join(said)
             assert f"port {port} is taken" in told, told
             address = re.search(r"listens on (http://\S+)", told)
-            token = re.search(r"HOLDFAST_TOKEN=(\S+)", told)
+            link = re.search(r"(http://\S+/login\?code=\S+)", told)
             assert address, told
-            assert token, told
-            counted = httpx.get(
-                f"{address[1]}/api/ops/state", headers={"Authorization": f"Bearer {token[1]}"}, timeout=60, trust_env=False
-            )
+            assert link, told
+            signed_in = httpx.get(link[1], timeout=60, trust_env=False).json()["data"]
+            assert httpx.get(link[1], timeout=60, trust_env=False).status_code == 401, "it works once"
+            credentials = {"Authorization": f"Bearer {signed_in['token']}"}
+            counted = httpx.get(f"{address[1]}/api/ops/state", headers=credentials, timeout=60, trust_env=False)
             assert counted.status_code == 200, counted.text
             assert httpx.get(f"{address[1]}/api/ops/state", timeout=60, trust_env=False).status_code == 401
 

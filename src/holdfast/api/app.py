@@ -25,6 +25,7 @@ from holdfast.api import (
     health,
     jobs,
     locks,
+    login,
     metrics,
     ops,
     periodic,
@@ -58,6 +59,7 @@ NOUNS: tuple[Routes, ...] = (
     tokens.routes,
     metrics.routes,
     health.routes,
+    login.routes,
 )
 
 READ_CURSOR_KEY = "SELECT value FROM holdfast.secrets WHERE name = 'cursor'"
@@ -109,6 +111,7 @@ def make_app(
         openapi_url=None,
     )
     app.state.hub = hub
+    app.state.login = None  # a link that works once, where nobody can sign in yet
     app.state.table = mount(app, [*NOUNS, *nouns])
     app.include_router(worker_protocol.router)
     if options.docs_open:

@@ -29,6 +29,7 @@ TOKEN = re.compile(r"^hf_([a-z0-9]{8})_([A-Za-z0-9_-]{43})$")
 LONGEST_LIFE = timedelta(days=90)
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="holdfast"'}
 GATEWAY_SECRET, GATEWAY_USER, GATEWAY_GROUPS = "x-holdfast-gateway", "x-forwarded-user", "x-forwarded-groups"
+COOKIE = "holdfast_token"  # of a browser that signed in
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -51,6 +52,9 @@ async def authenticate(request: Request, plane: Plane, conn: psycopg.AsyncConnec
         raise Unknown("these credentials are not ones that we know")
     if plane.options.gateway_secret is not None and GATEWAY_SECRET in request.headers:
         return _by_gateway(request, plane)
+    if match := TOKEN.match(request.cookies.get(COOKIE, "")):
+        _refuse_foreign_origin(request, plane)
+        return await _by_token(conn, *match.groups())
     raise Unknown("no credentials were sent")
 
 
@@ -199,7 +203,7 @@ def highest(groups: set[str], roles: dict[str, Role]) -> Role | None:
 
 
 def _refuse_foreign_origin(request: Request, plane: Plane) -> None:
-    """Behind a gateway the browser's cookie is enough to be let in, so another site could send requests for its user."""
+    """A browser's cookie, ours or a gateway's, is enough to be let in, so another site could send requests for its user."""
     if request.method in SAFE_METHODS:
         return
     origin = request.headers.get("origin")

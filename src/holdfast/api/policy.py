@@ -45,6 +45,7 @@ OWN = frozenset({A})
 POLICY: Final[Mapping[str, Rule]] = {
     "health.read": Rule("ask whether the process is up and ready", anyone=True),
     "problems.read": Rule("read what a kind of problem means", anyone=True),
+    "login": Rule("sign in with a link that works once", anyone=True),
     "openapi.read": Rule("read the OpenAPI document", frozenset(Role)),
     "metrics.read": Rule("scrape the metrics", READERS | {S}),
     "demand.read": Rule("ask how much work waits: one number", READERS | {S}),

@@ -1,7 +1,7 @@
 """The control plane as a program: the API, the periodic loops, a small worker for its own jobs. Called by: `holdfast serve`.
 
-Closed by default: who can be known must be said before it starts. Only on this machine, for a first look, it makes an admin
-token of its own that ends with it.
+Closed by default: who can be known must be said before it starts. Only on this machine, for a first look, it prints a link that
+makes whoever opens it first an admin, for as long as it runs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from psycopg_pool import AsyncConnectionPool
 from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token, has_live_tokens, revoke_token
+from holdfast.api.login import OneTimeLogin
 from holdfast.api.oidc import Oidc, OidcOptions
 from holdfast.api.plane import ApiOptions
 from holdfast.api.policy import Role
@@ -55,7 +56,7 @@ def serve(url: str, settings: Settings, version: str, say: Any, *, loops: bool =
 async def _serve(url: str, settings: Settings, version: str, say: Any, loops: bool) -> None:
     app = app_on(url, settings, version)
     async with AsyncExitStack() as beside:
-        await beside.enter_async_context(first_look(url, settings, say))
+        app.state.login = await beside.enter_async_context(first_look(url, settings))
         await beside.enter_async_context(own_jobs(url, settings))
         if loops:
             await beside.enter_async_context(scheduler_for(url, settings))
@@ -141,13 +142,13 @@ def _proxies(settings: Settings) -> str:
 
 
 @asynccontextmanager
-async def first_look(url: str, settings: Settings, say: Any) -> AsyncIterator[None]:
-    """Refuse to start when nobody could be known; on this machine only, make a token that lives as long as we do."""
+async def first_look(url: str, settings: Settings) -> AsyncIterator[OneTimeLogin | None]:
+    """Refuse to start when nobody could be known; on this machine only, offer a link to a token that lives as long as we do."""
     conn = await connect(url)
     try:
         knows_somebody = settings.oidc_issuer or settings.gateway_secret or await has_live_tokens(conn)
         if knows_somebody:
-            yield
+            yield None
             return
         if not is_loopback(settings.http_host):
             raise UsageError(
@@ -155,10 +156,8 @@ async def first_look(url: str, settings: Settings, say: Any) -> AsyncIterator[No
                 "HOLDFAST_GATEWAY_SECRET; without them the control plane starts on 127.0.0.1 only"
             )
         view, token = await create_token(conn, "first look", Role.ADMIN, by="holdfast serve", lives=FIRST_LOOK)
-        say("Nobody can sign in yet. Until this process ends, this admin token works on this machine:")
-        say(f"  export HOLDFAST_TOKEN={token}")
         try:
-            yield
+            yield OneTimeLogin(token, view.name, view.role)
         finally:
             with contextlib.suppress(psycopg.Error):
                 await revoke_token(conn, view.id, by="holdfast serve")
@@ -206,7 +205,17 @@ class Server(uvicorn.Server):
         for one in self.servers:
             for socket in one.sockets:
                 host, port = socket.getsockname()[:2]
-                self._say(f"The control plane listens on http://{host}:{port}")
+                self._say(f"The control plane listens on http://{f'[{host}]' if ':' in host else host}:{port}")
+                self._offer_login(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    def _offer_login(self, url: str) -> None:
+        """Where nobody can sign in yet."""
+        offered: OneTimeLogin | None = self._app.state.login
+        if offered is not None:
+            link = f"{url}/login?code={offered.code}"
+            self._say("Nobody can sign in yet. This link makes you admin until this process ends; it works once:")
+            self._say(f"  {link}")
+            self._say(f"  in a browser, or for the command line: holdfast auth login '{link}'")
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -47,18 +47,41 @@ SHAPE = Shape(
 @verb(app, "login")
 def login_command(
     session: Session,
-    url: Annotated[str, typer.Argument(help="Where the API is, such as https://holdfast.example.", show_default=False)],
+    url: Annotated[
+        str,
+        typer.Argument(
+            help="The API's address, such as https://holdfast.example, or a link that works once.", show_default=False
+        ),
+    ],
 ) -> None:
-    """Keep a token for this API in a file that only you can read. The token is asked for, or read from standard input."""
+    """Keep a token for this API in a file that only you can read.
+
+    The token is asked for, or read from standard input; a link that `holdfast up` or `serve` printed brings its own.
+    """
     if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
         raise UsageError(f"a token must not go over the network unencrypted: {url} is not https")
-    token = typer.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    url, token = _redeemed(url) if "/login?code=" in url else (url, _asked_for())
     over = OverHttp(url, token.strip())
     try:
         me = over.ask("GET", "/api/whoami").data
         where = credentials.save(settings(), Saved(url.rstrip("/"), token.strip()))
         session.out.say(f"You are {me['actor']} ({me['role']}) at {url}; the token is in {where}.")
         session.out.one(ME, me, over)
+    finally:
+        over.close()
+
+
+def _asked_for() -> str:
+    given: str = typer.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    return given
+
+
+def _redeemed(link: str) -> tuple[str, str]:
+    """The address of the API, and the token that the link is good for once."""
+    url, _, code = link.partition("/login?code=")
+    over = OverHttp(url, None)
+    try:
+        return url, str(over.ask("GET", "/login", params={"code": code}).data["token"])
     finally:
         over.close()
 

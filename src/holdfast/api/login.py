@@ -1,0 +1,77 @@
+"""Sign in with a link that works once: how the first person comes in on a machine where nobody is known yet.
+
+The link carries a code and no token; the code is known to this process alone and ends with it. A browser gets the token in a
+cookie that no script can read and no other site can send; the command line gets it as JSON and keeps it in a file.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import Annotated
+
+from fastapi import Header, Query, Request
+from starlette.responses import RedirectResponse, Response
+
+from holdfast.api import audit
+from holdfast.api.acts import Model
+from holdfast.api.auth import COOKIE, Unknown
+from holdfast.api.envelope import Data, respond
+from holdfast.api.plane import Principal, plane_of
+from holdfast.api.policy import Role
+from holdfast.api.routes import Routes
+from holdfast.telemetry import redact
+
+routes = Routes("login")
+HOME = "/api/whoami"  # where a browser is sent
+
+
+class OneTimeLogin:
+    """A code, and the token that whoever shows it first is given."""
+
+    def __init__(self, token: str, name: str, role: Role) -> None:
+        self.code = secrets.token_urlsafe(32)
+        self.caller = Principal(f"token:{name}", "token", role)
+        self._token: str | None = token
+        redact.hide(self.code)
+
+    def redeem(self, code: str) -> str | None:
+        """The token; None for a wrong code, and for everybody after the first."""
+        if not hmac.compare_digest(code.encode(), self.code.encode()):
+            return None
+        token, self._token = self._token, None
+        return token
+
+
+class SignedIn(Model):
+    """Who the caller is from now on."""
+
+    actor: str
+    token: str
+
+
+@routes.add(
+    "GET",
+    "/login",
+    action="login",
+    answers=Data[SignedIn],
+    refuses=["unauthenticated"],
+    others=[(303, "A browser is signed in and sent on")],
+)
+async def login(
+    request: Request,
+    code: Annotated[str, Query(min_length=1, max_length=100)],
+    accept: Annotated[str, Header(max_length=1000)] = "*/*",
+) -> Response:
+    """Sign in with the code of a link that works once: a browser by a cookie, whoever asks for JSON by a token."""
+    offered: OneTimeLogin | None = request.app.state.login
+    token = None if offered is None else offered.redeem(code)
+    if offered is None or token is None:
+        raise Unknown("this link was used already, or is not one of this process; start it again for another")
+    async with plane_of(request).pool.connection() as conn:
+        await audit.write(conn, offered.caller, "login", "one-time link", request=request)
+    if "text/html" not in accept:
+        return respond({"actor": offered.caller.actor, "token": token})
+    sent_on = RedirectResponse(HOME, 303)
+    sent_on.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    return sent_on

@@ -1,0 +1,63 @@
+"""A link that works once: who opens it first is signed in, by a cookie in a browser and by a token elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from tests.api.conftest import Client
+
+from factories import rows
+from holdfast.api.auth import create_token
+from holdfast.api.login import OneTimeLogin
+from holdfast.api.policy import Role
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml"}
+
+
+@pytest.fixture
+async def code(app: FastAPI, conn: Any) -> str:
+    _, token = await create_token(conn, "first look", Role.ADMIN, by="test")
+    app.state.login = OneTimeLogin(token, "first look", Role.ADMIN)
+    return str(app.state.login.code)
+
+
+async def test_the_first_who_opens_it_gets_a_token_and_nobody_after_them(anyone: Client, conn: Any, code: str) -> None:
+    wrong = await anyone.get("/login", params={"code": "guessed"})
+    first = await anyone.get("/login", params={"code": code})
+    second = await anyone.get("/login", params={"code": code})
+
+    assert [answer.status_code for answer in (wrong, first, second)] == [401, 200, 401]
+    token = first.json()["data"]["token"]
+    me = await anyone.get("/api/whoami", headers={"Authorization": f"Bearer {token}"})
+    assert (me.json()["data"]["actor"], me.json()["data"]["role"]) == ("token:first look", "admin")
+    assert "used already" in second.json()["detail"]
+    audited = await rows(conn, "SELECT actor, outcome FROM holdfast.audit WHERE action = 'login'")
+    assert audited == [("token:first look", "done")]
+
+
+async def test_a_browser_gets_a_cookie_that_neither_scripts_nor_other_sites_can_use(anyone: Client, code: str) -> None:
+    answer = await anyone.get("/login", params={"code": code}, headers=BROWSER)
+
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/api/whoami")
+    said = answer.headers["Set-Cookie"].lower()
+    assert "httponly" in said
+    assert "samesite=strict" in said
+    assert code not in str(answer.headers)
+    assert (await anyone.get("/api/whoami")).json()["data"]["role"] == "admin"  # the client keeps cookies, as browsers do
+    assert (await anyone.post("/api/jobs", json={"kind": "k"})).status_code == 202
+    for header in ({"Origin": "https://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert (await anyone.post("/api/jobs", json={"kind": "k"}, headers=header)).status_code == 403
+
+
+async def test_without_a_link_there_is_nothing_to_guess(anyone: Client) -> None:
+    assert (await anyone.get("/login", params={"code": "x"})).status_code == 401
+    assert (await anyone.get("/login")).status_code == 422
+
+
+async def test_what_is_in_a_cookie_is_looked_at_like_any_token(anyone: Client) -> None:
+    for wrong in ("", "hf_short", f"hf_{'a' * 8}_{'b' * 43}"):
+        anyone.cookies.set("holdfast_token", wrong)
+        assert (await anyone.get("/api/whoami")).status_code == 401
+        anyone.cookies.clear()
