@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check lint types imports prove bench requirements clean
+.PHONY: help up test test-real check lint types imports prove bench requirements clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ up: $(VENV)/.base ## start everything on this machine and play the demo
 # surroundings say, or each of the hundreds of processes that tests start would compile everything anew.
 test: $(VENV)/.dev ## run every test (starts its own Postgres)
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist worksteal
+
+test-real: $(VENV)/.dev ## the export engine against a real Trino (fetches it once, 0.9 GB; needs mvn)
+	@HOLDFAST_TEST_REAL=1 $(BIN)/python -m pytest tests/real
 
 check: lint types imports ## what CI checks beside the tests
 
