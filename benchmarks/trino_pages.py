@@ -76,7 +76,12 @@ class Pages:
         return [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % length, *body]
 
     def spooled(self, base: str, token: int) -> bytes:
-        metadata = {"rowOffset": 0, "rowsCount": PAGE_ROWS, "segmentSize": len(self.segment), "uncompressedSize": len(self.page)}
+        metadata = {
+            "rowOffset": 0,
+            "rowsCount": PAGE_ROWS,
+            "segmentSize": len(self.segment),
+            "uncompressedSize": len(self.page),
+        }
         uris = {"uri": f"{base}/v1/spooled/download/{token}", "ackUri": f"{base}/v1/spooled/ack/{token}"}
         segment = {"type": "spooled", **uris, "headers": {}, "metadata": metadata}
         return json.dumps({"encoding": ENCODING, "segments": [segment]}).encode()
@@ -108,7 +113,7 @@ async def serve(pages: Pages) -> None:
             writer.close()
 
     server = await asyncio.start_server(connection, "127.0.0.1", 0)
-    base = "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+    base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     print(base, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     os._exit(0)

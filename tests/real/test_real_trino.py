@@ -15,7 +15,6 @@ import pytest
 from trino_cluster import TrinoCluster
 
 from holdfast.services.exports.engines.port import (
-    EngineError,
     EngineUnavailable,
     FunctionMissing,
     Look,
@@ -23,6 +22,7 @@ from holdfast.services.exports.engines.port import (
     Query,
     QueryRefused,
     RanTooLong,
+    UntrustedUri,
 )
 from holdfast.services.exports.engines.trino.engine import TrinoEngine
 
@@ -38,7 +38,10 @@ EVERY_TYPE = {
     "CAST(infinity() AS real)": (pa.float32(), float("inf")),
     "DOUBLE '1.0E300'": (pa.float64(), 1e300),
     "-infinity()": (pa.float64(), float("-inf")),
-    "DECIMAL '12345678901234567890123456789012345678'": (pa.decimal128(38, 0), Decimal("12345678901234567890123456789012345678")),
+    "DECIMAL '12345678901234567890123456789012345678'": (
+        pa.decimal128(38, 0),
+        Decimal("12345678901234567890123456789012345678"),
+    ),
     "DECIMAL '-1.50'": (pa.decimal128(3, 2), Decimal("-1.50")),
     "CAST('ab' AS char(4))": (pa.string(), "ab  "),
     "U&'a\"],[\\\\ \\000A \\4E2D \\+01F600'": (pa.string(), 'a"],[\\ \n 中 😀'),
@@ -56,7 +59,7 @@ EVERY_TYPE = {
     "TIME '01:02:03.456 +05:30'": (pa.string(), "01:02:03.456+05:30"),
     "UUID '12151fd2-7586-11e9-8f9e-2a86e4085a59'": (pa.string(), "12151fd2-7586-11e9-8f9e-2a86e4085a59"),
     "IPADDRESS '2001:db8::1'": (pa.string(), "2001:db8::1"),
-    "JSON '{\"a\": [1, \"b\"]}'": (pa.string(), '{"a":[1,"b"]}'),
+    'JSON \'{"a": [1, "b"]}\'': (pa.string(), '{"a":[1,"b"]}'),
     "NULL": (pa.null(), None),
     "ST_Point(1, 2)": (pa.string(), "POINT (1 2)"),
     "ARRAY[1, NULL, 3]": (pa.list_(pa.int32()), [1, None, 3]),
@@ -119,11 +122,19 @@ async def test_tpch_tables_come_whole_with_and_without_spooling(
     engine = engines(encodings=encodings)
     table = await fetch(engine, asking("SELECT * FROM tpch.tiny.lineitem"))
     (expected,) = (
-        await fetch(engine, asking("SELECT count(*), sum(orderkey), sum(length(comment)), max(shipdate) FROM tpch.tiny.lineitem"))
+        await fetch(
+            engine, asking("SELECT count(*), sum(orderkey), sum(length(comment)), max(shipdate) FROM tpch.tiny.lineitem")
+        )
     ).to_pylist()
     comments = sum(map(len, table.column("comment").to_pylist()))
     found = (table.num_rows, pa.compute.sum(table.column("orderkey")).as_py(), comments)
     assert (*found, pa.compute.max(table.column("shipdate")).as_py()) == tuple(expected.values())
+
+
+async def test_segments_in_a_store_that_was_not_named_are_not_fetched(engines: Callable[..., TrinoEngine]):
+    """It is the real spooling protocol that the test before has seen: the segments lie in the store."""
+    with pytest.raises(UntrustedUri, match="HOLDFAST_TRINO_SEGMENT_ORIGINS"):
+        await fetch(engines(segment_origins=()), asking("SELECT * FROM tpch.tiny.lineitem"))
 
 
 async def test_a_query_begins_with_its_first_look_and_each_step_can_be_repeated(engine: TrinoEngine):
@@ -131,7 +142,8 @@ async def test_a_query_begins_with_its_first_look_and_each_step_can_be_repeated(
     handle = await engine.submit(query)
     assert await engine.find(query.tag, query) is None  # sent, and not begun: forgotten, it would never run
     first, again = await engine.look(handle, query), await engine.look(handle, query)
-    assert first.handle["next_uri"] == again.handle["next_uri"]
+    assert first.phase is again.phase is Phase.RUNNING
+    assert "/v1/statement/" in again.handle["next_uri"]
     found = await engine.find(query.tag, query)
     assert found is not None
     assert found["query_id"] == handle["query_id"]
@@ -220,7 +232,14 @@ async def test_zz_after_a_kill_every_query_is_lost_and_the_next_one_runs(engine:
         await engine.look(handle, query)
     await asyncio.to_thread(cluster.start)
     assert (await engine.look(handle, query)).phase is Phase.GONE
-    try:
-        assert (await fetch(engine, asking("SELECT 42"))).column(0).to_pylist() == [42]
-    except EngineError as early:  # it says that it has started before its workers are counted
-        assert early.transient
+    assert (await first_answer(engine)).column(0).to_pylist() == [42]
+
+
+async def first_answer(engine: TrinoEngine) -> pa.Table:
+    """Trino says that it has started before it has counted its workers."""
+    for _ in range(60):
+        try:
+            return await fetch(engine, asking("SELECT 42"))
+        except EngineUnavailable:
+            await asyncio.sleep(1)
+    return await fetch(engine, asking("SELECT 42"))
