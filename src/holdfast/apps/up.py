@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from holdfast.apps import demo
+from holdfast.apps import demo, demo_export
 from holdfast.apps.database import database
 from holdfast.apps.migrate import bring_up_to_date
 from holdfast.settings import Settings
@@ -21,7 +21,7 @@ def up(settings: Settings, console: Console, *, stay: Callable[[str], None] | No
     with database(settings, console) as url:
         console.print(f"[dim]{bring_up_to_date(url)}[/]")
         console.print(f"[bold]Ready[/] in {time.monotonic() - started:.1f} s.\n")
-        well = asyncio.run(_play(url, console))
+        well = asyncio.run(_play(url, console, settings))
         if stay is not None and well:
             console.print(
                 f"\n  Postgres stays up: [bold]{_without_password(url)}[/] (password in {settings.data_dir}). "
@@ -31,9 +31,9 @@ def up(settings: Settings, console: Console, *, stay: Callable[[str], None] | No
         return well
 
 
-async def _play(url: str, console: Console) -> bool:
+async def _play(url: str, console: Console, settings: Settings) -> bool:
     """The demo as a task that Ctrl-C and SIGTERM cancel, so that every process it started is ended."""
-    playing = asyncio.create_task(demo.play(url, console))
+    playing = asyncio.create_task(_stories(url, console, settings))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, playing.cancel)
@@ -42,6 +42,10 @@ async def _play(url: str, console: Console) -> bool:
     except asyncio.CancelledError:
         console.print("\nStopped.")
         return False
+
+
+async def _stories(url: str, console: Console, settings: Settings) -> bool:
+    return await demo.play(url, console) and await demo_export.play(url, console, settings)
 
 
 def _without_password(url: str) -> str:
