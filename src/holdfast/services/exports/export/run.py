@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from holdfast.jobs.model import Json
+from holdfast.errors import UsageError
 from holdfast.jobs.outcome import DEFAULT_POLICY, Backoff, Done, Fail, RetryPolicy
 from holdfast.services.exports.engines.opening import opened_engine
 from holdfast.services.exports.engines.port import EngineError, Query
 from holdfast.services.exports.export.direct import Limits, export_direct
-from holdfast.services.exports.export.publishing import published_before, publisher
+from holdfast.services.exports.export.publishing import publish_manifest, published_before, publisher
 from holdfast.services.exports.mappings.select import refuse_all_but_a_select
 from holdfast.services.exports.stores.opening import opened
 from holdfast.services.exports.stores.paths import location_of
@@ -45,6 +45,10 @@ async def run(
             if written is None:
                 async with opened_engine(engine, given) as source:
                     written = await export_direct(ctx, source, query, store, limits)
+            if not has_database(ctx):  # a remote worker: the store's own fence must do, and a lost end is taken over
+                await ctx.checkpoint()
+                await publish_manifest(store, written)
+                return Done(written.as_json())
         return Done(written.as_json(), publish=publisher(written))
     except (EngineError, StoreError) as error:
         if error.transient:
@@ -52,6 +56,15 @@ async def run(
         return Fail(said(error))
 
 
-def said(error: EngineError | StoreError) -> Json:
+def has_database(ctx: Context) -> bool:
+    """Whether the end of this job is a transaction of ours."""
+    try:
+        ctx.connection()
+    except UsageError:
+        return False
+    return True
+
+
+def said(error: EngineError | StoreError) -> str:
     """Why it failed, with the code that programs look for."""
     return f"{error.code}: {error}"

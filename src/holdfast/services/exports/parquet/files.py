@@ -29,7 +29,7 @@ LARGEST_DICTIONARY = 256 * 1024  # beyond it the values hardly repeat, and looki
 class Shape:
     """How files are cut. The memory that writing takes follows from the row groups, and from nothing else."""
 
-    group_bytes: int = 32 * MIB  # as Arrow has them
+    group_bytes: int = 16 * MIB  # as Arrow has them
     group_rows: int = 122_880  # as DuckDB has them
     file_bytes: int = 256 * MIB
     level: int = 1  # of zstd: half the time of its default, and about as small

@@ -28,7 +28,7 @@ def open_sandbox(
     *,
     folders: Sequence[Path] = (),
     attach: Mapping[str, Path] | None = None,
-    memory: str = "160MB",
+    memory: str = "128MB",
     threads: int | None = None,
     scratch: Path,
 ) -> duckdb.DuckDBPyConnection:
