@@ -24,7 +24,8 @@ async def test_a_remote_worker_exports_and_publishes(api: Api, conn: Any, tmp_pa
 
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "holdfast", "worker", "remote", "--import", "holdfast.services.exports.kinds", "--drain"),
-        cwd=tmp_path, env={**kept, "HOLDFAST_API_URL": api.url, "HOLDFAST_API_TOKEN": api.token}, stderr=asyncio.subprocess.PIPE,
+        cwd=tmp_path, env={**kept, "HOLDFAST_API_URL": api.url, "HOLDFAST_API_TOKEN": api.token},
+        stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     _, errors = await asyncio.wait_for(process.communicate(), 120)
 
