@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from factories import add, hold, silence, start_worker
 from holdfast.cli import findings
 from holdfast.cli.exits import Exit
 from holdfast.cli.findings import Finding, Level
+from holdfast.cli.way import OverHttp
 
 WELL: dict[str, Any] = {
     "server": {
@@ -24,6 +26,7 @@ WELL: dict[str, Any] = {
     "tables": [{"table": "jobs", "live": 100, "dead": 7, "autovacuum": True}],
     "oldest_snapshot": None,
     "workers": [{"version": "1", "runner": "worker", "workers": 2}],
+    "commits": [{"git_sha": "abc", "workers": 2}],
     "silent": [],
     "stale": 0,
     "poll_lag": 0.0,
@@ -57,6 +60,7 @@ ILLS = {
     "transactions": {"oldest_snapshot": {"pid": 7, "application": "psql", "state": "idle in transaction", "seconds": 5000.0}},
     "workers": {"workers": []},
     "workers (versions)": {"workers": [{"version": v, "runner": "worker", "workers": 1} for v in "12"]},
+    "workers (commits)": {"commits": [{"git_sha": sha, "workers": 1} for sha in ("abc", "def")]},
     "workers (silent)": {"silent": [{"name": "pod-a", "host": "h", "seconds": 40.0, "holds": 2}]},
     "leases": {"stale": 2},
     "polls": {"poll_lag": 300.0},
@@ -99,6 +103,45 @@ def test_room_on_the_disk() -> None:
     assert findings.disk(50 * 10**9, 100 * 10**9, "x").level is Level.OK
     assert findings.disk(9 * 10**8, 100 * 10**9, "x").level is Level.WARNING
     assert findings.disk(10**8, 100 * 10**9, "x").level is Level.ERROR
+
+
+def loop(**changes: Any) -> dict[str, Any]:
+    well = {"job_name": "prune", "healthy": True, "paused": False, "interval_seconds": 60.0, "consecutive_failures": 0}
+    return {**well, "last_success": "2030-01-01T00:00:00+00:00", "last_error": None, **changes}
+
+
+@pytest.mark.parametrize(
+    ("minutes", "changes", "well"),
+    [
+        (2, {}, True),
+        (4, {}, False),
+        (4, {"paused": True}, True),
+        (4, {"interval_seconds": None}, True),  # by cron
+        (4, {"last_success": None}, True),  # it has yet to run
+        (0, {"healthy": False}, False),
+    ],
+)
+def test_a_loop_that_nobody_runs_is_found(minutes: int, changes: dict[str, Any], well: bool) -> None:
+    now = datetime(2030, 1, 1, 0, minutes, 1, tzinfo=UTC)
+
+    (finding,) = findings.loops([loop(**changes)], now)
+
+    assert (finding.level is Level.OK) == well
+    assert finding.fix or well
+
+
+def test_a_stream_that_is_kept_back_and_metrics_that_are_closed_are_found(over_http: Run, served: Any) -> None:
+    """Really asked over HTTP; a proxy that buffers brings no first word."""
+    found = {one["check"]: one["level"] for one in json.loads(over_http("doctor", "-o", "json").out)}
+
+    assert (found["streams"], found["metrics"]) == ("ok", "ok")
+    assert findings.streams(None).level is Level.WARNING
+    stranger, astray = OverHttp(served.url, None), OverHttp("http://127.0.0.1:1", None)
+    assert stranger.scrape() == "it is answered with 401"
+    assert stranger.first_event() is None
+    assert astray.first_event() is None
+    stranger.close()
+    astray.close()
 
 
 def test_the_worst_counts() -> None:

@@ -34,6 +34,7 @@ class Checked(BaseModel):
     poll_lag: float
     oldest: list[dict[str, Any]]
     workers: list[dict[str, Any]]
+    commits: list[dict[str, Any]]
     silent: list[dict[str, Any]]
     kinds: list[dict[str, Any]]
     controls: list[dict[str, Any]]

@@ -109,7 +109,10 @@ def there(session: Session) -> Iterator[Finding]:
         yield Finding("way", Level.ERROR, str(error), "set HOLDFAST_API_URL or HOLDFAST_DATABASE_URL, or run `holdfast up`")
     else:
         yield from findings.in_the_database(seen)
-        yield from findings.loops(loops)
+        yield from findings.loops(loops, session.way.now())
+        if isinstance(session.way, OverHttp):
+            yield findings.streams(session.way.first_event())
+            yield findings.metrics(session.way.scrape())
         yield findings.auth(seen["knows_somebody"], over_http=isinstance(session.way, OverHttp))
         yield findings.clock(time.time() - session.way.now().timestamp())
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from holdfast.cli.times import counted, duration, took
+from holdfast.cli.times import counted, duration, moment, took
 
 OLDEST_POSTGRES = 15
 LONG_WAIT = 600  # seconds that a job may wait before somebody should look
 LONG_TRANSACTION = 600
+SOON = 120  # seconds that the loop with the shortest interval may be late
 WRAPAROUND = 1_000_000_000  # transactions; at twice as many Postgres stops taking writes
 MANY_DEAD = 10_000  # rows
 
@@ -106,6 +107,10 @@ def _workers(seen: Seen) -> Found:
         yield Finding("workers", Level.WARNING, says, "finish the deploy; jobs of a newer version wait for the newer workers")
     else:
         yield ok("workers", f"{alive} alive, version {versions[0]}")
+    commits = [one["git_sha"][:12] for one in seen["commits"]]
+    if len(commits) > 1:
+        says = f"they run {len(commits)} commits: {', '.join(commits)}"
+        yield Finding("workers", Level.WARNING, says, "finish the deploy; holdfast worker list -o wide shows who runs which")
     for one in seen["silent"]:
         if one["holds"]:
             who = f"{one['name']} on {one['host']}"
@@ -170,10 +175,18 @@ def _controls(seen: Seen) -> Found:
         yield Finding("controls", Level.WARNING, says, f"if that is over: {undo} --reason …")
 
 
-def loops(seen: list[dict[str, Any]]) -> Found:
-    """The periodic loops, where there are any."""
+def loops(seen: list[dict[str, Any]], now: datetime) -> Found:
+    """The periodic loops, where there are any: those that fail, and those that nobody runs."""
     sick = [loop for loop in seen if not loop["healthy"]]
-    for loop in sick:
+    for loop in seen:
+        every, last = loop["interval_seconds"], loop["last_success"]
+        if loop["healthy"] and not loop["paused"] and every and last:
+            ago = (now - moment(last)).total_seconds()
+            if ago > max(3 * every, SOON):
+                sick.append(loop)
+                says = f"{loop['job_name']} ended well {took(ago)} ago, and should every {took(every)}"
+                yield Finding("loops", Level.WARNING, says, "does a scheduler run? holdfast serve, or holdfast scheduler run")
+    for loop in (loop for loop in sick if not loop["healthy"]):
         says = f"{loop['job_name']} failed {loop['consecutive_failures']} times in a row: {loop['last_error'] or 'no words'}"
         yield Finding("loops", Level.WARNING, says, "mend what it says; its log lines have the rest")
     if seen and not sick:
@@ -220,6 +233,21 @@ def clock(skew: float) -> Finding:
     return Finding(
         "clock", Level.INFO, f"this machine is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} the database"
     )
+
+
+def streams(waited: float | None) -> Finding:
+    """Whether an event stream comes through at once: some proxies keep it until it is over."""
+    if waited is None:
+        fix = "turn off response buffering in the proxy before the API; it says X-Accel-Buffering: no"
+        return Finding("streams", Level.WARNING, "an event stream stays silent on its way to us: something buffers it", fix)
+    return ok("streams", f"the first event came after {took(waited)}")
+
+
+def metrics(says: str | None) -> Finding:
+    """Whether the metrics can be scraped with these credentials."""
+    if says is not None:
+        return Finding("metrics", Level.WARNING, f"/metrics cannot be read: {says}", "give the scraper a token of role viewer")
+    return ok("metrics", "/metrics can be scraped")
 
 
 def worst(found: list[Finding]) -> Level:

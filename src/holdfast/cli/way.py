@@ -6,6 +6,7 @@ API is served in this process, in memory, to this process alone (`direct.py`): t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -111,6 +112,25 @@ class OverHttp:
                 raise
             ready = told.problem
         return ready["schema_revision"], ready["wanted_revision"]
+
+    def first_event(self, patience: float = 10.0) -> float | None:
+        """How many seconds an event stream took to bring its first word; None if it brought none."""
+        began = time.monotonic()
+        try:
+            with self._client.stream("GET", "/api/events", timeout=patience) as stream:
+                brought = any(line.startswith("event:") for line in stream.iter_lines())
+                return time.monotonic() - began if brought else None
+        except httpx.TransportError:
+            return None
+
+    def scrape(self) -> str | None:
+        """Why the metrics cannot be read; None if they can."""
+        try:
+            answer = self._client.get("/metrics")
+        except httpx.TransportError as error:
+            return str(error)
+        is_ours = answer.is_success and "holdfast_build_info" in answer.text
+        return None if is_ours else f"it is answered with {answer.status_code}"
 
     def do_own_jobs(self) -> None:
         """The server does them."""

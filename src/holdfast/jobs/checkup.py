@@ -47,6 +47,10 @@ SILENT = """
     FROM holdfast.workers w WHERE w.stopped_at IS NULL AND w.lease_until < clock_timestamp()
     ORDER BY w.lease_until LIMIT 100
 """
+COMMITS = """
+    SELECT git_sha, count(*) AS workers FROM holdfast.workers
+    WHERE stopped_at IS NULL AND lease_until > clock_timestamp() AND git_sha IS NOT NULL GROUP BY 1 ORDER BY 2 DESC LIMIT 20
+"""
 LEFT_LOCKS = """
     SELECT h.key, h.job_id FROM holdfast.lock_holders h JOIN holdfast.jobs j ON j.id = h.job_id
     WHERE j.state IN ('completed', 'failed', 'cancelled') ORDER BY h.key LIMIT 20
@@ -67,6 +71,7 @@ class Checkup:
     poll_lag: float
     oldest: list[dict[str, Any]]  # by kind: how long the next to run has waited
     workers: list[dict[str, Any]]  # alive, by version
+    commits: list[dict[str, Any]]  # of those who name theirs
     silent: list[dict[str, Any]]
     kinds: list[dict[str, Any]]
     controls: list[dict[str, Any]]
@@ -80,6 +85,7 @@ async def check_up(conn: psycopg.AsyncConnection[Any]) -> Checkup:
         oldest_snapshot = await _all(cursor, OLDEST_SNAPSHOT)
         tables = await _all(cursor, TABLES)
         silent = await _all(cursor, SILENT)
+        commits = await _all(cursor, COMMITS)
         left_locks = await _all(cursor, LEFT_LOCKS)
     found = await figures.figures(conn)
     states = await read.count_states(conn)
@@ -94,6 +100,7 @@ async def check_up(conn: psycopg.AsyncConnection[Any]) -> Checkup:
         poll_lag=found.plain["poll_lag"],
         oldest=found.oldest,
         workers=found.versions,
+        commits=commits,
         silent=silent,
         kinds=[_plain(kind) for kind in await workers.list_kinds(conn)],
         controls=[one._asdict() for one in await control.controls(conn)],
