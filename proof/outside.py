@@ -37,7 +37,7 @@ CLOCKS = 0.005  # the witness's clock and the database's are read a moment apart
 
 PUBLISHERS = frozenset({"proof.publish", "fault.late"})
 
-WORKERS = "SELECT id::text, beat_at, lease_until, stopped_at FROM holdfast.workers"
+WORKERS = "SELECT id::text, beat_at, lease_until, stopped_at, xmin::text::bigint FROM holdfast.workers"
 RESULTS = "SELECT id, result FROM holdfast.jobs WHERE state = 'completed'"
 SLOTS = "SELECT id, slot_key FROM holdfast.jobs WHERE slot_key IS NOT NULL"
 
@@ -83,7 +83,7 @@ class Account:
     story: Story
     lines: list[Line]
     acknowledged: list[Acknowledged]
-    workers: list[tuple[str, datetime, datetime, datetime | None]]
+    workers: list[tuple[str, datetime, datetime, datetime | None, int]]  # the last: which transaction wrote the row
     results: dict[int, Any]
     complaints: list[str] = field(default_factory=list)  # what the harness itself saw go wrong
 
@@ -213,14 +213,17 @@ def fences_rise_under_a_lock(account: Account) -> Violations:
 
 
 def nobody_is_robbed(account: Account) -> Violations:
-    """I10: a job is taken for a lost lease only when the last lease that its worker was given is over."""
-    leases = {worker: (beat, until) for worker, beat, until, stopped in account.workers if stopped is None}
+    """I10: a job is taken for a lost lease only when the last lease that its worker was given is over.
+
+    A beat that came too late waits for the rescue, which holds the row, and then writes the time at which it began to wait:
+    that it is the later transaction of the two is what tells it from a beat that came in time."""
+    leases = {worker: (beat, until, xid) for worker, beat, until, stopped, xid in account.workers if stopped is None}
     for moves in account.story.moves.values():
         for move in moves:
             if not move.is_crash or (move.detail or {}).get("cause") != "lease_lost" or move.worker_id not in leases:
                 continue
-            beat, until = leases[move.worker_id]
-            if beat <= move.at < until:
+            beat, until, xid = leases[move.worker_id]
+            if beat <= move.at < until and xid < int(move.xid):
                 yield f"job {move.job_id} was taken from {move.worker_id} at {move.at}, whose lease ends at {until}"
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import psycopg
 from proof.checker import Violation
-from proof.forks import FAILED, Forked, ForkServer, until
+from proof.forks import FAILED, NO_DATABASE, Forked, ForkServer, until
 from proof.handlers import some_job
 from proof.modes import MODES, WORKER_POINTS
 from proof.outside import Account, Acknowledged, check, read_account
@@ -248,8 +248,10 @@ class Play:
                 self.complaints.append(f"worker {worker.pid} was asked to stop and did not")
                 worker.bury()
                 continue
-            if code not in (0, -signal.SIGKILL, -signal.SIGTERM):  # the last: it had only just been started
-                self.complaints.append(f"worker {worker.pid} ({worker.order.mode}) was asked to stop and ended with {code}")
+            told_why = code == 1 and "keeper_gave_up" in self._log()  # the database took too long to be told of the end
+            if code not in (0, -signal.SIGKILL, -signal.SIGTERM) and not told_why:  # the last: it had only just been started
+                how = {1: "one", FAILED: "an exception", NO_DATABASE: "no database"}.get(code, str(code))
+                self.complaints.append(f"worker {worker.pid} ({worker.order.mode}) was asked to stop and ended with {how}")
         for worker in self.workers:
             worker.bury()
             if worker.code == FAILED:

@@ -2,9 +2,10 @@
 
     python -m proof.recovery
 
-Workers are the real program, `holdfast worker run`, and what runs is told by a witness outside. Four accidents:
-an executor is killed and its keeper lives; keeper and executors are killed together while another worker lives; SIGTERM;
-the database crashes and comes back.
+Workers are the real program, `holdfast worker run`, and what runs is told by a witness outside. The accidents: an executor
+is killed and its keeper lives; keeper and executors are killed together while another worker lives, with the default settings
+and where the end of their database session counts (`HOLDFAST_RESCUE_ON_DISCONNECT`); SIGTERM; the database crashes and comes
+back.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ LONG = {"steps": 100_000, "pause": 0.05}
 GOALS = {  # seconds
     "recovery_executor_s": 2.0,
     "recovery_pod_s": 36.0,
+    "recovery_pod_disconnect_s": 5.0,
     "release_sigterm_s": 2.0,
     "recovery_database_s": 10.0,
 }
@@ -110,7 +112,7 @@ def site() -> Iterator[Site]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The four accidents
+# The accidents
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -126,14 +128,19 @@ def executor_killed(at: Site) -> float | None:
     return float(at.until_started(job, 2).at - began)
 
 
-def pod_killed(at: Site) -> float:
+def pod_killed_and_disconnected(at: Site) -> float:
+    """The same, where the end of a worker's database session counts."""
+    return pod_killed(at, HOLDFAST_RESCUE_ON_DISCONNECT="true")
+
+
+def pod_killed(at: Site, **settings: str) -> float:
     """From the death of everything that a worker is to the next start on another."""
-    doomed = at.worker()
+    doomed = at.worker(**settings)
     job = at.add("proof.steps", **LONG)
     at.until_started(job)
-    at.worker()
+    at.worker(**settings)
     at.until_registered(2)
-    time.sleep(1)
+    time.sleep(6 if settings else 1)  # the survivor was connected before the last beat of the one that dies
     began = time.monotonic()
     for pid in [*descendants(doomed.pid), doomed.pid]:
         kill(pid)
@@ -174,6 +181,7 @@ def database_restarted(at: Site) -> float:
 ACCIDENTS = {
     "recovery_executor_s": executor_killed,
     "recovery_pod_s": pod_killed,
+    "recovery_pod_disconnect_s": pod_killed_and_disconnected,
     "release_sigterm_s": told_to_stop,
     "recovery_database_s": database_restarted,
 }

@@ -35,7 +35,7 @@ def an_account(**changes: object) -> Account:
         Story(Records(jobs=[job], moves=[move]), witness),
         [line("start", 0.1), line("effect", 1.0, checked=0.999, until=9.0), line("finish", 1.5)],
         [Acknowledged(1, new)],
-        [("w", at(1), at(2), None)],
+        [("w", at(1), at(2), None, 7)],
         {1: "a"},
     )
     return replace(account, **changes)  # type: ignore[type-var]
@@ -97,3 +97,9 @@ def test_what_was_frozen_between_the_look_and_the_act_is_nobodys_fault():
 
 def test_who_is_allowed_to_act_long_after_its_deadline_has_not_looked():
     assert broken(an_account(lines=[*an_account().lines, line("effect", 5.0, checked=4.9, until=2.0)])) == {"I11"}
+
+
+def test_a_beat_that_had_to_wait_for_the_rescue_came_too_late():
+    """It writes when it began to wait, which is before the rescue, and a lease that nobody had when the job was taken."""
+    robbed = LIES["I10"]
+    assert "I10" not in broken(replace(robbed, workers=[("w", at(1), at(2), None, 9)]))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,31 @@ async def dies_once(ctx: holdfast.Context, how: str) -> int:
     return ctx.job.attempt_no
 
 
+def eat_all_memory() -> None:
+    hoard = []
+    while True:
+        hoard.append(b"x" * (10 << 20))
+
+
+@holdfast.job("eats_memory_once")
+async def eats_memory_once(ctx: holdfast.Context) -> int:
+    if ctx.job.attempt_no == 1:
+        eat_all_memory()
+    return ctx.job.attempt_no
+
+
+@holdfast.job("eats_memory_alone", run_in="process")
+async def eats_memory_alone(ctx: holdfast.Context) -> int:
+    if ctx.job.attempt_no == 1:
+        eat_all_memory()
+    return ctx.job.attempt_no
+
+
+@holdfast.job("leaves_an_orphan")
+async def leaves_an_orphan() -> None:
+    subprocess.run(["sh", "-c", "setsid sh -c 'sleep 0.2; exit 3' &"], check=True)
+
+
 @holdfast.job("raises", max_attempts=1)
 async def raises() -> None:
     raise RuntimeError("no")
@@ -194,18 +221,28 @@ class Start:
         self._started: list[Kept] = []
         (folder / "their_jobs.py").write_text(JOBS)
 
-    def __call__(self, *arguments: str, module: str = "their_jobs", url: str | None = None, **environment: str) -> Kept:
+    def __call__(
+        self,
+        *arguments: str,
+        module: str = "their_jobs",
+        url: str | None = None,
+        inside: Sequence[str] = (),
+        **environment: str,
+    ) -> Kept:
+        """`inside` is a command that runs the keeper, as a container's runtime does."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         path = os.pathsep.join([str(self._folder), inherited.get("PYTHONPATH", "")])
         settings = {"HOLDFAST_BEAT_SECONDS": "0.2", "HOLDFAST_LEASE_SECONDS": "30", "HOSTNAME": "here"}
         log = self._folder / f"keeper-{len(self._started)}.log"
         with log.open("wb") as out:
-            process = self._programs.start(
-                *("worker", "run", "--import", module, "--json", *arguments),
-                env={**inherited, **settings, "PYTHONPATH": path, "HOLDFAST_DATABASE_URL": url or self._url, **environment},
-                folder=self._folder,
-                out=out,
-                err=out,
+            command = ("worker", "run", "--import", module, "--json", *arguments)
+            env = {**inherited, **settings, "PYTHONPATH": path, "HOLDFAST_DATABASE_URL": url or self._url, **environment}
+            process: Any = (
+                subprocess.Popen(
+                    [*inside, sys.executable, "-m", "holdfast", *command], env=env, cwd=self._folder, stdout=out, stderr=out
+                )
+                if inside
+                else self._programs.start(*command, env=env, folder=self._folder, out=out, err=out)
             )
         kept = Kept(process, log)
         self._started.append(kept)

@@ -7,6 +7,7 @@ it but this object. What the beat learns is handed over to the worker's loop, in
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -56,8 +57,9 @@ class Heartbeat:
 
     def beat_now(self) -> None:
         """Do not wait for the next beat. From any thread."""
-        if self._loop is not None and self._now is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._now.set)
+        if self._loop is not None and self._now is not None:
+            with contextlib.suppress(RuntimeError):  # its loop is closed, perhaps just now: it was told to stop
+                self._loop.call_soon_threadsafe(self._now.set)
 
     async def stop(self) -> None:
         self._stopping = True

@@ -1,0 +1,164 @@
+"""What only a container shows: the kernel's out-of-memory killer, and a keeper that is process 1.
+
+Both are made from what every Linux has and root may use: a memory cgroup, and a pid namespace.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from keepers import KILL, TERM, Kept, Start, is_alive, moves, row, state, until
+from proof.forks import descendants
+
+from holdfast.jobs.enqueue import enqueue_sync
+from holdfast.jobs.model import NewJob
+
+pytestmark = pytest.mark.processes
+Conn = psycopg.Connection[Any]
+LIMIT = 400 << 20  # bytes: a keeper, an executor and a child of it have room, and no hoard
+ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+AS_PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The memory runs out
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def a_place_for_cgroups() -> tuple[Path, str]:
+    """Where a memory cgroup can be made below our own, and the name of the file with its limit."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return Path("/sys/fs/cgroup/memory") / path.lstrip("/"), "memory.limit_in_bytes"
+    return Path("/sys/fs/cgroup"), "memory.max"
+
+
+@pytest.fixture
+def little_memory() -> Iterator[Path]:
+    """A cgroup in which the kernel kills when there is no more."""
+    parent, limit = a_place_for_cgroups()
+    made = parent / f"holdfast-test-{uuid4().hex[:8]}"
+    try:
+        made.mkdir()
+        (made / limit).write_text(str(LIMIT))
+    except OSError as error:
+        with suppress(OSError):
+            made.rmdir()
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield made
+    until(lambda: not (made / "cgroup.procs").read_text(), "somebody stayed in the cgroup")
+    made.rmdir()
+
+
+def keeper_with_little_memory(start: Start, cgroup: Path) -> Kept:
+    return start("--concurrency", "2", inside=("sh", "-c", ENTER, str(cgroup)))
+
+
+def killed_for_want_of_memory(cgroup: Path) -> int:
+    """How often the kernel says that it did it."""
+    file = next(cgroup / name for name in ("memory.oom_control", "memory.events") if (cgroup / name).exists())
+    return int(dict(line.split() for line in file.read_text().splitlines())["oom_kill"])
+
+
+def test_f_17_an_executor_that_the_kernel_kills_for_want_of_memory_gives_back_its_job_with_that_cause(
+    start: Start, db: Conn, little_memory: Path
+):
+    job = enqueue_sync(db, NewJob("eats_memory_once")).id
+    keeper = keeper_with_little_memory(start, little_memory)
+
+    until(lambda: state(db, job) == "completed")
+
+    assert row(db, job) == ("completed", 2, 0, 1)
+    assert moves(db, job)[0] == ("rescue", "its process was killed because the memory ran out (SIGKILL by the kernel)")
+    assert keeper.hears("executor_died")[0]["cause"] == "oom"
+    assert killed_for_want_of_memory(little_memory) == 1
+    keeper.signal(TERM)
+    assert keeper.wait() == 0
+
+
+def test_f_17_a_job_in_a_process_of_its_own_runs_out_of_memory_alone(start: Start, db: Conn, little_memory: Path):
+    beside = enqueue_sync(db, NewJob("endless")).id
+    keeper = keeper_with_little_memory(start, little_memory)
+    until(lambda: state(db, beside) == "running")
+    job = enqueue_sync(db, NewJob("eats_memory_alone")).id
+
+    until(lambda: state(db, job) == "completed")
+
+    assert moves(db, job)[0] == ("rescue", "its process was killed because the memory ran out (SIGKILL by the kernel)")
+    assert keeper.hears("job_process_died")[0]["cause"] == "oom"
+    assert keeper.events("executor_died") == []
+    assert row(db, beside)[:2] == ("running", 1)
+    keeper.process.kill()
+    keeper.wait()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Process 1
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def first(start: Start) -> Kept:
+    """A keeper that is process 1 of its namespace, as in a container."""
+    if shutil.which("unshare") is None or subprocess.run([*AS_PROCESS_1, "true"], check=False).returncode:
+        pytest.skip("no pid namespace can be made here")
+    return start("--concurrency", "1", inside=AS_PROCESS_1)
+
+
+def keeper_of(first: Kept) -> int:
+    """Its pid as we see it."""
+    until(lambda: descendants(first.pid), "it did not start")
+    (pid,) = [pid for pid in descendants(first.pid) if parent_of(pid) == first.pid]
+    return pid
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_keeper_that_is_process_1_hears_sigterm_and_ends_with_0(first: Kept, db: Conn):
+    """The kernel delivers to process 1 only what it has a handler for."""
+    job = enqueue_sync(db, NewJob("until_told")).id
+    until(lambda: state(db, job) == "running")
+
+    os.kill(keeper_of(first), TERM)
+
+    assert first.wait() == 0
+    assert state(db, job) == "completed"
+
+
+def test_a_keeper_that_is_process_1_buries_whom_nobody_else_waits_for(first: Kept, db: Conn):
+    job = enqueue_sync(db, NewJob("leaves_an_orphan")).id
+    until(lambda: state(db, job) == "completed")
+    keeper = keeper_of(first)
+
+    def children() -> list[int]:
+        with suppress(OSError):
+            return [pid for pid in descendants(first.pid) if parent_of(pid) == keeper]
+        return []
+
+    until(lambda: len(children()) == 1, "an orphan that has ended is still there")  # its executor
+    assert is_alive(children()[0])
+
+
+def test_all_end_with_a_keeper_that_is_process_1(first: Kept, db: Conn):
+    job = enqueue_sync(db, NewJob("endless")).id
+    until(lambda: state(db, job) == "running")
+    keeper = keeper_of(first)
+    others = descendants(keeper)
+
+    os.kill(keeper, KILL)
+
+    first.wait()
+    until(lambda: not any(is_alive(pid) for pid in others), "somebody outlived process 1")
+    assert others
