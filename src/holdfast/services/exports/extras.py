@@ -19,7 +19,7 @@ def loaded(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is not None and module.split(".")[0] == error.name.split(".")[0]:
+        if error.name is not None and not error.name.startswith("holdfast"):
             raise UsageError(f"exports need {error.name}, which is not installed: pip install 'holdfast[exports]'") from None
         raise
 

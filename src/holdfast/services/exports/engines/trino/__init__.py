@@ -10,25 +10,16 @@ wording.py    the statements that we write                engine.py    the port
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from holdfast.errors import UsageError
 from holdfast.services.exports.engines.trino.options import TrinoOptions
+from holdfast.services.exports.extras import loaded
 
 if TYPE_CHECKING:  # heavy, and an extra
     from holdfast.services.exports.engines.trino.engine import TrinoEngine
 
-EXTRA = ("msgspec", "pyarrow")
-
 
 def open_trino(options: TrinoOptions) -> TrinoEngine:
     """An engine on this Trino. Nothing is sent before it is asked something."""
-    try:
-        module = importlib.import_module("holdfast.services.exports.engines.trino.engine")
-    except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] not in EXTRA:
-            raise
-        raise UsageError(f"exports from Trino need {missing.name}; install holdfast[exports]") from None
-    engine: TrinoEngine = module.TrinoEngine(options)
+    engine: TrinoEngine = loaded("holdfast.services.exports.engines.trino.engine").TrinoEngine(options)
     return engine

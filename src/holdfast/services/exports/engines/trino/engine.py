@@ -30,6 +30,7 @@ from holdfast.services.exports.engines.trino.refusal import refusal
 from holdfast.services.exports.engines.trino.rows import TrinoRows
 from holdfast.services.exports.engines.trino.segments import Segments
 from holdfast.services.exports.engines.trino.statement import StatementClient, headers_of, source_of
+from holdfast.settings import Settings
 
 SUBMITS = 3  # of a query that only reads, each after the one before is known not to run
 MOVING = frozenset({"PLANNING", "STARTING", "FINISHING", "FINISHED"})
@@ -112,7 +113,8 @@ class TrinoEngine:
 
     async def find(self, tag: str, query: Query) -> Json | None:
         """What runs, or ran within the last minutes, under this tag. Its nextUri is lost: it can be watched and stopped."""
-        asking = replace(query, sql=wording.submitted_under(source_of(replace(query, tag=tag))), tag=f"find-{tag}", session={})
+        source = source_of(replace(query, tag=tag), self._options)
+        asking = replace(query, sql=wording.submitted_under(source), tag=f"find-{tag}", session={})
         found = [row async for row in self._small(replace(asking, max_seconds=OURS_SECONDS))]
         return {"query_id": found[0][0], "next_uri": None, "info_uri": None} if found else None
 
@@ -154,6 +156,11 @@ class TrinoEngine:
         """Give back connections and threads."""
         await self._client.close()
         self._decoders.shutdown(wait=False, cancel_futures=True)
+
+
+def from_settings(given: Settings) -> TrinoEngine:
+    """The Trino that the environment names."""
+    return TrinoEngine(TrinoOptions.from_settings(given))
 
 
 def ids_of(handle: Json) -> tuple[str, str | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.errors import UsageError
-from holdfast.services.exports.engines.port import CLIENT_TAG
+from holdfast.services.exports.engines.port import CLIENT_TAG, SOURCE
 
 if TYPE_CHECKING:
     from holdfast.settings import Settings
@@ -27,6 +27,7 @@ class TrinoOptions:
     role_required: bool = True
     role_catalog: str = "system"  # whose role the query's role is
     client_tags: tuple[str, ...] = (CLIENT_TAG,)
+    source: str = SOURCE
     encodings: tuple[str, ...] = ENCODINGS  # of spooled results, best first; none: plain pages
     segment_origins: tuple[str, ...] = ()  # object stores that segments may be fetched from
     compress: bool = False  # ask for gzip; worth it only on a slow line
@@ -63,6 +64,7 @@ class TrinoOptions:
             role_required=given.trino_role_required,
             role_catalog=given.trino_role_catalog,
             client_tags=words(given.trino_client_tags),
+            source=given.trino_source,
             encodings=words(given.trino_encodings),
             segment_origins=words(given.trino_segment_origins),
             unload_function=given.trino_unload_function,

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from holdfast.services.exports.engines.port import (
+    SOURCE,
     EngineLost,
     EngineTimeout,
     EngineUnavailable,
@@ -144,7 +145,7 @@ def headers_of(query: Query, options: TrinoOptions, *, spooled: bool) -> dict[st
         session.setdefault("query_max_execution_time", f"{max(1, int(query.max_seconds))}s")
     given: dict[str, Any] = {
         "Content-Type": "text/plain; charset=utf-8",
-        "X-Trino-Source": source_of(query),
+        "X-Trino-Source": source_of(query, options),
         "X-Trino-Client-Tags": ",".join((*options.client_tags, query.tag)),
         "X-Trino-Client-Capabilities": "PARAMETRIC_DATETIME",
         "X-Trino-Time-Zone": "UTC",
@@ -161,9 +162,9 @@ def headers_of(query: Query, options: TrinoOptions, *, spooled: bool) -> dict[st
     return sent
 
 
-def source_of(query: Query) -> str:
-    """The one thing of ours that Trino's own tables show of a query: the job and its attempt."""
-    return f"{query.source}/{query.tag}"
+def source_of(query: Query, options: TrinoOptions) -> str:
+    """The one thing of ours that Trino's own tables show of a query: who sent it, for which attempt."""
+    return f"{options.source if query.source == SOURCE else query.source}/{query.tag}"
 
 
 def role_text(role: str) -> str:

@@ -1,0 +1,169 @@
+"""Snapshots from Trino, from the mapping to Parquet files, over the real protocol: each way to run, and crashes between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from export_factories import TABLES, exports, mapping
+from holdfast.services.exports.engines.opening import open_engine
+from holdfast.services.exports.kinds import KINDS
+from holdfast.services.exports.setup import Exports, use_engines
+from holdfast.settings import settings
+from holdfast.testing import Harness, crash_at, harness
+from trino_server import Refuse, Result, TrinoServer, over_duckdb, sig
+
+Client = httpx.AsyncClient
+UNLOAD = re.compile(r"system\.unload\(\s*input => TABLE\(\n(.*)\n\),\s*location => '(.*)',", re.S)
+CTAS = re.compile(r"CREATE TABLE (\S+)\nWITH \(format = 'PARQUET', location = '(.*)'\) AS\n(.*)", re.S)
+ROLE = {"X-Use-Case-Id": "analysts"}
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[TrinoServer]:
+    with duckdb.connect() as connection:
+        connection.execute(TABLES)
+        async with TrinoServer(warehouse(connection), page_rows=30) as made:
+            made.spooling = ("json+zstd",)
+            yield made
+
+
+def warehouse(connection: duckdb.DuckDBPyConnection, *, unloads: bool = True) -> Any:
+    """DuckDB behind Trino's protocol, with Starburst's function and with tables in a place."""
+    answer = over_duckdb(connection)
+
+    def write(sql: str, place: str) -> Result:
+        folder = Path(unquote(place.removeprefix("file://")))
+        folder.mkdir(parents=True, exist_ok=True)
+        connection.cursor().execute(f"COPY ({sql}) TO '{folder}/part-0.parquet' (FORMAT parquet)")
+        return Result([("rows", sig("bigint"))], [[1]], update_count=1)
+
+    def run(sql: str) -> Result:
+        if found := UNLOAD.search(sql):
+            if not unloads:
+                raise Refuse("FUNCTION_NOT_FOUND", message="Table function 'system.unload' not registered")
+            return write(found[1], found[2])
+        if found := CTAS.search(sql):
+            return write(found[3], found[2])
+        if "unregister_table" in sql:
+            return Result([("result", sig("boolean"))], [[True]])
+        return answer(sql)
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coordinator: TrinoServer) -> Iterator[Path]:
+    """Settings as document 002 names them."""
+    monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
+    monkeypatch.setenv("STARBURST_URL", coordinator.url)
+    monkeypatch.setenv("STARBURST_USER", "export")
+    monkeypatch.setenv("STARBURST_PASSWORD", "hunter2")
+    monkeypatch.setenv("HOLDFAST_TRINO_CTAS_SCHEMA", "lake.exports")
+    settings.cache_clear()
+    yield tmp_path
+    settings.cache_clear()
+
+
+@pytest.fixture
+async def here(folder: Path) -> AsyncIterator[Exports]:
+    made = exports(open_engine("trino", settings()), need_role=["trino"], root=str(folder / "snapshots"))
+    use_engines(made.engines)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def h(database: str, here: Exports) -> AsyncIterator[Harness]:
+    async with harness(database, KINDS) as made:
+        yield made
+
+
+async def snapshot_of(ops: Client, **asked: Any) -> int:
+    made = await ops.post("/api/mappings", json=mapping(), headers=ROLE)
+    assert made.status_code == 201, made.text
+    answer = await ops.post("/api/snapshots", json={"mapping_id": made.json()["data"]["id"], **asked}, headers=ROLE)
+    assert answer.status_code == 202, answer.text
+    return int(answer.json()["data"]["snapshot"]["id"])
+
+
+async def ended(ops: Client, h: Harness, snapshot_id: int) -> dict[str, Any]:
+    """Let time pass until nothing of it is under way."""
+    for _ in range(30):
+        await h.drain()
+        data: dict[str, Any] = (await ops.get(f"/api/snapshots/{snapshot_id}")).json()["data"]
+        if data["snapshot"]["status"] in ("ready", "failed"):
+            return data
+        await h.move_time(timedelta(minutes=1))
+    raise AssertionError(data)
+
+
+def rows_of(export: dict[str, Any]) -> int:
+    place = Path(export["gcs_path"])
+    table = pq.read_table([place / file["path"] for file in export["files"]], partitioning=None)
+    return int(table.num_rows)
+
+
+@pytest.mark.parametrize("runtime", ["direct", "unload", "ctas"])
+async def test_w_07_a_snapshot_from_trino_is_ready_with_every_row(
+    ops: Client, h: Harness, coordinator: TrinoServer, runtime: str
+):
+    """W-07, W-10, W-13."""
+    found = await ended(ops, h, await snapshot_of(ops, runtime=runtime))
+    assert found["snapshot"]["status"] == "ready", found["snapshot"]
+    assert found["snapshot"]["node_counts"] == {"Customer": 100, "Account": 50}
+    assert [rows_of(one) for one in found["exports"]] == [100, 50, 100]
+    sent = coordinator.sent("POST /v1/statement")
+    assert {one.headers.get("x-trino-role") for one in sent} == {"system=ROLE%7Banalysts%7D"}
+    assert all(one.headers["x-trino-client-tags"].startswith("graph-olap-export,") for one in sent)
+    if runtime == "ctas":
+        await h.clean()
+        assert sum("unregister_table" in one.sql for one in coordinator.requests if one.method == "POST") == 3
+
+
+async def test_w_08_an_engine_without_the_function_is_streamed_from(
+    ops: Client, h: Harness, coordinator: TrinoServer, monkeypatch: pytest.MonkeyPatch
+):
+    """W-08."""
+    monkeypatch.setenv("DIRECT_EXPORT", "false")
+    settings.cache_clear()
+    with duckdb.connect() as connection:
+        connection.execute(TABLES)
+        coordinator.backend = warehouse(connection, unloads=False)
+        found = await ended(ops, h, await snapshot_of(ops))
+    assert found["snapshot"]["status"] == "ready", found["snapshot"]
+    assert {one["runtime"] for one in found["exports"]} == {"direct"}
+
+
+async def test_f_50_a_crash_between_submit_and_persist_leaves_one_query_that_counts(
+    ops: Client, h: Harness, coordinator: TrinoServer
+):
+    """W-18, E-07: what was sent and never begun is not run; each export has its rows once."""
+    snapshot_id = await snapshot_of(ops, runtime="unload")
+    with crash_at("submit.after_reply_before_persist"):
+        await h.drain()
+    found = await ended(ops, h, snapshot_id)
+    assert found["snapshot"]["status"] == "ready", found["snapshot"]
+    assert [rows_of(one) for one in found["exports"]] == [100, 50, 100]
+    began = [one for one in coordinator.queries.values() if one.began and UNLOAD.search(one.request.sql)]
+    assert len(began) == 3
+
+
+async def test_f_54_after_a_restart_of_trino_the_exports_are_run_again(ops: Client, h: Harness, coordinator: TrinoServer):
+    snapshot_id = await snapshot_of(ops, runtime="unload")
+    coordinator.hold = True
+    await h.drain()
+    coordinator.restart()
+    coordinator.hold = False
+    found = await ended(ops, h, snapshot_id)
+    assert found["snapshot"]["status"] == "ready", found["snapshot"]
+    assert [rows_of(one) for one in found["exports"]] == [100, 50, 100]
