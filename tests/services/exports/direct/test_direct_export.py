@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fake_engine import FakeEngine
+from object_proxy import ObjectProxy, write_key
 from test_local_store import full_disk as full_disk
 
 from factories import add, job, rows
@@ -24,6 +26,8 @@ from holdfast.services.exports.engines import opening
 from holdfast.services.exports.engines.port import EngineTimeout, EngineUnavailable, QueryRefused
 from holdfast.services.exports.export import direct
 from holdfast.services.exports.export.run import KIND, run
+from holdfast.services.exports.stores import objects
+from holdfast.services.exports.stores.objects import ObjectStore
 from holdfast.settings import settings
 from holdfast.worker.kinds import Job, cleaners
 from holdfast.worker.loop import Worker
@@ -302,3 +306,61 @@ async def test_f_58_a_full_disk_fails_the_attempt_and_the_worker_goes_on(
     await clean(conn, cleaners())
     assert files_in(full_disk) == []
     assert (await exported(conn, database, full_disk / "small")).state == "completed"
+
+
+@pytest.fixture
+def s3_settings(proxy: ObjectProxy, key_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Exports find the S3 server and their key as they would in a pod."""
+    monkeypatch.setenv("HOLDFAST_S3_ENDPOINT", proxy.url)
+    monkeypatch.setenv("HOLDFAST_S3_REGION", "us-east-1")
+    monkeypatch.setenv("HOLDFAST_S3_CREDENTIALS_FILE", str(key_file))
+    monkeypatch.setenv("HOLDFAST_SCRATCH_DIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr(objects, "PAUSE", 0.01)
+    monkeypatch.setitem(objects.PATIENCE, "max_retries", 0)
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.mark.usefixtures("s3_settings")
+async def test_an_export_to_s3_survives_a_cut_upload_a_rotated_key_and_a_lost_answer(
+    database: str, conn: Conn, s3_store: ObjectStore, proxy: ObjectProxy, key_file: Path, engine: FakeEngine
+):
+    """F-55 and F-57 in one job."""
+
+    def rotate(number: int, batch: int) -> None:
+        if batch == 1:
+            write_key(key_file, "second-key")
+            proxy.trouble("", "deny", words="first-key", times=1000)
+            proxy.trouble("PUT", "half", words="part-00000")
+            proxy.trouble("PUT", "answer", words="_manifest.json")
+
+    engine.breaks = rotate
+    job_id = await add(conn, KIND, payload={"sql": "SELECT 1", "to": s3_store.location.url, "engine": "fake"})
+    await work(database)
+
+    done = await job(conn, job_id)
+    assert (done.state, done.attempt_no, done.error) == ("completed", 1, None)
+    assert proxy.troubled == 3
+    assert sorted(await listed(s3_store)) == sorted(["_manifest.json", done.result["files"][0]["path"]])
+    content = await s3_store.get(done.result["files"][0]["path"])
+    assert pq.read_table(pa.BufferReader(content)).column("x").to_pylist() == [1, 2, 3]
+
+
+async def listed(store: ObjectStore) -> list[str]:
+    return [one.path for page in [page async for page in store.list()] for one in page]
+
+
+@pytest.mark.usefixtures("s3_settings")
+async def test_f_57_a_key_that_stays_refused_fails_the_attempt_and_a_later_one_ends_it(
+    database: str, conn: Conn, s3_store: ObjectStore, proxy: ObjectProxy
+):
+    proxy.trouble("PUT", "deny", words="part-00000", times=2)
+
+    job_id = await add(conn, KIND, payload={"sql": "SELECT 1 AS x", "to": s3_store.location.url})
+    await work(database)
+
+    done = await job(conn, job_id)
+    assert (done.state, done.attempt_no, done.errors) == ("completed", 2, 1)
+    await clean(conn, cleaners())
+    assert sorted(await listed(s3_store)) == ["_manifest.json", done.result["files"][0]["path"]]

@@ -119,15 +119,36 @@ async def test_f_55_a_server_that_never_takes_it_leaves_nothing_to_see(s3_store:
     assert await listed(s3_store) == {}
 
 
-async def test_f_57_a_refused_key_is_read_again(s3_store: ObjectStore, proxy: ObjectProxy, key_file: Path):
-    await s3_store.put("a", b"a")
+@pytest.mark.parametrize("act", ["put", "get", "list", "delete_prefix", "large"])
+async def test_f_57_a_refused_key_is_read_again(s3_store: ObjectStore, proxy: ObjectProxy, key_file: Path, act: str):
+    """Whatever the first request is that is refused."""
+    await s3_store.put("a/a", b"a")
     proxy.trouble("", "deny", words="first-key", times=1000)
     write_key(key_file, "second-key")
 
-    await s3_store.put("b", b"b")
+    match act:
+        case "put":
+            await s3_store.put("a/b", b"b")
+        case "get":
+            assert await s3_store.get("a/a") == b"a"
+        case "list":
+            assert await listed(s3_store) == {"a/a": 1}
+        case "delete_prefix":
+            assert await s3_store.delete_prefix("a") == 1
+        case "large":
+            await s3_store.put_file("a/b", staged(s3_store, "a/b", LARGE))
 
-    assert set(await listed(s3_store)) == {"a", "b"}
     assert proxy.troubled == 1
+
+
+async def test_f_57_an_upload_in_parts_that_is_refused_half_way_begins_again(
+    s3_store: ObjectStore, proxy: ObjectProxy, key_file: Path
+):
+    proxy.trouble("PUT", "deny", words="partNumber")
+
+    await s3_store.put_file("part", staged(s3_store, "part", LARGE))
+
+    assert await listed(s3_store) == {"part": LARGE}
 
 
 async def test_f_57_a_key_that_stays_refused_is_worth_another_try_and_is_not_told(s3_store: ObjectStore, proxy: ObjectProxy):

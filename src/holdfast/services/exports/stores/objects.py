@@ -102,13 +102,10 @@ class ObjectStore:
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[Found]]:
         below = joined(prefix) if prefix else None
-        pages = await self._ask(_immediately(lambda store: obstore.list(store, below)))
-        stream = pages.__aiter__()
-        while True:
-            page = await self._ask(lambda _: anext(stream, None))
-            if page is None:
-                return
+        stream, page = await self._ask(lambda store: _begun(store, below))
+        while page is not None:
             yield [Found(one["path"], one["size"]) for one in page]
+            page = await self._once(lambda _: anext(stream, None))
 
     async def delete(self, path: str) -> None:
         await self._delete([joined(path)])
@@ -169,12 +166,10 @@ class ObjectStore:
             return await act(self._store)
         except (said.AlreadyExistsError, said.PreconditionError) as error:
             raise self._told(AlreadyThere, error) from None
-        except (said.PermissionDeniedError, said.UnauthenticatedError) as error:
-            raise self._told(StoreDenied, error) from None
         except (said.NotFoundError, FileNotFoundError) as error:
             raise self._told(NotThere, error) from None
         except (said.BaseError, OSError) as error:
-            raise self._told(StoreUnavailable, error) from None
+            raise self._told(StoreDenied if is_denied(error) else StoreUnavailable, error) from None
 
     def _told(self, kind: type[StoreError], error: Exception) -> StoreError:
         """The server's words without our secrets: it may have sent back what we signed with."""
@@ -204,11 +199,17 @@ def _opened(staged: Path) -> tuple[int, bytes | None]:
         return size, staged.read_bytes() if size <= SMALL else None
 
 
-def _immediately(act: Callable[[Any], T]) -> Callable[[Any], Awaitable[T]]:
-    async def run(store: Any) -> T:
-        return act(store)
+async def _begun(store: Any, below: str | None) -> tuple[Any, Any]:
+    """A listing and its first page."""
+    stream = obstore.list(store, below).__aiter__()
+    return stream, await anext(stream, None)
 
-    return run
+
+def is_denied(error: Exception) -> bool:
+    """Whether the server refused our key. Listings and uploads in parts have no error of their own for it, only the status."""
+    if isinstance(error, (said.PermissionDeniedError, said.UnauthenticatedError)):
+        return True
+    return any(f"status code: {status}" in str(error) for status in (401, 403))
 
 
 def from_settings(location: Location, settings: Settings) -> ObjectStore:
