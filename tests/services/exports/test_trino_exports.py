@@ -114,9 +114,7 @@ def rows_of(export: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("runtime", ["direct", "unload", "ctas"])
-async def test_w_07_a_snapshot_from_trino_is_ready_with_every_row(
-    ops: Client, h: Harness, coordinator: TrinoServer, runtime: str
-):
+async def test_w_07_a_snapshot_is_ready_with_every_row(ops: Client, h: Harness, coordinator: TrinoServer, runtime: str):
     """W-07, W-10, W-13."""
     found = await ended(ops, h, await snapshot_of(ops, runtime=runtime))
     assert found["snapshot"]["status"] == "ready", found["snapshot"]

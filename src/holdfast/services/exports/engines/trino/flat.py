@@ -54,8 +54,8 @@ class FlatReader:
         lines, swapped = _without_escapes(page[2:-2])
         if b"\\" in lines:  # \u, which Trino writes for rare control characters only
             return None
-        rows = lines.count(SEPARATOR) + 1
-        lines = lines.replace(SEPARATOR, b"\n")
+        before, lines = len(lines), lines.replace(SEPARATOR, b"\n")
+        rows = (before - len(lines)) // (len(SEPARATOR) - 1) + 1  # cheaper than counting them
         reading = csv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(lines) + 2)
         try:
             table = csv.read_csv(pa.BufferReader(lines), reading, PARSING, self._converting)
