@@ -11,6 +11,7 @@ from running import Result, Run
 
 from factories import rows
 from holdfast.cli.exits import Exit
+from holdfast.cli.periodic import schedule_of
 from holdfast.schedule.term import ensure
 from loop_factories import loop
 
@@ -42,6 +43,7 @@ def test_list_shows_every_loop(command: Run) -> None:
 
     assert "tidy" in said
     assert "every 1h" in said
+    assert schedule_of({"interval_seconds": 5.0, "cron": None}) == "every 5s"
     assert "0 2 * * *" in said
     assert [one["job_name"] for one in data(command("periodic", "list", "-o", "json"))] == ["nightly", "tidy"]
 

@@ -66,6 +66,7 @@ async def _serve(url: str, settings: Settings, version: str, say: Any, loops: bo
                 host=settings.http_host,
                 port=settings.http_port,
                 log_config=None,
+                log_level="warning",  # that it starts and where it listens, we say ourselves
                 access_log=False,
                 server_header=False,
                 proxy_headers=settings.proxies is not None,

@@ -48,7 +48,7 @@ class Format(StrEnum):
 STYLES = {
     **dict.fromkeys(("running", "submitted", "claimed", "creating", "alive"), "cyan"),
     **dict.fromkeys(("blocked", "partial", "stale", "retrying", "cancelling", "warning", "paused", "drained"), "yellow"),
-    **dict.fromkeys(("completed", "ready", "done", "ok", "healthy"), "green"),
+    **dict.fromkeys(("completed", "ready", "done", "ok", "healthy", "success"), "green"),
     **dict.fromkeys(("failed", "denied", "quarantined", "unhealthy", "silent", "error", "revoked", "expired"), "red"),
     **dict.fromkeys(("cancelled", "stopped", "info"), "dim"),
 }

@@ -22,7 +22,7 @@ LOOPS = "/api/periodic"
 
 def schedule_of(loop: Row) -> str | None:
     """When it runs, in a few words. Pure."""
-    return loop["cron"] if loop["interval_seconds"] is None else f"every {took(loop['interval_seconds'])}"
+    return loop["cron"] if loop["interval_seconds"] is None else f"every {took(loop['interval_seconds']).replace('.0s', 's')}"
 
 
 def health_of(loop: Row) -> str:
