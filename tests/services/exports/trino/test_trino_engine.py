@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import duckdb
 import pytest
@@ -90,9 +91,16 @@ async def test_w_10_no_role_no_query(server: TrinoServer, engine: TrinoEngine, e
     assert "x-trino-role" not in server.requests[0].headers
 
 
+@pytest.mark.parametrize("role", ["ALL", "NONE", "a,system=ROLE{admin}", "x}", "é"])
+async def test_w_11_a_role_is_one_role_whatever_it_is_called(server: TrinoServer, engine: TrinoEngine, role: str):
+    """W-11: nobody gets every role by calling his `ALL`."""
+    await engine.submit(asking(role=role))
+    assert server.requests[0].headers["x-trino-role"] == f"system={quote(f'ROLE{{{role}}}', safe='')}"
+
+
 async def test_a_header_cannot_be_smuggled_in(server: TrinoServer, engine: TrinoEngine):
-    for more in ({"tag": "a\r\nX-Trino-User: root"}, {"catalog": "a\nb"}, {"schema": "é"}):
-        with pytest.raises(QueryRefused, match="printable ASCII"):
+    for more in ({"tag": "a\r\nX-Trino-User: root"}, {"catalog": "a\nb"}, {"schema": "é"}, {"session": {"a=b,c": "d"}}):
+        with pytest.raises(QueryRefused, match="printable ASCII|is none"):
             await engine.submit(asking(**more))
     assert server.requests == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +28,7 @@ from holdfast.services.exports.engines.trino.transport import Transport
 
 UNREADABLE_TRIES = 3
 ACCESS_DENIED = b"io.trino.spi.security.AccessDeniedException"  # so Trino answers to a role that it does not give
+PROPERTY = re.compile(r"[A-Za-z0-9_.-]+")
 INFO_CAP = 32 * MiB
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 
@@ -151,11 +153,13 @@ def headers_of(query: Query, options: TrinoOptions, *, spooled: bool) -> dict[st
         "X-Trino-Time-Zone": "UTC",
         "X-Trino-Catalog": query.catalog,
         "X-Trino-Schema": query.schema,
-        "X-Trino-Role": f"{options.role_catalog}={quote(role_text(query.role), safe='')}" if query.role else None,
+        "X-Trino-Role": f"{options.role_catalog}={role_text(query.role)}" if query.role else None,
         "X-Trino-Session": ",".join(f"{name}={quote(value, safe='')}" for name, value in session.items()),
         "X-Trino-Query-Data-Encoding": ",".join(options.encodings) if spooled else None,
     }
     sent = {name: value for name, value in given.items() if value}
+    if any(not PROPERTY.fullmatch(name) for name in session):
+        raise QueryRefused("a session property has a name that is none")
     for name, value in sent.items():
         if not value.isascii() or not value.isprintable():
             raise QueryRefused(f"{name} cannot be sent: it may hold printable ASCII only")
@@ -168,4 +172,5 @@ def source_of(query: Query, options: TrinoOptions) -> str:
 
 
 def role_text(role: str) -> str:
-    return role if role in ("ALL", "NONE") else f"ROLE{{{role}}}"
+    """Always one role by its name: ALL, which Trino knows too, would be every role that our user has."""
+    return quote(f"ROLE{{{role}}}", safe="")
