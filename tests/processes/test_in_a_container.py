@@ -71,7 +71,7 @@ def killed_for_want_of_memory(cgroup: Path) -> int:
 
 
 def test_f_17_an_executor_that_the_kernel_kills_for_want_of_memory_gives_back_its_job_with_that_cause(
-    start: Start, db: Conn, little_memory: Path
+    little_memory: Path, start: Start, db: Conn
 ):
     job = enqueue_sync(db, NewJob("eats_memory_once")).id
     keeper = keeper_with_little_memory(start, little_memory)
@@ -86,7 +86,7 @@ def test_f_17_an_executor_that_the_kernel_kills_for_want_of_memory_gives_back_it
     assert keeper.wait() == 0
 
 
-def test_f_17_a_job_in_a_process_of_its_own_runs_out_of_memory_alone(start: Start, db: Conn, little_memory: Path):
+def test_f_17_a_job_in_a_process_of_its_own_runs_out_of_memory_alone(little_memory: Path, start: Start, db: Conn):
     beside = enqueue_sync(db, NewJob("endless")).id
     keeper = keeper_with_little_memory(start, little_memory)
     until(lambda: state(db, beside) == "running")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
+LATELY = 10.0  # seconds that a process takes at most to die of it
 KILLED_BY_A_SHELLS_WORD = 128 + signal.SIGKILL  # 137: how a shell, or a container's runtime, reports SIGKILL
 
 
@@ -49,11 +51,20 @@ class OomCounter:
     def __init__(self, own: Path = OWN_CGROUPS, root: Path = CGROUPS) -> None:
         self._file = _counter_file(own, root)
         self._seen = self._read()
+        self._rose_at: float | None = None
+
+    def look(self) -> None:
+        """Note when it happened, so that a death long after is not put down to it. The kernel counts before it kills, and a
+        process with much memory takes its time to go: a look may well come in between."""
+        before, self._seen = self._seen, self._read()
+        if self._seen > before:
+            self._rose_at = time.monotonic()
 
     def rose(self) -> bool:
-        """Whether it happened since the last look."""
-        before, self._seen = self._seen, self._read()
-        return self._seen > before
+        """Whether it happened lately, and was not asked for since."""
+        self.look()
+        rose_at, self._rose_at = self._rose_at, None
+        return rose_at is not None and time.monotonic() - rose_at < LATELY
 
     def _read(self) -> int:
         if self._file is None:

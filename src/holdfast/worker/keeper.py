@@ -244,7 +244,7 @@ class Keeper:
         """Renew the leases of all executors that live. One that is stopped does not run, and must lose its jobs in time."""
         if self._http is not None:
             self._checkup.ask_all()
-        self._oom.rose()  # what was killed before now is no executor of ours: that is seen at once
+        self._oom.look()
         living = [child for child in self._ready() if not child.is_stopped]
         if not living:
             return

@@ -71,3 +71,29 @@ def test_without_a_cgroup_nothing_is_claimed(tmp_path: Path, line: str):
     (tmp_path / "own").write_text(line)
     assert not OomCounter(tmp_path / "own", tmp_path / "nothing").rose()
     assert not OomCounter(tmp_path / "not there", tmp_path).rose()
+
+
+def test_a_look_between_the_kill_and_the_death_does_not_hide_the_cause(tmp_path: Path) -> None:
+    """The kernel counts first; a keeper that beats in between must still know why its executor died, once."""
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "memory.events").write_text("oom_kill 3\n")
+    counter = OomCounter(tmp_path / "own", tmp_path)
+
+    (tmp_path / "memory.events").write_text("oom_kill 4\n")
+    counter.look()
+    counter.look()
+
+    assert counter.rose()
+    assert not counter.rose()
+
+
+def test_a_kill_of_long_ago_is_not_the_cause_of_a_later_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "memory.events").write_text("oom_kill 3\n")
+    counter = OomCounter(tmp_path / "own", tmp_path)
+    (tmp_path / "memory.events").write_text("oom_kill 4\n")
+    counter.look()
+
+    monkeypatch.setattr("holdfast.worker.deaths.LATELY", 0.0)
+
+    assert not counter.rose()
