@@ -32,9 +32,9 @@ from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-EXAMPLES = {None: 1, Role.ADMIN: 6, Role.WORKER: 2}  # of each operation; in between for the other roles
+EXAMPLES = {None: 1, Role.ADMIN: 6, Role.WORKER: 4}  # of each operation; in between for the other roles
 FEW = 2
-LONG = ("/api/worker/",)  # the worker protocol has a suite of its own, and waits where it is asked to
+LONG = ("/wait",)  # it waits where it is asked to
 
 
 class Running:
@@ -90,7 +90,7 @@ def test_no_request_that_can_be_made_is_answered_with_a_fault(
     for result in schema.get_all_operations():
         operation = result.ok()
         streams = "text/event-stream" in str(operation.definition.raw.get("responses", {}))
-        if streams or operation.path.startswith(LONG):
+        if streams or operation.path.endswith(LONG):
             continue
         tried += 1
         _try(operation.as_strategy(), headers, EXAMPLES.get(role, FEW))

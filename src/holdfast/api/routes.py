@@ -28,6 +28,16 @@ EVERY_GUARDED_ROUTE = ("unauthenticated", "forbidden", "rate-limited")
 EVERY_WRITE = ("too-large", "busy")
 
 
+def refusals(slugs: Iterable[str]) -> dict[int | str, dict[str, Any]]:
+    """Problems as OpenAPI wants them, by status. Pure."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for slug in slugs:
+        empty = {"content": {PROBLEM_JSON: {"schema": PROBLEM_SCHEMA}}, "description": ""}
+        entry = found.setdefault(KINDS[slug].status, empty)
+        entry["description"] = ", ".join(filter(None, (entry["description"], f"`{slug}`")))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One declared route."""
@@ -55,11 +65,7 @@ class Route:
 
     def responses(self) -> dict[int | str, dict[str, Any]]:
         """The answers as OpenAPI wants them."""
-        found: dict[int | str, dict[str, Any]] = {}
-        for slug in self._refusals():
-            kind = KINDS[slug]
-            entry = found.setdefault(kind.status, {"content": {PROBLEM_JSON: {"schema": PROBLEM_SCHEMA}}, "description": ""})
-            entry["description"] = ", ".join(filter(None, (entry["description"], f"`{slug}`")))
+        found = refusals(self._refusals())
         if self.answers is not None:
             found[self.status] = {"model": self.answers, "description": "Done"}
         elif self.media != "application/json":

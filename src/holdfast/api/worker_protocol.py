@@ -18,6 +18,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic import Field
 
 from holdfast.api.fenced import Attempt, Pool, holding, said_as, workers_only
+from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
 from holdfast.errors import UsageError
 from holdfast.jobs import effects, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
@@ -47,7 +48,13 @@ MOST_CLAIMS = 20  # in one answer: each may bring a payload of a megabyte
 LONGEST_WAIT = 30.0  # seconds that a worker may wait for something to claim
 FIRST_LOOK, LAST_LOOK = 0.05, 1.0  # seconds between two looks meanwhile
 
-router = APIRouter(prefix="/api/worker", tags=["worker protocol"], dependencies=[Depends(workers_only)])
+REFUSES = ("not-found", "stale-attempt", "attempt-required", "cancel-requested", "lock-busy", "refused", "draining")
+router = APIRouter(
+    prefix="/api/worker",
+    tags=["worker protocol"],
+    dependencies=[Depends(workers_only)],
+    responses=refusals([*EVERY_ROUTE, *EVERY_GUARDED_ROUTE, *EVERY_WRITE, *REFUSES]),
+)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A worker comes, lives and goes
