@@ -20,7 +20,7 @@ from holdfast.services.exports.kinds import KINDS
 from holdfast.services.exports.setup import Exports, use_engines
 from holdfast.settings import settings
 from holdfast.testing import Harness, crash_at, harness
-from trino_server import Refuse, Result, TrinoServer, over_duckdb, sig
+from trino_server import Refuse, Request, Result, TrinoServer, over_duckdb, sig
 
 Client = httpx.AsyncClient
 UNLOAD = re.compile(r"system\.unload\(\s*input => TABLE\(\n(.*)\n\),\s*location => '(.*)',", re.S)
@@ -165,3 +165,30 @@ async def test_f_54_after_a_restart_of_trino_the_exports_are_run_again(ops: Clie
     found = await ended(ops, h, snapshot_id)
     assert found["snapshot"]["status"] == "ready", found["snapshot"]
     assert [rows_of(one) for one in found["exports"]] == [100, 50, 100]
+
+
+async def test_f_46_a_query_that_began_and_whose_answer_was_lost_is_stopped_and_run_again(
+    ops: Client, h: Harness, coordinator: TrinoServer
+):
+    """W-18, E-07: nobody knows its address, so nobody could bring it to its end. Only one query of an export counts."""
+    snapshot_id = await snapshot_of(ops, runtime="unload")
+    coordinator.hold = True
+
+    async def lose(request: Request) -> None:
+        before = set(coordinator.queries)
+        await coordinator.behave(request)
+        (new,) = set(coordinator.queries) - before
+        coordinator._begin(coordinator.queries[new])
+
+    coordinator.misbehave(lambda request: request.method == "POST" and "system.unload" in request.sql, lose)
+    await h.drain()
+    coordinator.hold = False
+    (lost,) = [one for one in coordinator.queries.values() if one.began and one.token == 0]
+    for one in coordinator.queries.values():
+        if one is not lost:
+            one.may_end.set()
+    found = await ended(ops, h, snapshot_id)
+    assert found["snapshot"]["status"] == "ready", found["snapshot"]
+    assert [rows_of(one) for one in found["exports"]] == [100, 50, 100]
+    assert lost.error is not None
+    assert lost.error["errorName"] == "USER_CANCELED"

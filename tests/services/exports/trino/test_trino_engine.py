@@ -142,7 +142,8 @@ async def test_w_18_a_lost_next_uri_is_survivable_through_the_query_id(server: T
     first = await engine.look(await engine.submit(asking()), asking())
     found = await engine.find(asking().tag, asking())
     assert found == {"query_id": first.handle["query_id"], "next_uri": None, "info_uri": None}
-    assert (await engine.look(found, asking())).phase is Phase.RUNNING
+    look = await engine.look(found, asking())
+    assert (look.phase, look.is_adrift, first.is_adrift) == (Phase.RUNNING, True, False)
     await engine.cancel(found, asking())
     look = await engine.look(found, asking())
     assert (look.phase, look.error.code) == (Phase.FAILED, "engine_query_refused")

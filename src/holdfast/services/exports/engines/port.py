@@ -90,6 +90,7 @@ class Look:
     error: EngineError | None = None
     rows_written: int | None = None
     soon: bool = False  # the next look would show more at once: no need to wait
+    is_adrift: bool = False  # it runs, and nobody can bring it to its end any more: stop it, and submit anew
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,9 @@ async def _adopted(ctx: Context, engine: Submits, spec: ExportSpec) -> Json | No
         if found is None:
             continue
         seen = await engine.look(found, query)
-        if seen.phase in (Phase.RUNNING, Phase.FINISHED):
+        if seen.is_adrift:
+            await engine.cancel(found, query)
+        elif seen.phase in (Phase.RUNNING, Phase.FINISHED):
             await ctx.adopt(effect, seen.handle)
             for other in left:
                 if other.attempt_id == effect.attempt_id and other.kind in (PREFIX_EFFECT, TABLE_EFFECT):
@@ -119,9 +121,12 @@ async def look(ctx: Context, engine: Submits, store: Store, spec: ExportSpec) ->
     """One look at what the engine does. `NothingWritten` when it is done with nothing."""
     handle = ctx.job.handle
     seen = await engine.look(handle["query"], query_of(spec, handle["tag"]))
+    if seen.is_adrift:
+        await engine.cancel(seen.handle, query_of(spec, handle["tag"]))
+        return Retry("the query's address is lost, so it could not come to its end; it was stopped and is run again")
     if seen.phase is Phase.RUNNING:
         await ctx.progress(seen.progress.share, told(seen))
-        return Submitted({**handle, "query": seen.handle}, SOON if getattr(seen, "soon", False) else None)
+        return Submitted({**handle, "query": seen.handle}, SOON if seen.soon else None)
     if seen.phase is Phase.FINISHED:
         return Done(await _written(ctx, store, spec, handle, seen))
     if seen.phase is Phase.GONE:

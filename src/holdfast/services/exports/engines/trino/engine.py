@@ -196,4 +196,4 @@ def seen_by_id(info: QueryInfo | None, handle: Json) -> Look:
         return Look(Phase.FAILED, handle, progress, refusal(info.failure(), info.query_id))
     if info.state == "FINISHED":
         return Look(Phase.FINISHED, handle, progress, rows_written=info.query_stats.written_positions)
-    return Look(Phase.RUNNING, handle, progress)
+    return Look(Phase.RUNNING, handle, progress, is_adrift=True)  # Trino waits for a reader who knows the address
