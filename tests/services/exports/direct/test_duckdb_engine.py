@@ -200,7 +200,7 @@ async def test_a_query_that_nobody_waits_for_is_stopped(engine: DuckDbEngine):
     async with asyncio.timeout(MINUTE):
         async with engine.stream(q(ENDLESS)) as rows:
             reading = asyncio.create_task(anext(rows.batches()))
-            while rows.progress.share is None:
+            while rows._connection.query_progress() < 0:  # until it runs
                 await asyncio.sleep(0.01)
             reading.cancel()
         assert reading.cancelled() or await asyncio.wait({reading})

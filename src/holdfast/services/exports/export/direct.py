@@ -116,6 +116,7 @@ async def _attempt(ctx: Context, engine: Engine, query: Query, store: Store, lim
         stream = _Stream(ctx, rows, store, prefix, limits.shape)
         await _watched(ctx, stream)
     crashpoint("export.uploaded")
+    await ctx.progress(1.0, f"{stream.rows:,} rows, {in_units(stream.bytes)} in {len(stream.done)} file(s)")
     schema = stream.files.schema
     return Written(
         to=store.location.url,
@@ -167,7 +168,8 @@ class _Stream:
         """How far it is, for people: what share if the engine knows, and what is written."""
         engine = self._rows.progress
         queued = f", {engine.queued_ahead} ahead" if engine.queued_ahead else ""
-        return engine.share, f"{engine.state.lower()}{queued}: {self.rows:,} rows, {in_units(self.bytes)} written"
+        size = in_units(self.bytes + self.files.open_bytes)
+        return engine.share, f"{engine.state.lower()}{queued}: {self.rows:,} rows, {size} written"
 
     async def _groups(self) -> AsyncIterator[list[pa.RecordBatch]]:
         """Batches, gathered to row groups."""

@@ -58,6 +58,7 @@ class PartFiles:
         self._file: Any = None
         self._path: Path | None = None
         self._number = 0
+        self.open_bytes = 0  # of the file that is being written
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> Part | None:
         """One row group; the file, if it has its size now."""
@@ -65,7 +66,8 @@ class PartFiles:
         with as_ours():
             self._open()
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-            if self._file.tell() < self._shape.file_bytes:
+            self.open_bytes = self._file.tell()
+            if self.open_bytes < self._shape.file_bytes:
                 return None
         return self._close()
 
@@ -107,7 +109,7 @@ class PartFiles:
             footer = pq.read_metadata(self._path)
             part = Part(self._number, self._path, footer.num_rows, self._path.stat().st_size)
         self._writer = self._file = self._path = None
-        self._number += 1
+        self._number, self.open_bytes = self._number + 1, 0
         return part
 
 

@@ -141,7 +141,7 @@ class DuckDbRows:
     @property
     def progress(self) -> Progress:
         share = self._connection.query_progress() if self._running is not None else -1.0
-        known = max(0.0, min(1.0, share / 100)) if share >= 0 else None
+        known = min(1.0, share / 100) if share > 0 else None  # it says 0 also where it cannot tell
         return Progress("FINISHED" if self._is_over else "RUNNING", share=known)
 
     async def end(self) -> None:
