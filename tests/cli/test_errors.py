@@ -14,9 +14,9 @@ from databases import new_database
 from factories import add, hold
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
-from holdfast.cli import credentials
 from holdfast.cli.exits import Exit, Told, exit_of
 from holdfast.cli.way import Choice, choose
+from holdfast.client import credentials
 from holdfast.errors import DatabaseProblem, HoldfastError, NotFound, NotStale, UsageError
 from holdfast.settings import Settings, settings
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import credentials
-from holdfast.cli.credentials import Saved
 from holdfast.cli.output import Column, Kind, Row, Shape
 from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
 from holdfast.cli.way import OverHttp
+from holdfast.client import credentials
+from holdfast.client.credentials import Saved
 from holdfast.errors import UsageError
 from holdfast.settings import settings
 

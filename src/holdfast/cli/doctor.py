@@ -12,13 +12,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli import credentials, findings
+from holdfast.cli import findings
 from holdfast.cli.exits import Exit, Told, exit_of
 from holdfast.cli.findings import Finding, Level, ok
 from holdfast.cli.output import Column, Format, Kind, Shape, Timeless
 from holdfast.cli.times import counted
 from holdfast.cli.verb import Session, verb
 from holdfast.cli.way import NobodyThere, OverHttp
+from holdfast.client import credentials
 from holdfast.errors import DatabaseProblem, HoldfastError, NotMigrated
 from holdfast.settings import Settings, settings
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 
-from holdfast.cli import credentials
 from holdfast.cli.exits import Told, Unreachable
+from holdfast.client import credentials
 from holdfast.settings import Settings
 
 PATIENCE = httpx.Timeout(30, connect=5)

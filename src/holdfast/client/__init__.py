@@ -1,30 +1,44 @@
-"""Holdfast from Python, over HTTP: for notebooks and scripts.
+"""Holdfast from a notebook or a script, over HTTP: `from holdfast.client import connect`.
 
-    from holdfast.client import connect
+    hf = connect()
+    mapping = hf.mappings.apply("map.yaml")
+    snapshot = hf.snapshots.create_and_wait(mapping)
+    snapshot.node_counts
 
-    plane = connect("https://jobs.example.com", token="hf_…")      # or HOLDFAST_API_URL and HOLDFAST_TOKEN
-    bank = plane.mappings.apply("bank.yaml")
-    snapshot = plane.snapshots.create_and_wait(bank, use_case="risk_42")
-
-In a terminal a wait shows bars, in a notebook a card that lives; anywhere else it is silent. Ctrl-C stops the waiting and not
-the work.
+Plain blocking calls, on the same API as the command line, with what `holdfast auth login` left. Waiting shows a bar in a
+terminal and a card in a notebook; into a pipe it shows nothing.
 """
 
-from __future__ import annotations
+from holdfast.client.api import Api
+from holdfast.client.connection import Connection, connect
+from holdfast.client.mappings import Mapping
+from holdfast.client.problems import (
+    ApiProblem,
+    Conflict,
+    Invalid,
+    JobFailed,
+    NotAllowed,
+    NotThere,
+    SnapshotFailed,
+    TooMany,
+    Unavailable,
+)
+from holdfast.client.snapshots import Export, Snapshot
 
-from holdfast.client.asking import ApiError, Asking
-from holdfast.client.things import Connection, Mapping, Snapshot, SnapshotFailed
-from holdfast.errors import UsageError
-from holdfast.settings import Settings
-
-__all__ = ["ApiError", "Connection", "Mapping", "Snapshot", "SnapshotFailed", "connect"]
-
-
-def connect(url: str | None = None, token: str | None = None) -> Connection:
-    """The control plane at this address; by default the one that HOLDFAST_API_URL and HOLDFAST_TOKEN name."""
-    given = Settings()
-    where = url or given.api_url
-    if where is None:
-        raise UsageError("where is the control plane? pass its address, or set HOLDFAST_API_URL")
-    secret = token or (given.token.get_secret_value() if given.token else None)
-    return Connection(Asking(where, secret))
+__all__ = [
+    "Api",
+    "ApiProblem",
+    "Conflict",
+    "Connection",
+    "Export",
+    "Invalid",
+    "JobFailed",
+    "Mapping",
+    "NotAllowed",
+    "NotThere",
+    "Snapshot",
+    "SnapshotFailed",
+    "TooMany",
+    "Unavailable",
+    "connect",
+]

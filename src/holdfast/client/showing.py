@@ -1,81 +1,122 @@
-"""Show how far something is while it is waited for: bars in a terminal, a living card in a notebook, nothing in a script."""
+"""How far something is, for the eyes: bars in a terminal, a card that changes in a notebook, nothing in a pipe.
+
+What there is to see is a `Picture`, made by whoever waits. The two ways to show it know nothing of jobs or snapshots.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Generic, TypeVar
 
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from holdfast.client.card import card
 
-Bar = tuple[str, float, str]  # name, share, what it says
-
-
-class Shown(Protocol):
-    """Something that shows."""
-
-    def update(self, thing: Any, bars: Sequence[Bar]) -> None: ...
+T = TypeVar("T")
 
 
-class Silent:
-    """For programs."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One part of the work. `share` is 0 to 1, or None where nobody knows."""
 
-    def update(self, thing: Any, bars: Sequence[Bar]) -> None:
-        """Nobody looks."""
-
-
-class Bars:
-    """For a terminal."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._tasks: dict[str, TaskID] = {}
-
-    def update(self, thing: Any, bars: Sequence[Bar]) -> None:
-        for name, share, says in bars:
-            if name not in self._tasks:
-                self._tasks[name] = self._progress.add_task(name, total=1.0, says="")
-            self._progress.update(self._tasks[name], completed=share, says=says)
+    name: str
+    state: str
+    share: float | None
+    says: str = ""
 
 
-class LiveCard:
-    """For a notebook: one output that is replaced."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The whole at one moment."""
 
-    def __init__(self, display: Any) -> None:
-        self._display = display
+    title: str
+    state: str
+    lines: Sequence[Line]
+    says: str = ""
+
+
+class Showing(Generic[T]):
+    """Shows nothing: what waits in a script that nobody watches."""
+
+    def show(self, found: T) -> None:
+        """This is how it stands."""
+
+    def __enter__(self) -> Showing[T]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Nothing to put away."""
+
+
+class Bars(Showing[T]):
+    """A bar per line, on standard error."""
+
+    def __init__(self, picture_of: Callable[[T], Picture]) -> None:
+        rich = import_module("rich.progress")
+        self._picture_of = picture_of
+        columns = (
+            rich.SpinnerColumn(finished_text="[green]✓"),
+            rich.TextColumn("{task.fields[name]}", markup=False),
+            rich.BarColumn(bar_width=24),
+            rich.TaskProgressColumn(),
+            rich.TextColumn("{task.fields[says]}", markup=False),
+            rich.TimeElapsedColumn(),
+        )
+        self._bars = rich.Progress(*columns, console=import_module("rich.console").Console(stderr=True))
+        self._tasks: dict[str, Any] = {}
+
+    def show(self, found: T) -> None:
+        for line in self._picture_of(found).lines:
+            if line.name not in self._tasks:
+                self._tasks[line.name] = self._bars.add_task("", total=None, name=line.name, says="")
+            share = 1.0 if line.state == "completed" else line.share
+            self._bars.update(
+                self._tasks[line.name],
+                total=None if share is None else 1.0,
+                completed=share or 0.0,
+                says=line.says or line.state,
+            )
+
+    def __enter__(self) -> Bars[T]:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bars.stop()
+
+
+class Card(Showing[T]):
+    """One card in a notebook, drawn anew when something has changed."""
+
+    def __init__(self, picture_of: Callable[[T], Picture]) -> None:
+        self._picture_of, self._drawn = picture_of, ""
         self._handle: Any = None
 
-    def update(self, thing: Any, bars: Sequence[Bar]) -> None:
+    def show(self, found: T) -> None:
+        drawn = card(self._picture_of(found))
+        if drawn == self._drawn:
+            return
+        ipython = import_module("IPython.display")
         if self._handle is None:
-            self._handle = self._display(thing, display_id=True)
+            self._handle = ipython.display(ipython.HTML(drawn), display_id=True)
         else:
-            self._handle.update(thing)
+            self._handle.update(ipython.HTML(drawn))
+        self._drawn = drawn
 
 
-@contextmanager
-def shown_live() -> Iterator[Shown]:
-    """Whatever fits where we are."""
-    display = _notebook_display()
-    if display is not None:
-        yield LiveCard(display)
-    elif sys.stdout.isatty():
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[says]}", markup=False),
-        )
-        with Progress(*columns) as progress:
-            yield Bars(progress)
-    else:
-        yield Silent()
+def bars_or_card(picture_of: Callable[[T], Picture], *, show: bool = True) -> Showing[T]:
+    """The way to show it here."""
+    if not show:
+        return Showing()
+    if _is_notebook():
+        return Card(picture_of)
+    return Bars(picture_of) if sys.stderr.isatty() else Showing()
 
 
-def _notebook_display() -> Any:
-    """IPython's `display`, if a kernel with a front end runs us."""
+def _is_notebook() -> bool:
+    """Whether this runs in a kernel that shows HTML: a kernel has one, IPython in a terminal has not."""
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is None or not hasattr(shell, "kernel"):
-        return None
-    return sys.modules["IPython.display"].display  # loaded by every kernel
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

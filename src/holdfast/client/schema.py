@@ -1,0 +1,38 @@
+"""What the engine's catalogs hold, from the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.client.api import Api
+
+
+class Schema:
+    """`hf.schema`."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def catalogs(self) -> list[dict[str, Any]]:
+        """Every catalog."""
+        return self._list("/api/schema/catalogs")
+
+    def schemas(self, catalog: str) -> list[dict[str, Any]]:
+        """The schemas of a catalog."""
+        return self._list(f"/api/schema/catalogs/{catalog}/schemas")
+
+    def tables(self, catalog: str, schema: str) -> list[dict[str, Any]]:
+        """The tables of a schema."""
+        return self._list(f"/api/schema/catalogs/{catalog}/schemas/{schema}/tables")
+
+    def columns(self, catalog: str, schema: str, table: str) -> list[dict[str, Any]]:
+        """The columns of a table, in their order."""
+        return self._list(f"/api/schema/catalogs/{catalog}/schemas/{schema}/tables/{table}/columns")
+
+    def search(self, prefix: str, *, columns: bool = False, most: int = 100) -> list[dict[str, Any]]:
+        """Tables, or columns, whose name begins so."""
+        return self._list(f"/api/schema/search/{'columns' if columns else 'tables'}", limit=most, q=prefix)
+
+    def _list(self, path: str, **params: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._api.get(path, **params)
+        return found

@@ -1,0 +1,159 @@
+"""Holdfast from a notebook or a script: what it says, what it shows, what it raises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.client import (
+    Conflict,
+    Connection,
+    Invalid,
+    JobFailed,
+    NotAllowed,
+    NotThere,
+    SnapshotFailed,
+    connect,
+)
+from holdfast.errors import Unreachable, UsageError
+
+PERSON = {
+    "label": "Person",
+    "sql": "SELECT range AS id, 'p' || range AS name FROM range(1000)",
+    "primary_key": {"name": "id", "type": "INT64"},
+    "properties": [{"name": "name", "type": "STRING"}],
+}
+KNOWS = {
+    "type": "KNOWS",
+    "from_node": "Person",
+    "to_node": "Person",
+    "sql": "SELECT range AS a, range + 1 AS b FROM range(999)",
+    "from_key": "a",
+    "to_key": "b",
+}
+MAP = """
+name: people
+nodes:
+  - label: Person
+    sql: SELECT range AS id, 'p' || range AS name FROM range(1000)
+    primary_key: {name: id, type: INT64}
+    properties: [{name: name, type: STRING}]
+edges:
+  - {type: KNOWS, from_node: Person, to_node: Person, from_key: a, to_key: b,
+     sql: "SELECT range AS a, range + 1 AS b FROM range(999)"}
+"""
+
+
+def test_from_a_mapping_to_files_in_two_calls(hf: Connection, at_work: Any) -> None:
+    seen: list[str] = []
+    mapping = hf.mappings.create("people", nodes=[PERSON], edges=[KNOWS])
+
+    snapshot = hf.snapshots.create_and_wait(mapping, timeout=120, on_progress=lambda now: seen.append(now.status))
+
+    assert snapshot.status == "ready"
+    assert (snapshot.node_counts, snapshot.edge_counts) == ({"Person": 1000}, {"KNOWS": 999})
+    assert seen[-1] == "ready"
+    assert sum(pq.read_metadata(Path(file.removeprefix("file://"))).num_rows for file in snapshot.files("Person")) == 1000
+    assert hf.snapshots.get(snapshot.id) == snapshot
+    assert [one.id for one in hf.snapshots.list(mapping_id=mapping.id)] == [snapshot.id]
+
+
+def test_a_file_is_applied_once_and_again_only_where_it_differs(hf: Connection, tmp_path: Path) -> None:
+    file = tmp_path / "map.yaml"
+    file.write_text(MAP)
+
+    made, same = hf.mappings.apply(file), hf.mappings.apply(file)
+    file.write_text(MAP.replace("999", "500"))
+    changed = hf.mappings.apply(file, change="fewer")
+
+    assert (made.id, made.version) == (same.id, same.version) == (changed.id, 1)
+    assert changed.version == 2
+    assert hf.mappings.diff(made.id, 1, 2)["summary"]
+
+
+def test_every_mistake_of_a_mapping_is_said_at_once(hf: Connection) -> None:
+    wrong = PERSON | {"label": "1person", "properties": [{"name": "name", "type": "WORD"}]}
+
+    with pytest.raises(Invalid) as refused:
+        hf.mappings.create("people", nodes=[wrong])
+
+    assert refused.value.status == 422
+    assert [error["pointer"] for error in refused.value.errors] == ["/nodes/0/label", "/nodes/0/properties/0/type"]
+    assert "/nodes/0/label: '1person' is no name" in str(refused.value)
+    assert "/nodes/0/properties/0/type: " in str(refused.value)
+
+
+def test_a_snapshot_that_fails_says_why(hf: Connection, at_work: Any) -> None:
+    sql = "SELECT range AS id, CASE WHEN range = 2 THEN error('no such luck') ELSE 'p' END AS name FROM range(3)"
+    broken = PERSON | {"sql": sql}
+    mapping = hf.mappings.create("broken", nodes=[broken])
+
+    with pytest.raises(SnapshotFailed, match="no such luck") as failed:
+        hf.snapshots.create_and_wait(mapping, timeout=120, show=False)
+
+    assert failed.value.snapshot.status == "failed"
+    with pytest.raises(UsageError, match="Person is failed"):
+        failed.value.snapshot.files("Person")
+
+
+def test_who_waits_too_short_is_told_that_it_goes_on(hf: Connection) -> None:
+    mapping = hf.mappings.create("people", nodes=[PERSON])
+
+    with pytest.raises(TimeoutError, match=r"snapshot \d+ is pending after 0.1 s; it goes on without us"):
+        hf.snapshots.create_and_wait(mapping, timeout=0.1)
+
+
+def test_what_depends_on_it_keeps_a_mapping(hf: Connection) -> None:
+    mapping = hf.mappings.create("people", nodes=[PERSON])
+    hf.snapshots.create(mapping)
+
+    with pytest.raises(Conflict):
+        hf.mappings.delete(mapping.id)
+
+
+def test_sql_to_files_without_a_mapping(hf: Connection, at_work: Any, tmp_path: Path) -> None:
+    result = hf.exports.run("SELECT * FROM range(10)", str(tmp_path / "out"), timeout=120)
+
+    assert result["rows"] == 10
+
+
+def test_a_job_that_fails_says_why(hf: Connection, at_work: Any, tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match="no_such_table"):
+        hf.exports.run("SELECT * FROM no_such_table", str(tmp_path / "out"), timeout=120)
+
+
+def test_who_may_not_is_told_so(viewer: Connection) -> None:
+    with pytest.raises(NotAllowed) as refused:
+        viewer.mappings.create("people", nodes=[PERSON])
+
+    assert refused.value.status == 403
+
+
+def test_what_is_not_there(hf: Connection) -> None:
+    with pytest.raises(NotThere):
+        hf.snapshots.get(1)
+
+
+def test_an_address_where_nobody_is_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.client.api._sleep", lambda seconds: None)
+
+    with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:9 did not answer"), connect("http://127.0.0.1:9", "t") as hf:
+        hf.snapshots.get(1)
+
+
+def test_without_an_address_the_ways_to_name_one_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOLDFAST_CONFIG_DIR", str(tmp_path))
+    monkeypatch.delenv("HOLDFAST_API_URL", raising=False)
+
+    with pytest.raises(UsageError, match="HOLDFAST_API_URL"):
+        connect()
+
+
+def test_a_path_in_a_file_that_is_no_mapping(hf: Connection, tmp_path: Path) -> None:
+    (tmp_path / "map.yaml").write_text("nodes: 3")
+
+    with pytest.raises(UsageError, match="must have a `name` and a list of `nodes`"):
+        hf.mappings.apply(tmp_path / "map.yaml")
