@@ -62,6 +62,4 @@ class Jobs:
 
 def _picture_of(job: dict[str, Any]) -> Picture:
     """A job for the eyes. Pure."""
-    from holdfast.client.showing import Picture
-
     return Picture(f"job {job['id']}", job["state"], [Line(job["kind"], job["state"], job["progress"], job["message"] or "")])
