@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from html.parser import HTMLParser
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
 
 from holdfast.client.card import card
-from holdfast.client.showing import Line, Picture
+from holdfast.client.showing import Card, Line, Picture, bars_or_card
 
 NASTY = '"><script>alert(1)</script>'
 
@@ -48,3 +53,31 @@ def test_a_share_beyond_its_bounds_stays_within_the_bar() -> None:
 
     assert 'aria-valuenow="100"' in html
     assert 'aria-valuenow="0"' in html
+
+
+def _notebook(shown: list[str]) -> ModuleType:
+    """As much of IPython as a kernel offers: one output that can be replaced."""
+
+    def display(thing: str, display_id: bool) -> Any:
+        shown.append(thing)
+        return SimpleNamespace(update=lambda again: shown.append(f"instead: {again}"))
+
+    made = ModuleType("IPython.display")
+    vars(made).update(display=display, HTML=lambda html: html)
+    return made
+
+
+def test_a_notebook_has_one_output_that_is_replaced_when_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython.display", _notebook(shown))
+
+    showing = bars_or_card(lambda state: Picture("t", state, []))
+    with showing:
+        for state in ("pending", "pending", "ready"):
+            showing.show(state)
+
+    assert isinstance(showing, Card)
+    assert [one.startswith("instead: ") for one in shown] == [False, True]
+    assert "ready" in shown[-1]

@@ -71,6 +71,7 @@ def test_a_file_is_applied_once_and_again_only_where_it_differs(hf: Connection, 
 
     assert (made.id, made.version) == (same.id, same.version) == (changed.id, 1)
     assert changed.version == 2
+    assert hf.mappings.apply({"name": "people", "nodes": [PERSON], "edges": []}).version == 3
     assert hf.mappings.diff(made.id, 1, 2)["summary"]
 
 

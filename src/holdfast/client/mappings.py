@@ -45,17 +45,15 @@ class Mappings:
         body = {"name": name, "nodes": list(nodes), "edges": list(edges), **options}
         return record(Mapping, self._api.act("POST", "/api/mappings", body, role=role))
 
-    def apply(self, file: str | Path, *, role: str | None = None, change: str | None = None) -> Mapping:
-        """What a YAML file says: made if there is none of its name, changed if it differs, else left as it is."""
-        said = _read(file)
+    def apply(self, said_by: str | Path | dict[str, Any], *, role: str | None = None, change: str | None = None) -> Mapping:
+        """What a YAML file, or a dict, says: made if there is none of its name, changed if it differs, else left as it is."""
+        said = _checked(said_by, "it") if isinstance(said_by, dict) else _read(said_by)
         existing = list(self.list(name=said["name"], most=1))
         if not existing:
             rest = {key: value for key, value in said.items() if key not in ("name", "nodes", "edges")}
             return self.create(said["name"], nodes=said["nodes"], edges=said.get("edges") or (), role=role, **rest)
         now = self.get(existing[0]["id"])
-        return self.update(
-            now.id, change or f"applied from {Path(file).name}", nodes=said["nodes"], edges=said.get("edges") or [], role=role
-        )
+        return self.update(now.id, change or _applied(said_by), nodes=said["nodes"], edges=said.get("edges") or [], role=role)
 
     def check(self, name: str, *, nodes: Definitions, edges: Definitions = (), role: str | None = None, **options: Any) -> None:
         """Say everything that is wrong with a mapping, as `Invalid`, and store nothing."""
@@ -98,6 +96,14 @@ def _read(file: str | Path) -> dict[str, Any]:
         raise UsageError(f"cannot read {file}: {error}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{file} is no YAML: {error}") from None
+    return _checked(said, str(file))
+
+
+def _checked(said: Any, what: str) -> dict[str, Any]:
     if not isinstance(said, dict) or not isinstance(said.get("name"), str) or not isinstance(said.get("nodes"), list):
-        raise UsageError(f"{file} must have a `name` and a list of `nodes`; `edges` are optional")
+        raise UsageError(f"{what} must have a `name` and a list of `nodes`; `edges` are optional")
     return said
+
+
+def _applied(said_by: str | Path | dict[str, Any]) -> str:
+    return "applied" if isinstance(said_by, dict) else f"applied from {Path(said_by).name}"
