@@ -1,4 +1,4 @@
-"""F-28, F-29, F-40: a standby takes over, with everything that was acknowledged or without the last of it."""
+"""F-28, F-29, F-30, F-40: a standby takes over, with everything that was acknowledged or without the last of it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from proof.postgres import OwnPostgres
 from tests.factories import start_worker
 
 from holdfast.database.cluster import ROLE
+from holdfast.database.pool import Link, connect
 from holdfast.errors import ClaimLost
 from holdfast.jobs.claim import claim_by_id
 from holdfast.jobs.enqueue import enqueue, enqueue_sync
@@ -151,6 +152,29 @@ async def test_f_29_a_lost_tail_never_lets_a_stale_attempt_in(pair: Pair):
 
         row = await (await conn.execute("SELECT state, result FROM holdfast.jobs WHERE id = %s", [job])).fetchone()
         assert row == ("completed", "current")
+
+
+async def test_f_30_an_old_primary_that_comes_back_is_refused_by_who_has_seen_its_successor(pair: Pair):
+    """It takes writes, and the address names it first: what is written there would be lost."""
+    pair.wait_until_it_follows()
+    before = await connect(pair.url)
+    assert before.info.port == pair.primary.port
+    await before.close()
+    pair.fail_over()
+    after = await connect(pair.url)
+    assert after.info.port == pair.standby.port
+    await after.close()
+
+    pair.primary.start()
+
+    with psycopg.connect(pair.url, autocommit=True) as anybody:
+        assert anybody.info.port == pair.primary.port, "the old one is back, and takes writes"
+    with pytest.raises(psycopg.OperationalError, match="timeline 1, and was replaced by one on 2"):
+        await connect(pair.url)
+    link = Link(pair.url)
+    with pytest.raises(psycopg.OperationalError, match="was replaced"):
+        async with link:
+            pass
 
 
 def test_f_40_a_worker_does_not_start_on_a_standby(pair: Pair, forks: ForkServer, tmp_path: Path):

@@ -6,11 +6,13 @@ By default a client hangs for ever in a network partition, keep-alives or not: `
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
 from pydantic_core import from_json
@@ -27,6 +29,12 @@ CAREFUL = {
     # A process that is frozen inside a transaction would keep everybody from the rows that it holds.
     "options": "-c idle_in_transaction_session_timeout=10s",
 }
+
+TIMELINE = """
+    SELECT CASE WHEN NOT pg_is_in_recovery()
+           THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END
+"""
+_newest_timeline: dict[str, int] = {}  # that this process has seen, of servers that an address names together
 
 # The database is not there for us: out of reach, overloaded, or read-only as in the middle of a failover. Another time.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
@@ -52,15 +60,36 @@ async def connect(url: str) -> psycopg.AsyncConnection[Any]:
     """One connection in autocommit: every statement is a transaction unless a block says otherwise."""
     conn = await psycopg.AsyncConnection.connect(careful(url), autocommit=True)
     try:
-        await _configure(conn)
+        await _configure(conn, several_in(url))
     except BaseException:
         await conn.close()
         raise
     return conn
 
 
-async def _configure(conn: psycopg.AsyncConnection[Any]) -> None:
+async def _configure(conn: psycopg.AsyncConnection[Any], among: str | None = None) -> None:
     set_json_loads(from_json, conn)  # four times as fast as json.loads on the bytes that come from the wire
+    if among is not None:
+        await _refuse_the_past(conn, among)
+
+
+def several_in(url: str) -> str | None:
+    """The servers that an address names, if they are more than one: those of a primary and its standbys."""
+    hosts = str(conninfo_to_dict(url).get("host") or "")
+    return hosts + str(conninfo_to_dict(url).get("port") or "") if "," in hosts else None
+
+
+async def _refuse_the_past(conn: psycopg.AsyncConnection[Any], among: str) -> None:
+    """A primary that was replaced and comes back takes writes like any other, and they would be lost. Every promotion begins
+    a new timeline: who has seen the newer one has nothing to do with an older."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(TIMELINE)
+        row = await cursor.fetchone()
+    timeline = row[0] if row is not None and row[0] is not None else 0
+    newest = _newest_timeline.get(among, 0)
+    if 0 < timeline < newest:
+        raise psycopg.OperationalError(f"this server is on timeline {timeline}, and was replaced by one on {newest}")
+    _newest_timeline[among] = max(newest, timeline)
 
 
 async def _configure_for_our_statements(conn: psycopg.AsyncConnection[Any]) -> None:
@@ -82,7 +111,7 @@ def pool(url: str, *, most: int = 4) -> AsyncConnectionPool[Any]:
         open=False,
         timeout=10,
         kwargs={"autocommit": True},
-        configure=_configure,
+        configure=partial(_configure, among=several_in(url)),
     )
 
 
