@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from api_factories import GENEROUS
+from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
@@ -30,6 +31,7 @@ from holdfast.apps.loops import ScheduledLoops
 from holdfast.database.pool import pool
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
+from holdfast.settings import settings as our_settings
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = {None: 1, Role.ADMIN: 6, Role.WORKER: 4}  # of each operation; in between for the other roles
@@ -41,7 +43,8 @@ class Running:
     """The app behind a real server, in a thread of its own."""
 
     def __init__(self, database: str) -> None:
-        self.app = make_app(pool(database, most=6), GENEROUS, loops=ScheduledLoops())
+        services = catalog.resources(our_settings())
+        self.app = make_app(pool(database, most=6), GENEROUS, loops=ScheduledLoops(), nouns=catalog.nouns(), services=services)
         self.server = uvicorn.Server(uvicorn.Config(self.app, port=0, log_config=None, access_log=False))
         self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve()), daemon=True)
 
@@ -61,7 +64,7 @@ class Running:
 @pytest.fixture(scope="module")
 def document() -> Any:
     """What the app says of itself; it is long, and the same every time."""
-    return make_app(pool(""), GENEROUS, loops=ScheduledLoops()).openapi()
+    return make_app(pool(""), GENEROUS, loops=ScheduledLoops(), nouns=catalog.nouns()).openapi()
 
 
 @pytest.fixture

@@ -55,6 +55,8 @@ def test_up_plays_the_story_and_leaves_no_process_behind(tmp_path: Path):
     assert "REFUSED" in done.stdout
     assert "as it should be" in done.stdout
     assert "each of 6 parts was published exactly once" in done.stdout
+    assert "SIGKILL to exporter-1 half-way" in done.stdout
+    assert "every row once" in done.stdout
     assert processes_in(tmp_path) == []
 
 
