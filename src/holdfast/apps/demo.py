@@ -40,7 +40,7 @@ from holdfast.worker.options import WorkerOptions
 WORKERS = 3
 LEASE = 3.0
 BEAT = 0.7
-LONGEST = 90.0
+LONGEST = 240.0
 COLOUR = {"completed": "green", "running": "cyan", "pending": "yellow", "blocked": "dim", "failed": "red", "cancelled": "red"}
 EXPECTED = sum(p * r for p in range(1, demo_jobs.PARTS + 1) for r in range(1, demo_jobs.ROWS_PER_PART + 1))
 

@@ -41,7 +41,7 @@ from holdfast.worker.options import WorkerOptions
 
 OWNER: Final = "demo"
 KILLED_AT: Final = "export.part_put"  # one file is in the store, and no manifest names it
-BEAT, LEASE, LONGEST = 0.7, 3.0, 120.0  # seconds
+BEAT, LEASE, LONGEST = 0.7, 3.0, 240.0  # seconds
 
 # Some hundred thousand rows: who has which account, and who has paid whom.
 TABLES: Final = {
