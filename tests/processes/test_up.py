@@ -27,7 +27,7 @@ def holdfast(*arguments: str, folder: Path, **environment: str) -> subprocess.Co
         env={**settings, "COLUMNS": "200", **environment},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
 
