@@ -98,6 +98,22 @@ def test_a_type_becomes_what_parquet_has(given_type: pa.DataType, stored: pa.Dat
     assert storable(given_type) == stored
 
 
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("kind", ["fixed", "view", "large view"])
+def test_lists_of_views_with_nulls_among_them_keep_their_items(kind: str, start: int):
+    """No function of Arrow picks from views of text, and a slice shares its items with its whole."""
+    items, mask = pa.array(["a", "b", "c", "d", "e", "f"], pa.string_view()), pa.array([False, True, False])
+    if kind == "fixed":
+        lists = pa.FixedSizeListArray.from_arrays(items, 2, mask=mask)
+    else:
+        array, whole = (pa.ListViewArray, pa.int32()) if kind == "view" else (pa.LargeListViewArray, pa.int64())
+        lists = array.from_arrays(pa.array([0, 2, 4], whole), pa.array([2, 2, 2], whole), items, mask=mask)
+
+    fitted = fit(lists.slice(start), storable(lists.type))
+
+    assert fitted.to_pylist() == [["a", "b"], None, ["e", "f"]][start:]
+
+
 def test_a_union_becomes_a_struct_with_the_name_of_its_member():
     types = pa.array([0, 1, 0], pa.int8())
     sparse = pa.UnionArray.from_sparse(types, [pa.array([1, 2, None]), pa.array(["a", "b", "c"])], ["n", "t"])

@@ -149,7 +149,7 @@ def _fit_nested(values: Any, wanted: pa.DataType) -> pa.Array:
         lengths = pc.fill_null(pc.list_value_length(values), 0)
         ends = pc.cumulative_sum(pc.cast(lengths, pa.int64())).to_pylist()
         offsets = pa.array([0, *ends], pa.int64() if types.is_large_list(wanted) else pa.int32())
-        items = fit(_items(values), wanted.value_type)
+        items = _items(values, wanted.value_type)
     else:
         offsets, items = _from_zero(values)
         if types.is_map(given):
@@ -160,9 +160,18 @@ def _fit_nested(values: Any, wanted: pa.DataType) -> pa.Array:
     return kind.from_arrays(offsets, items, type=wanted, mask=nulls)
 
 
-def _items(values: Any) -> Any:
-    """What the lists that are there hold, one after the other."""
-    return values.flatten() if values.null_count == 0 else values.drop_null().flatten()
+def _items(values: Any, wanted: pa.DataType) -> Any:
+    """What the lists that are there hold, one after the other, as the wanted type: not every type can be picked from."""
+    nulls = values.is_null()
+    if pa.types.is_fixed_size_list(values.type):
+        size = values.type.list_size
+        held = fit(values.values.slice(values.offset * size, len(values) * size), wanted)
+        lists = pa.FixedSizeListArray.from_arrays(held, size, mask=nulls)
+    else:
+        kind = pa.ListViewArray if pa.types.is_list_view(values.type) else pa.LargeListViewArray
+        offsets, sizes = (pc.add(of, pa.scalar(0, of.type)) for of in (values.offsets, values.sizes))  # no longer slices
+        lists = kind.from_arrays(offsets, sizes, fit(values.values, wanted), mask=nulls)
+    return lists.drop_null().flatten()
 
 
 def _from_zero(values: Any) -> tuple[Any, Any]:
