@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import socket
@@ -19,22 +18,20 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
 
 import httpx
 import psycopg
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.keep import keep
 from benchmarks.postgres import Server, connection, postgres
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
 from holdfast.database import migrate
 
 READERS, SUBMITTERS, STREAMS = 6, 2, 20
-RESULTS = Path(__file__).parent / "results.json"
 GOAL = 3.0
 FIGURE = "api_p95_1m_vs_empty"
 COUNTED = ("list", "list failed", "show", "counts")
@@ -212,9 +209,7 @@ def main() -> None:
     arguments = parser.parse_args()
     worst = asyncio.run(run(arguments.jobs, arguments.seconds, arguments.rounds, Console()))
     if arguments.write:
-        results: dict[str, Any] = json.loads(RESULTS.read_text())
-        results["figures"][FIGURE] = {"value": round(worst, 2), "goal": GOAL, "better": "lower"}
-        RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+        keep(FIGURE, worst, GOAL, "lower")
 
 
 if __name__ == "__main__":

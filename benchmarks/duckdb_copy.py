@@ -21,6 +21,8 @@ from typing import Any
 
 import duckdb
 
+from benchmarks.keep import keep
+
 NAME, GOAL = "export_duckdb_vs_copy", 0.8
 MEMORY_ROWS, MEMORY_GOAL = 20_000_000, 512.0  # rows, MiB
 
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", action="store_true", help="measure memory instead of speed")
     parser.add_argument("--out", type=Path, help="where to write the JSON")
+    parser.add_argument("--write", action="store_true", help="into results.json, beside the figures of `make bench`")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         if chosen.memory:
@@ -99,6 +102,9 @@ def main() -> None:
     text = json.dumps(measured, indent=1)
     if chosen.out:
         chosen.out.write_text(text + "\n")
+    if chosen.write and not chosen.memory:
+        ratios = {table: one["ratio"] for table, one in measured["tables"].items()}
+        keep(NAME, measured["value"], GOAL, rows=measured["rows"], ratios=ratios)
     print(text)
 
 

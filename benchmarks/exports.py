@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.keep import keep
 from benchmarks.trino_pages import PAGE_ROWS, TABLES
 
 NAME, GOAL = "export_trino_vs_official", 5.0
@@ -85,11 +86,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--parquet", metavar="FILE", help="go on into a Parquet file, both alike")
     parser.add_argument("--out", type=Path, help="where to write the JSON")
+    parser.add_argument("--write", action="store_true", help="into results.json, beside the figures of `make bench`")
     chosen = parser.parse_args()
     measured = compare(max(1, chosen.rows // PAGE_ROWS) * PAGE_ROWS, chosen.rounds, chosen.parquet)
     text = json.dumps(measured, indent=1)
     if chosen.out:
         chosen.out.write_text(text + "\n")
+    if chosen.write:
+        ratios = {table: one["ratio"] for table, one in measured["tables"].items()}
+        keep(NAME, measured["value"], GOAL, rows=measured["rows"], ratios=ratios)
     print(text)
 
 

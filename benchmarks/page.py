@@ -22,6 +22,9 @@ WHAT = {
     "drain_blocked_vs_20k": "drain beside 100,000 blocked behind one lock, to none",
     "idle_statements_per_second": "statements a second of an idle worker beyond its heartbeat",
     "api_p95_1m_vs_empty": "p95 of list, show and counts over HTTP at 1,000,000 jobs, to an empty table (the worst of them)",
+    "export_trino_vs_official": "rows a second from Trino's protocol into Arrow, to the official client feeding PyArrow "
+    "(the worst of wide and narrow, plain and spooled)",
+    "export_duckdb_vs_copy": "direct export of a DuckDB table to Parquet, to DuckDB's own COPY (the worse of wide and narrow)",
 }
 
 
