@@ -78,7 +78,8 @@ def test_status_is_the_same_but_for_the_time_and_the_place(story: Story, over_ht
 def test_doctor_finds_the_same(story: Story, over_http: Run, direct: Run) -> None:
     one, other = (json.loads(run("doctor", "--json").out) for run in (over_http, direct))
 
-    assert _levels(one) == _levels(other)
+    # Whether metrics are open and streams arrive is a matter of the way over HTTP alone.
+    assert {name: levels for name, levels in _levels(one).items() if name not in ("metrics", "streams")} == _levels(other)
     assert _levels(one)["leases"] == {"warning"}
 
 

@@ -22,10 +22,13 @@ from holdfast.jobs.claim import Kinds, known
 from holdfast.jobs.model import AttemptId, Claim, WorkerId
 from holdfast.jobs.payload import to_json
 
+# It has beaten for the first time when it began: one moment, so that every later beat can be told from it.
 REGISTER = """
-    INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, pod, runner, kinds, concurrency, lease_until)
-    VALUES (%(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, %(pod)s, %(runner)s, %(kinds)s, %(concurrency)s,
-        clock_timestamp() + %(lease)s)
+    INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, pod, runner, kinds, concurrency,
+        started_at, beat_at, lease_until)
+    SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, %(pod)s, %(runner)s, %(kinds)s::jsonb,
+        %(concurrency)s, now, now, now + %(lease)s
+    FROM clock_timestamp() AS now
     ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, stopped_at = NULL
 """
 

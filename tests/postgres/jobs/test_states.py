@@ -165,6 +165,8 @@ BROKEN: dict[str, list[list[str]]] = {
     "one_waiting_per_slot": [[_job(slot_key="'s'")] * 2],
     "workers_pkey": [[WORKER] * 2],
     "workers_runner_check": [[f"{WORKER}; UPDATE holdfast.workers SET runner = 'odd'"]],
+    "workers_check": [[f"{WORKER}; UPDATE holdfast.workers SET session_pid = 1"]],
+    "workers_check1": [[f"{WORKER}; UPDATE holdfast.workers SET session_gone_at = {NOW}"]],
     "controls_pkey": [[_insert("controls", kind="'k'")] * 2],
     "a_trace": [[_job(trace="repeat('x', 10000)")]],
     "pipelines_status_check": [[_insert("pipelines", id=NONE, name="'p'", status="'odd'")]],
