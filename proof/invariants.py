@@ -197,10 +197,16 @@ def leases_are_respected(story: Story) -> Violations:
 
 
 def _robbed(story: Story, move: MoveRow) -> Violations:
-    """The last thing that was said about the worker's lease, by the database's clock, before its job was taken."""
+    """The last thing that was said about the worker's lease, by the database's clock, before its job was taken.
+
+    A beat that came too late waits for the rescue, which holds the worker's row, and then writes the time at which it began to
+    wait: that it is the later transaction of the two tells it from a beat that came in time.
+    """
     last, live = None, True
     for event in story.witness.of("beat", "expire"):
         at = event.detail["at"]
+        if (event.detail.get("xid") or 0) > int(move.xid):
+            continue
         if event.worker == move.worker_id and at is not None and at <= move.at and (last is None or at >= last):
             last = at
             live = event.what == "beat" and event.detail["until"] >= move.at

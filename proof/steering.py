@@ -243,8 +243,8 @@ def find_strays(world: World, worker: Worker) -> Work | None:
         await renew(worker.conn, worker.id, worker.held, lease=LEASE)
         row = await (await worker.conn.execute(READ_LEASE, [worker.id])).fetchone()
         _note_taken(world, "rescue", begun, taken)
-        at, until = row or (None, None)
-        facts = {"held": [], "lost": [], "clock": None, "lease": LEASE, "at": at, "until": until}
+        at, until, xid = row or (None, None, None)
+        facts = {"held": [], "lost": [], "clock": None, "lease": LEASE, "at": at, "until": until, "xid": xid}
         world.witness.note("beat", begun, worker=worker.id, **facts)
         missed = [(one.id, one.attempt_id) for one in strays if one.attempt_id not in answer.strays]
         world.witness.note("find strays", begun, worker=worker.id, missed=missed)

@@ -111,6 +111,7 @@ def beat(world: World, worker: Worker) -> Work | None:
             lease=LEASE,
             at=row[0] if row else None,
             until=row[1] if row else None,
+            xid=row[2] if row else None,
         )
         for one in [one for one in worker.held if one.attempt_id in answer.lost]:
             worker.let_go(one)

@@ -48,7 +48,7 @@ START = """
     DELETE FROM holdfast.workers;
     DELETE FROM holdfast.controls;
 """
-READ_LEASE = "SELECT beat_at, lease_until FROM holdfast.workers WHERE id = %s"
+READ_LEASE = "SELECT beat_at, lease_until, xmin::text::bigint FROM holdfast.workers WHERE id = %s"
 BASE = "SELECT coalesce(max(id), 0) FROM holdfast.jobs"
 COPY_FROM = 4  # so that small schedules go through COPY as well
 

@@ -525,6 +525,22 @@ def test_a_clean_story_has_no_violations() -> None:
     assert check(tale.story()) == []
 
 
+@pytest.mark.parametrize(("transaction", "robbed"), [(1, True), (10**6, False)])
+def test_a_beat_that_waited_for_the_rescue_was_too_late_and_no_robbery(transaction: int, robbed: bool) -> None:
+    tale = Tale()
+    tale.enqueue(1, attempt_no=1, crashes=1, state="failed")
+    tale.claim(1, "a1")
+    tale.note("expire", worker="w", at=tale.now())
+    at = tale.now()
+    facts = {"held": [], "lost": [], "clock": None, "at": at, "until": at + LEASE, "lease": LEASE}
+    tale.note("beat", worker="w", xid=transaction, **facts)
+    tale.row(1, "quarantine", "failed", "a1", 1, detail={"cause": "lease_lost"})
+
+    found = [violation for violation in check(tale.story()) if "whose lease was not over" in violation.sentence]
+
+    assert bool(found) is robbed
+
+
 @pytest.mark.parametrize(("invariant", "plant"), PLANTS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_story_is_noticed(invariant: str, plant: Plant) -> None:
     tale = Tale()
