@@ -116,12 +116,14 @@ class OwnPostgres:
 
     def terminate_backends(self, rng: random.Random, most: int) -> int:
         """`pg_terminate_backend` on some of the connections of workers; how many."""
+        self.wait_until_it_answers()  # it may still recover from the fault before
         with psycopg.connect(self.url, autocommit=True) as conn:
             row = conn.execute(TERMINATE, [rng.randint(0, 1000), most]).fetchone()
         return int(row[0]) if row else 0
 
     def kill_backend(self, rng: random.Random) -> bool:
         """kill -9 of one backend: the postmaster throws out everybody and recovers. False if there was none."""
+        self.wait_until_it_answers()
         with psycopg.connect(self.url, autocommit=True) as conn:
             pids: list[Any] = conn.execute(BACKENDS).fetchall()
         if not pids:
