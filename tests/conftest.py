@@ -33,13 +33,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "100"}
 
 
-LONG = ("processes", "faults", "concurrency")
+LONG = ("processes", "faults", "concurrency", "test_fuzz.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first: at the end, when one process has nothing left, the others have little to go on with."""
     here = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in LONG if item.path.is_relative_to(here) else True)
+    items.sort(key=lambda item: item.path.is_relative_to(here) and not set(item.path.relative_to(here).parts) & set(LONG))
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 EXAMPLES = {None: 1, Role.ADMIN: 6, Role.WORKER: 4}  # of each operation; in between for the other roles
 FEW = 2
 LONG = ("/wait",)  # it waits where it is asked to
+PATIENCE = 120  # seconds for an answer: the machine may be busy with other things
 
 
 class Running:
@@ -114,7 +115,7 @@ def _try(cases: Any, headers: dict[str, str], examples: int) -> None:
         suppress_health_check=list(HealthCheck),
     )
     def one(case: Any) -> None:
-        answer = case.call(headers=headers)
+        answer = case.call(headers=headers, timeout=PATIENCE)
         if answer.status_code == 503 and answer.json()["code"] == "DRAINING":
             return  # an earlier example may have drained it
         case.validate_response(answer, checks=CHECKS)
