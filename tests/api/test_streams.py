@@ -111,6 +111,8 @@ async def test_an_end_is_heard_without_a_look(conn: Conn, database: str, path: s
             async for _, said in stream:
                 if said.get("state") == "completed" or said.get("jobs", {}).get("completed", {}).get("value") == 1:
                     break
+            else:
+                pytest.fail("the stream ended before the job's end was heard")
     await working
 
 
@@ -125,6 +127,8 @@ async def test_an_end_that_comes_over_http_is_heard_without_a_look(conn: Conn, d
             async for _, said in stream:
                 if said.get("state") == "completed":
                     break
+            else:
+                pytest.fail("the stream ended before the job's end was heard")
             await working  # before its API goes away
 
 

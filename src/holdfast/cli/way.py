@@ -17,6 +17,7 @@ import httpx
 
 from holdfast.cli.exits import Told, Unreachable
 from holdfast.client import credentials
+from holdfast.client.api import body_of, not_ours
 from holdfast.settings import Settings
 
 PATIENCE = httpx.Timeout(30, connect=5)
@@ -148,14 +149,9 @@ class NobodyThere(Unreachable):
 
 def opened(response: httpx.Response) -> Answer:
     """The answer out of its envelope, or the problem raised. Pure."""
-    try:
-        body = response.json() if response.content else {}
-    except ValueError:
-        body = None
-    if not isinstance(body, dict) or ("data" not in body and response.is_success):
-        raise Unreachable(
-            f"{response.request.url} answered {response.status_code}, and not as a Holdfast API does; is the address right?"
-        )
+    body = body_of(response)
+    if body is None:
+        raise Unreachable(not_ours(response))
     if not response.is_success:
         retry_after = response.headers.get("retry-after")
         raise Told(response.status_code, body if retry_after is None else {"retry_after": retry_after, **body})

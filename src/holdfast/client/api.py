@@ -96,14 +96,24 @@ def _pause(response: httpx.Response) -> float:
 
 def _opened(response: httpx.Response) -> dict[str, Any]:
     """The answer, or the problem raised. Pure."""
-    try:
-        body = response.json() if response.content else {}
-    except ValueError:
-        body = None
-    if not isinstance(body, dict) or ("data" not in body and response.is_success):
-        raise Unreachable(
-            f"{response.request.url} answered {response.status_code}, and not as a Holdfast API does; is the address right?"
-        )
+    body = body_of(response)
+    if body is None:
+        raise Unreachable(not_ours(response))
     if not response.is_success:
         raise problem_of(response.status_code, body)
     return body
+
+
+def body_of(response: httpx.Response) -> dict[str, Any] | None:
+    """What a Holdfast API answered: an envelope or a problem. None: it was somebody else. Pure."""
+    try:
+        body = response.json() if response.content else {}
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) and ("data" in body or not response.is_success) else None
+
+
+def not_ours(response: httpx.Response) -> str:
+    """What to say then. Pure."""
+    where, status = response.request.url, response.status_code
+    return f"{where} answered {status}, and not as a Holdfast API does; is the address right?"

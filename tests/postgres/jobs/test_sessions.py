@@ -10,8 +10,9 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from tests.factories import column, hold, make_due, moves_of, rows, state_of, take, value, waits
+from psycopg.conninfo import make_conninfo
 
+from factories import column, hold, make_due, moves_of, rows, state_of, take, value, waits
 from holdfast.jobs.model import Claim
 from holdfast.jobs.renew import renew_leases
 from holdfast.jobs.rescue import rescue_disconnected
@@ -58,6 +59,22 @@ async def test_who_is_connected_keeps_its_jobs(conn: Any, connect: Connect):
 
     assert await look_for_the_gone(conn, grace=NOW) == ([], [])
     assert await state_of(conn, claim.id) == "running"
+
+
+async def test_who_may_not_see_the_session_of_another_role_does_not_call_it_gone(conn: Any, connect: Connect, database: str):
+    """Postgres hides from an ordinary role when the sessions of others began."""
+    role = f"ordinary_{uuid4().hex}"
+    rights = "GRANT USAGE ON SCHEMA holdfast TO {0}; GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO {0}"
+    await conn.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'ordinary'; {rights.format(role)}")
+    where = make_conninfo(database, user=role, password="ordinary")
+    try:
+        async with await psycopg.AsyncConnection.connect(where, autocommit=True) as observer:
+            await present(conn, await connect())
+            noted, taken = await look_for_the_gone(observer, grace=NOW)
+    finally:
+        await conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+    assert (noted, taken) == ([], [])
 
 
 async def test_who_comes_back_in_time_keeps_its_jobs(conn: Any, connect: Connect):
