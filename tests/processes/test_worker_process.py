@@ -48,6 +48,10 @@ async def counted(ctx: holdfast.Context) -> int:
     return ctx.job.attempt_no
 """
 
+OTHERS = """
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'holdfast' AND pid <> pg_backend_pid()
+"""
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -156,6 +160,7 @@ def test_a_claim_is_leased_for_as_long_as_the_setting_says_and_nobody_sees_the_j
         until(lambda: round(float((conn.execute(left).fetchone() or (0,))[0])) == 1800)
         doomed.kill()
         doomed.wait()
+        until(lambda: conn.execute(OTHERS).fetchall() == [])  # no beat of its executor is on its way any more
 
         conn.execute("UPDATE holdfast.workers SET lease_until = lease_until - interval '1500 s'")
         assert start("--drain").wait(60) == 0
