@@ -15,7 +15,7 @@ from holdfast.api.acts import Acting, Model, Reason, Text
 from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, etag_of, jsonable, require_match, respond, respond_tagged
 from holdfast.api.paging import JobNumber, Paged
 from holdfast.api.plane import Principal, caller_of, plane_of
-from holdfast.api.problems import Problem
+from holdfast.api.reserved import refuse_reserved
 from holdfast.api.routes import Routes
 from holdfast.jobs import explain, history, read
 from holdfast.jobs.cancel import cancel
@@ -28,7 +28,6 @@ from holdfast.jobs.states import State
 
 routes = Routes("jobs")
 
-RESERVED = "holdfast."
 Key = Annotated[Text, Field(min_length=1, max_length=500)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
 Small = Annotated[int, Field(ge=1, le=1000)]
@@ -213,8 +212,7 @@ REFUSALS = ["invalid-payload", "lock-busy", "draining", "reserved-kind", "not-fo
 @routes.add("POST", "/api/jobs", action="jobs.enqueue", status=202, answers=Data[JobMade], refuses=REFUSALS)
 async def enqueue_job(asked: JobAsked, act: Acting) -> Response:
     """Enqueue a job."""
-    if asked.kind.startswith(RESERVED):
-        raise Problem("reserved-kind", f"{asked.kind} is a kind of the control plane itself")
+    refuse_reserved(act.plane, asked.kind)
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         made = await enqueue(conn, asked.as_new_job())

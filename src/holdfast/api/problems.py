@@ -49,7 +49,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "forbidden": ProblemKind(403, "Not for this role", "Ask somebody with one of the roles in `required_roles`."),
     "cross-origin": ProblemKind(403, "From another site", "Call from the same origin, or with a token of your own."),
     "reserved-kind": ProblemKind(
-        403, "A kind of our own", "Kinds that start with `holdfast.` are made by their own routes only."
+        403, "A kind of our own", "Kinds of `holdfast.` and of the services (`exports.`) are made by their own routes only."
     ),
     "not-found": ProblemKind(404, "There is no such thing", "Check the id; what has ended long ago may have been pruned."),
     "method-not-allowed": ProblemKind(405, "Not with this method", "Use one of the methods in the `Allow` header."),

@@ -18,6 +18,8 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic import Field
 
 from holdfast.api.fenced import Attempt, Pool, holding, said_as, workers_only
+from holdfast.api.plane import plane_of
+from holdfast.api.reserved import refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
 from holdfast.errors import UsageError
 from holdfast.jobs import effects, progress, promote
@@ -48,7 +50,16 @@ MOST_CLAIMS = 20  # in one answer: each may bring a payload of a megabyte
 LONGEST_WAIT = 30.0  # seconds that a worker may wait for something to claim
 FIRST_LOOK, LAST_LOOK = 0.05, 1.0  # seconds between two looks meanwhile
 
-REFUSES = ("not-found", "stale-attempt", "attempt-required", "cancel-requested", "lock-busy", "refused", "draining")
+REFUSES = (
+    "not-found",
+    "stale-attempt",
+    "attempt-required",
+    "cancel-requested",
+    "lock-busy",
+    "refused",
+    "draining",
+    "reserved-kind",
+)
 router = APIRouter(
     prefix="/api/worker",
     tags=["worker protocol"],
@@ -239,9 +250,12 @@ async def complete_batch(worker_id: UUID, said: Annotated[Completions, said_as(C
 
 
 @router.post("/jobs/{job_id}/chain")
-async def chain(job_id: int, attempt: Attempt, said: Annotated[Chain, said_as(Chain)], pool: Pool) -> dict[str, Json]:
+async def chain(
+    request: Request, job_id: int, attempt: Attempt, said: Annotated[Chain, said_as(Chain)], pool: Pool
+) -> dict[str, Json]:
     """Complete a plain job and hold its one plain child at once; null: it is tied or paused, and nothing was written."""
     child = said.child.job()
+    refuse_reserved(plane_of(request), child.kind)
     if not child.is_plain or child.run_after is not None:
         raise UsageError("only a plain child can be held at once; finish with it in `then` instead")
     async with holding(pool, job_id, attempt, "chain") as (conn, mine):
@@ -250,8 +264,12 @@ async def chain(job_id: int, attempt: Attempt, said: Annotated[Chain, said_as(Ch
 
 
 @router.post("/jobs/{job_id}/finish", status_code=204)
-async def finish_attempt(job_id: int, attempt: Attempt, said: Annotated[SaidEnd, said_as(SaidEnd)], pool: Pool) -> None:
+async def finish_attempt(
+    request: Request, job_id: int, attempt: Attempt, said: Annotated[SaidEnd, said_as(SaidEnd)], pool: Pool
+) -> None:
     """End the attempt in any way, with its children, in one transaction: complete, submit, retry, snooze, fail, release."""
+    for child in [*said.then, *([said.join] if said.join else [])]:
+        refuse_reserved(plane_of(request), child.kind)
     async with holding(pool, job_id, attempt, str(said.move)) as (conn, mine):
         await finish(conn, mine, said.end())
 

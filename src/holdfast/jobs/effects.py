@@ -7,7 +7,7 @@ thing any more (its attempt failed, was cancelled or replaced, or it was only ev
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -100,6 +100,28 @@ def _refuse_foreign_tag(claim: Claim, kind: str, effect: Effect) -> None:
         )
     if effect.kind != kind:
         raise UsageError(f"tag {effect.tag!r} was planned for a {effect.kind}; a {kind} needs a tag of its own")
+
+
+# In nobody's hands: no attempt has begun, so that each finds them as left behind, and whatever the end, they are unwanted.
+ENTRUST = """
+    WITH told AS (
+        UPDATE holdfast.jobs SET ties = ties | 8 WHERE id = %(job_id)s AND attempt_id IS NULL RETURNING id
+    )
+    INSERT INTO holdfast.effects (job_id, attempt_id, fence_token, kind, tag, detail, temporary, adoptable)
+    SELECT told.id, %(nobody)s, 0, %(kind)s, %(kind)s || '-' || told.id || '-' || number, detail, true, true
+    FROM told, unnest(%(details)s::jsonb[]) WITH ORDINALITY AS given (detail, number)
+"""
+
+
+async def entrust(conn: psycopg.AsyncConnection[Any], job_id: JobId, kind: str, details: Sequence[Mapping[str, Any]]) -> None:
+    """Write down things that are there already and that this job is to remove. Call it in the transaction that enqueues it.
+
+    The job finds them with `left_behind`; what it leaves, failing or cancelled, the cleaner of the kind removes.
+    """
+    texts = [to_json(dict(detail), what="effect's detail") for detail in details]
+    parameters = {"job_id": job_id, "nobody": str(uuid4()), "kind": kind, "details": texts}
+    if (await conn.execute(ENTRUST, parameters)).rowcount != len(details):
+        raise UsageError(f"job {job_id} has begun, or is not there: what it is to remove is said when it is enqueued")
 
 
 # Guarded by the attempt on the effect itself and on the job: what a replaced attempt made is not its to confirm.

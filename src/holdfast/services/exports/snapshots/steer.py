@@ -12,6 +12,7 @@ from psycopg.rows import tuple_row
 
 from holdfast.errors import IllegalMove
 from holdfast.jobs.cancel import abort
+from holdfast.jobs.effects import entrust
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.model import JobId, NewJob
 from holdfast.jobs.rerun import rerun
@@ -20,6 +21,7 @@ from holdfast.services.exports.snapshots.states import OPEN, SnapshotState
 
 Conn = psycopg.AsyncConnection[Any]
 REMOVE_KIND = "exports.remove"
+FILES_EFFECT = "export.files"  # of an export that had completed; its cleaner is in `export/remove.py`
 
 HOLD_JOBS = """
     SELECT j.id, j.state FROM holdfast.jobs j JOIN holdfast.exports e ON e.job_id = j.id
@@ -79,5 +81,6 @@ async def delete(conn: Conn, snapshot_id: int) -> int | None:
         await conn.execute(DELETE, {"id": snapshot_id})
         if not places:
             return None
-        made = await enqueue(conn, NewJob(REMOVE_KIND, {"places": places}, max_attempts=10))
+        made = await enqueue(conn, NewJob(REMOVE_KIND, {"snapshot_id": snapshot_id}, max_attempts=10))
+        await entrust(conn, made.id, FILES_EFFECT, [{"to": place} for place in places])
     return made.id
