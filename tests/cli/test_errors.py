@@ -156,6 +156,14 @@ def test_a_program_that_cannot_start_ends_with_1_for_whoever_started_it(run: Run
     assert result.err.startswith("error: ")
 
 
+@pytest.mark.parametrize("words", [("worker", "run"), ("worker", "remote"), ("scheduler", "run")])
+def test_a_module_that_is_named_without_its_option(words: tuple[str, str], run: Run) -> None:
+    result = run(*words, "jobs")
+
+    assert result.code == Exit.USAGE
+    assert f"A module is named by --import: holdfast {' '.join(words)} --import jobs" in " ".join(result.err.split())
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Which way
 # ---------------------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ async def play(url: str, console: Console) -> bool:
         with Live(console=console, refresh_per_second=12, transient=False, auto_refresh=console.is_terminal) as live:
             await _watch(conn, pipeline, story, live)
         await ending
-        return await _conclude(conn, ids, story, console)
+        return await _conclude(conn, pipeline, story, console)
     finally:
         await _stop(workers)
         await conn.close()
@@ -216,23 +216,58 @@ def _view(jobs: list[JobView], story: Story) -> Group:
     return Group(Panel(table, title="a pipeline that survives", title_align="left"), Text(workers, style="dim"), log)
 
 
-async def _conclude(conn: psycopg.AsyncConnection[Any], ids: list[JobId], story: Story, console: Console) -> bool:
-    found = {job.id: job for job in (await list_jobs(conn, limit=100)).jobs}
-    total = (found[ids[-1]].result or {}).get("total")
-    cursor = await conn.execute("SELECT count(*), count(DISTINCT attempt_id) FROM demo.sums")
-    published = await cursor.fetchone()
-    told = [entry for job_id in ids for entry in await history(conn, job_id)]
-    attempts = sum(entry.attempt_id is not None for entry in told)
-    right = total == EXPECTED and published == (demo_jobs.PARTS, demo_jobs.PARTS)
-    mark = "[bold green]as it should be[/]" if right else "[bold red]WRONG[/]"
-    console.print()
-    console.print(f"  total {total:,} of {EXPECTED:,} expected: {mark}")
-    console.print(f"  {len(ids)} jobs, {attempts} attempts; each of {demo_jobs.PARTS} parts was published exactly once")
-    console.print(
-        f"  {story.refused} write(s) of a replaced attempt refused; back at work {story.recovered_after:.1f} s after SIGKILL"
+async def _conclude(conn: psycopg.AsyncConnection[Any], pipeline: Pipeline, story: Story, console: Console) -> bool:
+    jobs = sorted((await list_jobs(conn, pipeline_id=pipeline.id)).jobs, key=lambda job: job.id)
+    told = [entry for job in jobs for entry in await history(conn, JobId(job.id))]
+    cursor = await conn.execute(demo_jobs.PUBLISHED, [pipeline.id])
+    published, by_attempts = await cursor.fetchone() or (0, 0)
+    end = End(
+        total=(jobs[-1].result or {}).get("total"),
+        parts=published,
+        publishers=by_attempts,
+        jobs=len(jobs),
+        attempts=sum(entry.attempt_id is not None for entry in told),
+        refused=story.refused,
+        recovered_after=story.recovered_after,
     )
-    console.print(f"  [dim](the demo's lease is {LEASE:.0f} s; the default is 30 s)[/]")
-    return right
+    for statement in demo_jobs.REMOVE:
+        await conn.execute(statement, [pipeline.id])
+    console.print("\n".join(["", *end.lines()]))
+    return end.is_right
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What the database says when everything is over. Pure: whether that is right, and how it is said."""
+
+    total: Any
+    parts: int
+    publishers: int
+    jobs: int
+    attempts: int
+    refused: int
+    recovered_after: float | None
+
+    @property
+    def is_once(self) -> bool:
+        return self.parts == self.publishers == demo_jobs.PARTS
+
+    @property
+    def is_right(self) -> bool:
+        return self.total == EXPECTED and self.is_once
+
+    def lines(self) -> list[str]:
+        total = f"{self.total:,}" if isinstance(self.total, int) else "none"
+        mark = "[bold green]as it should be[/]" if self.is_right else "[bold red]WRONG[/]"
+        again = "never at work again" if self.recovered_after is None else f"back at work {self.recovered_after:.1f} s"
+        once = f"each of {self.parts} parts was published exactly once"
+        not_once = f"{self.parts} of {demo_jobs.PARTS} parts were published, by {self.publishers} attempts"
+        return [
+            f"  total {total} of {EXPECTED:,} expected: {mark}",
+            f"  {self.jobs} jobs, {self.attempts} attempts; {once if self.is_once else not_once}",
+            f"  {self.refused} write(s) of a replaced attempt refused; {again} after SIGKILL",
+            f"  [dim](the demo's lease is {LEASE:.0f} s; the default is 30 s)[/]",
+        ]
 
 
 async def _stop(workers: list[WorkerProcess]) -> None:

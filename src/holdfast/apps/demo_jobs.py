@@ -1,4 +1,8 @@
-"""The jobs of the demo: a pipeline that adds up a ledger. Imported by: the demo's worker processes."""
+"""The jobs of the demo: a pipeline that adds up a ledger. Imported by: the demo's worker processes.
+
+The database may be somebody's own: everything here is in a schema that carries our name, every row belongs to one run of the
+demo, and nothing is ever dropped. What a run wrote, `REMOVE` takes away.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +19,34 @@ PARTS = 6
 ROWS_PER_PART = 1_000
 
 CREATE = """
-    CREATE SCHEMA IF NOT EXISTS demo;
-    DROP TABLE IF EXISTS demo.ledger, demo.sums;
-    CREATE TABLE demo.ledger (part int NOT NULL, amount int NOT NULL);
-    CREATE TABLE demo.sums (part int PRIMARY KEY, amount bigint NOT NULL, attempt_id uuid NOT NULL);
-    INSERT INTO demo.ledger SELECT part, part * row FROM generate_series(1, {parts}) AS part, generate_series(1, {rows}) AS row;
+    CREATE SCHEMA IF NOT EXISTS holdfast_demo;
+    CREATE TABLE IF NOT EXISTS holdfast_demo.ledger (run uuid NOT NULL, part int NOT NULL, amount int NOT NULL);
+    CREATE TABLE IF NOT EXISTS holdfast_demo.sums (
+        run uuid NOT NULL, part int NOT NULL, amount bigint NOT NULL, attempt_id uuid NOT NULL, PRIMARY KEY (run, part)
+    );
 """
-ADD_UP = "SELECT sum(amount) FROM demo.ledger WHERE part = %s"
-PUBLISH = "INSERT INTO demo.sums (part, amount, attempt_id) VALUES (%s, %s, %s)"
-TOTAL = "SELECT sum(amount), count(*) FROM demo.sums"
+FILL = """
+    INSERT INTO holdfast_demo.ledger (run, part, amount)
+    SELECT %s, part, part * row FROM generate_series(1, %s) AS part, generate_series(1, %s) AS row
+"""
+ADD_UP = "SELECT sum(amount) FROM holdfast_demo.ledger WHERE run = %s AND part = %s"
+PUBLISH = "INSERT INTO holdfast_demo.sums (run, part, amount, attempt_id) VALUES (%s, %s, %s, %s)"
+TOTAL = "SELECT sum(amount), count(*) FROM holdfast_demo.sums WHERE run = %s"
+PUBLISHED = "SELECT count(*), count(DISTINCT attempt_id) FROM holdfast_demo.sums WHERE run = %s"
+REMOVE = (
+    "DELETE FROM holdfast_demo.ledger WHERE run = %s",
+    "DELETE FROM holdfast_demo.sums WHERE run = %s",
+)
 
 
 @job("holdfast.demo.load")
 async def load(ctx: Context) -> Done:
     """Fill the ledger; the parts and the total wait for it."""
     await ctx.progress(0.5, "filling the ledger")
-    statements = CREATE.format(parts=PARTS, rows=ROWS_PER_PART)
 
     async def publish(conn: psycopg.AsyncConnection[Any]) -> None:
-        await conn.execute(statements)
+        await conn.execute(CREATE)
+        await conn.execute(FILL, [ctx.job.pipeline_id, PARTS, ROWS_PER_PART])
 
     return Done({"parts": PARTS}, publish=publish)
 
@@ -49,9 +62,9 @@ async def part(ctx: Context, number: int) -> Done:
 
     # Only this attempt can publish: the row and the end of the job commit together, or neither does.
     async def publish(conn: psycopg.AsyncConnection[Any]) -> None:
-        row = await (await conn.execute(ADD_UP, [number])).fetchone()
+        row = await (await conn.execute(ADD_UP, [ctx.job.pipeline_id, number])).fetchone()
         assert row is not None
-        await conn.execute(PUBLISH, [number, row[0], ctx.attempt_id])
+        await conn.execute(PUBLISH, [ctx.job.pipeline_id, number, row[0], ctx.attempt_id])
 
     return Done({"part": number}, publish=publish)
 
@@ -60,7 +73,7 @@ async def part(ctx: Context, number: int) -> Done:
 async def total(ctx: Context) -> Done:
     """Runs once every part has completed."""
     async with ctx.connection() as conn:
-        row = await (await conn.execute(TOTAL)).fetchone()
+        row = await (await conn.execute(TOTAL, [ctx.job.pipeline_id])).fetchone()
     assert row is not None
     return Done({"total": int(row[0]), "parts": row[1]})
 

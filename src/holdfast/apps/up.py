@@ -12,6 +12,7 @@ from rich.console import Console
 from holdfast.apps import demo, demo_export
 from holdfast.apps.database import database
 from holdfast.apps.migrate import bring_up_to_date
+from holdfast.database.pool import place_of
 from holdfast.settings import Settings
 
 
@@ -23,10 +24,7 @@ def up(settings: Settings, console: Console, *, stay: Callable[[str], None] | No
         console.print(f"[bold]Ready[/] in {time.monotonic() - started:.1f} s.\n")
         well = asyncio.run(_play(url, console, settings))
         if stay is not None and well:
-            console.print(
-                f"\n  Postgres stays up: [bold]{_without_password(url)}[/] (password in {settings.data_dir}). "
-                "Ctrl-C ends everything.\n"
-            )
+            console.print(f"\n  {_what_stays(url, settings)} Ctrl-C ends everything.\n")
             stay(url)
         return well
 
@@ -46,6 +44,13 @@ async def _play(url: str, console: Console, settings: Settings) -> bool:
 
 async def _stories(url: str, console: Console, settings: Settings) -> bool:
     return await demo.play(url, console) and await demo_export.play(url, console, settings)
+
+
+def _what_stays(url: str, settings: Settings) -> str:
+    """Where the database is; of ours, also where its password is. Pure."""
+    if settings.database_url:
+        return f"The database is yours: [bold]{place_of(url)}[/]."
+    return f"Postgres stays up: [bold]{_without_password(url)}[/] (password in {settings.data_dir / 'password'})."
 
 
 def _without_password(url: str) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from holdfast.apps.database import database
 from holdfast.apps.scheduler import schedule
 from holdfast.apps.telemetry import begin_telemetry
+from holdfast.cli.modules import RunsModules
 from holdfast.database.revision import require_current
 from holdfast.settings import settings
 
@@ -21,7 +22,7 @@ def _scheduler() -> None:
     """Run periodic loops."""
 
 
-@app.command("run")
+@app.command("run", cls=RunsModules)
 def run_command(
     modules: Annotated[
         list[str] | None, typer.Option("--import", help="A module whose reconcilers to run; may be given more than once.")

@@ -11,6 +11,7 @@ from holdfast import catalog
 from holdfast.apps.database import database
 from holdfast.apps.telemetry import begin_telemetry
 from holdfast.apps.worker import keep, orders_from
+from holdfast.cli.modules import RunsModules
 from holdfast.database.revision import require_current, wanted
 from holdfast.errors import UsageError
 from holdfast.settings import settings
@@ -24,7 +25,7 @@ def _worker() -> None:
     """Run jobs."""
 
 
-@app.command("run")
+@app.command("run", cls=RunsModules)
 def run_command(
     modules: Annotated[
         list[str] | None,

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import job, remote_worker
+from holdfast.cli.modules import RunsModules
 from holdfast.cli.output import Column, Kind, Row, Shape
 from holdfast.cli.verb import All, Limit, Session, verb
 from holdfast.cli.waiting import Every, Watch, watch_rows
 from holdfast.cli.worker import app
 
-app.command("remote")(remote_worker.command)
+app.command("remote", cls=RunsModules)(remote_worker.command)
 WorkerId = Annotated[str, typer.Argument(help="The worker's id.", metavar="ID", show_default=False)]
 
 
