@@ -294,6 +294,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "git_sha": "which code it runs, for people",
         "runner": "what kind of process it is in",
         "largest_batch": "how many jobs it claims at most at once",
+        "keep_logs": "whether the last lines that handlers log are kept with their jobs (`HOLDFAST_KEEP_JOB_LOGS`)",
         "presence": "whether a database session stands for it (`HOLDFAST_RESCUE_ON_DISCONNECT`)",
         "most": "how many jobs it takes in all; `--once` is 1",
     },

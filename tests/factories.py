@@ -149,7 +149,7 @@ async def holders_of(conn: Conn, key: str) -> list[int]:
 
 KERNEL = (
     *("jobs", "history", "workers", "controls", "pipelines", "dependencies"),
-    *("lock_keys", "lock_wants", "lock_holders", "effects"),
+    *("lock_keys", "lock_wants", "lock_holders", "effects", "log_lines"),
 )
 TABLES = (*KERNEL, "loops", "loop_runs", "loop_keys")
 

@@ -125,6 +125,9 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("HOLDFAST_LOG_LEVEL", "LOG_LEVEL"),
         description="The least level that is logged.",
     )
+    keep_job_logs: bool = Field(
+        default=True, description="Whether a worker keeps the last 1,000 lines that each attempt logs, for `holdfast job logs`."
+    )
     api_url: str | None = Field(default=None, description="The HTTP API that the command line and a remote worker speak to.")
     api_token: SecretStr | None = Field(default=None, description="The token of a remote worker, of role `worker`.")
     api_token_file: Path | None = Field(

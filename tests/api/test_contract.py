@@ -35,6 +35,7 @@ GET    /jobs/{job_id}                              jobs.read         200
 GET    /api/jobs/{job_id}/explain                  jobs.read         200
 GET    /api/jobs/{job_id}/attempts                 jobs.read         200
 GET    /api/jobs/{job_id}/history                  jobs.read         200
+GET    /api/jobs/{job_id}/logs                     jobs.read_logs    200
 GET    /api/jobs/{job_id}/events                   jobs.read         200
 GET    /sync/jobs/{job_id}/stream                  jobs.read         200
 POST   /api/jobs/{job_id}/cancel                   jobs.cancel       202

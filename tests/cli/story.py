@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 from factories import Conn, add, end, hold, silence, start_worker
 from holdfast.jobs import control
+from holdfast.jobs.logs import Numbered, write
 from holdfast.jobs.model import Lock, NewJob
 from holdfast.jobs.pipelines import Pipeline
+from holdfast.telemetry.kept import Line
 
 
 class Story(NamedTuple):
@@ -29,6 +31,7 @@ async def tell(conn: Conn) -> Story:
     alive = await start_worker(conn, "pod-a")
     running = await hold(conn, "export", payload={"table": "lines"}, worker=alive)
     failed = await hold(conn, "recalc", payload={"month": 5}, max_attempts=1, worker=alive)
+    await write(conn, [Numbered(failed, 1, Line("2026-01-01T00:00:00+00:00", "warning", "month is empty", {"month": 5}))])
     await end(conn, failed, ValueError("no rows for month 5"))
     completed = await hold(conn, "ingest", worker=alive)
     await end(conn, completed)

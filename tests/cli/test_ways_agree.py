@@ -26,6 +26,7 @@ LOOKS = {
     "job show of the latest": ["job", "show", "@latest"],
     "job explain": ["job", "explain", "{lock_waiter}"],
     "job history": ["job", "history", "{failed}"],
+    "job logs": ["job", "logs", "{failed}"],
     "failure list": ["failure", "list"],
     "pipeline list": ["pipeline", "list"],
     "pipeline show": ["pipeline", "show", "{pipeline}"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow.parquet as pq
 import pytest
 
@@ -45,6 +46,23 @@ edges:
   - {type: KNOWS, from_node: Person, to_node: Person, from_key: a, to_key: b,
      sql: "SELECT range AS a, range + 1 AS b FROM range(999)"}
 """
+
+
+def test_what_a_job_has_logged_can_be_read(hf: Connection, viewer: Connection, database: str) -> None:
+    made = hf.jobs.enqueue("client.says")
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute(
+            """INSERT INTO holdfast.log_lines (job_id, attempt_no, line_no, said_at, level, message)
+               SELECT %s, 1, n, clock_timestamp(), CASE WHEN n > 300 THEN 'error' ELSE 'info' END, n::text
+               FROM generate_series(1, 301) n""",
+            [made["id"]],
+        )
+
+    assert [line["message"] for line in hf.jobs.logs(made["id"])] == [str(n) for n in range(1, 302)]
+    assert [line["message"] for line in hf.jobs.logs(made["id"], level="error")] == ["301"]
+    assert [line["message"] for line in hf.jobs.logs(made["id"], tail=2)] == ["300", "301"]
+    with pytest.raises(NotAllowed):
+        list(viewer.jobs.logs(made["id"]))
 
 
 def test_from_a_mapping_to_files_in_two_calls(hf: Connection, at_work: Any) -> None:

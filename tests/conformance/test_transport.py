@@ -34,10 +34,12 @@ from factories import (
 )
 from holdfast.errors import CancelRequested, ClaimLost, HoldfastError, PayloadInvalid, UsageError
 from holdfast.jobs.cancel import cancel
+from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import Claim, JobId, Lock, NewJob, WorkerId
 from holdfast.jobs.outcome import Cancel, Done, Fail, Retry, Snooze, Submitted, decide, released, released_poll
 from holdfast.jobs.renew import WorkerInfo
 from holdfast.jobs.rescue import rescue_worker
+from holdfast.telemetry.kept import Line
 from holdfast.worker.transport import Takes, Transport
 
 TAKES = Takes({"k": 1}, ("default",))
@@ -92,6 +94,12 @@ async def _plans(transport: Transport, claim: Claim) -> None:
     await transport.plan(claim, "query", tag=None, detail=None, temporary=False, adoptable=False)
 
 
+async def _logs(transport: Transport, claim: Claim) -> None:
+    line = Line("2026-01-01T00:00:00+00:00", "info", "late", {})
+    if claim.attempt_id not in await transport.write_logs([Numbered(claim, 1, line)]):
+        raise ClaimLost(claim.id, claim.attempt_id, "logs")
+
+
 WRITES: dict[str, Step] = {
     "complete": _ends_with(Done("late")),
     "complete with children": _ends_with(Done(then=[NewJob("k"), NewJob("k")])),
@@ -109,6 +117,7 @@ WRITES: dict[str, Step] = {
     "report progress": _reports,
     "checkpoint": _checks,
     "plan an effect": _plans,
+    "keep what it logs": _logs,
 }
 
 

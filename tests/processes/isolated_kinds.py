@@ -32,6 +32,17 @@ def where_plain(ctx: SyncContext) -> int:
     return os.getpid()
 
 
+@job("isolated.says_and_dies", run_in="process", max_crashes=2)
+async def says_and_dies(ctx: Context) -> None:
+    """Dies when its line has been kept, and says that it has come again where it runs once more."""
+    ctx.log.info("here", pid=os.getpid())
+    if ctx.job.attempt_no == 1:
+        async with ctx.connection() as conn:
+            while not (await (await conn.execute("SELECT FROM holdfast.log_lines")).fetchall()):
+                await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 @job("isolated.everything", run_in="process")
 async def everything(ctx: Context, note: str) -> Done:
     """Uses all that a context offers."""

@@ -416,3 +416,13 @@ def test_a_place_that_does_not_fit_the_function_is_refused_at_once(run_in: str, 
 
     with pytest.raises(UsageError):
         kind("isolated.misplaced", run_in=run_in)(an_async if is_async else a_plain)
+
+
+async def test_what_a_process_of_its_own_says_is_kept_and_survives_its_death(database: str, conn: Any) -> None:
+    job_id = (await enqueue(conn, kinds.says_and_dies.new())).id
+    async with working(database):
+        assert (await ended(conn, job_id)).state == "completed"
+
+    found = await rows(conn, "SELECT attempt_no, line_no, message, fields->>'pid' FROM holdfast.log_lines ORDER BY 1, 2")
+    assert [line[:3] for line in found] == [(1, 1, "here"), (2, 1, "here")]
+    assert str(os.getpid()) not in {pid for *_, pid in found}

@@ -85,4 +85,15 @@ def test_f_75_every_line_of_a_handler_names_its_job_and_no_line_a_secret(tmp_pat
             assert len(line["attempt_id"]) == 36
     (failed,) = [line for line in lines if line["event"] == "job_failed"]
     assert failed["job_id"] == failing.id
+    assert _kept(database) == {
+        (ids[kind], 1, f"{age} from {place}") for place, kind in PLACES.items() for age in ("old", "new")
+    }, "and with each job, what its handler said; our own lines about it are not its handler's"
     assert "fake" in failed["error"]  # inside its field
+
+
+def _kept(database: str) -> set[tuple[int, int, str]]:
+    """The lines with the jobs, none of which has a secret in it."""
+    with psycopg.connect(database) as conn:
+        whole = [row[0] for row in conn.execute("SELECT t::text FROM holdfast.log_lines t")]
+        assert not any("the-canary" in line for line in whole)
+        return set(conn.execute("SELECT job_id, attempt_no, message FROM holdfast.log_lines").fetchall())

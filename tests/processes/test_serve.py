@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from factories import add, end, rows, take, value
+from factories import add, end, hold, rows, take, value
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
 from holdfast.jobs import progress
@@ -277,6 +277,8 @@ async def test_f_75_no_secret_is_ever_shown_and_no_line_of_a_log_can_be_forged(
         "a basic password": "canary-basic-password",
         "a JWT": "eyJhbGciOiJIUzI1NiJ9.canary-claims.canary-signature",
     }
+    _, of_worker = await create_token(conn, "canary worker", Role.WORKER, by="test")
+    claim = await hold(conn, kind="says")
     told = []
     with serving(database, tmp_path, "--no-loops", HOLDFAST_GATEWAY_SECRET=GATEWAY_SECRET) as served:
         async with served.client(token) as client:
@@ -293,6 +295,12 @@ async def test_f_75_no_secret_is_ever_shown_and_no_line_of_a_log_can_be_forged(
                     told.append((await client.get(path, headers=headers)).text)
                 told.append((await client.post("/api/jobs", json={"kind": "k"}, headers=headers)).text)
             told.append((await client.get("/api/jobs/1%0a%7b%22event%22:%22forged%22%7d")).text)
+            lines = [_said(number, what, secret) for number, (what, secret) in enumerate(secrets.items(), 1)]
+            as_worker = {"Authorization": f"Bearer {of_worker}", "If-Match": f'"{claim.attempt_id}"'}
+            kept = await client.post(f"/api/worker/jobs/{claim.id}/logs", json={"lines": lines}, headers=as_worker)
+            assert kept.status_code == 204, kept.text
+            told.append((await client.get(f"/api/jobs/{claim.id}/logs")).text)
+            assert told[-1].count("canary line") == len(secrets)
             await conn.execute("ALTER TABLE holdfast.jobs RENAME TO jobs_away")  # a fault of ours, with all its traces
             told.append((await client.get("/api/jobs")).text)
             await conn.execute("ALTER TABLE holdfast.jobs_away RENAME TO jobs")
@@ -304,7 +312,7 @@ async def test_f_75_no_secret_is_ever_shown_and_no_line_of_a_log_can_be_forged(
     assert "forged" not in {json.loads(line)["event"] for line in log.splitlines() if line.startswith("{")}
     kept = [
         line
-        for name in ("audit", "history", "idempotency", "tokens")
+        for name in ("audit", "history", "idempotency", "tokens", "log_lines")
         for (line,) in await rows(conn, f"SELECT t::text FROM holdfast.{name} t")
     ]
     for what, secret in secrets.items():
@@ -312,3 +320,10 @@ async def test_f_75_no_secret_is_ever_shown_and_no_line_of_a_log_can_be_forged(
         assert secret not in log, what
         assert not any(secret in text for text in told), what
         assert not any(secret in line for line in kept), what
+
+
+def _said(number: int, what: str, secret: str) -> dict[str, Any]:
+    """A line of a careless handler, as a worker sends it: the secret where secrets usually stand."""
+    where = {"password": secret, "headers": {"Authorization": f"Bearer {secret}"}, "url": f"postgresql://ops:{secret}@db/x"}
+    message = f"canary line: {what}, password={secret}"
+    return {"number": number, "said_at": "2026-01-01T00:00:00Z", "level": "error", "message": message, "fields": where}

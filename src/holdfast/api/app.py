@@ -26,6 +26,7 @@ from holdfast.api import (
     jobs,
     locks,
     login,
+    logs,
     metrics,
     ops,
     periodic,
@@ -47,6 +48,7 @@ from holdfast.api.sse import Hub
 NOUNS: tuple[Routes, ...] = (
     bulk.routes,  # before the jobs: /api/jobs/bulk is no job's id
     jobs.routes,
+    logs.routes,
     streams.routes,
     failures.routes,
     pipelines.routes,

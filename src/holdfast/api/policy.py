@@ -52,6 +52,7 @@ POLICY: Final[Mapping[str, Rule]] = {
     "whoami.read": Rule("ask who one is", frozenset(Role)),
     "jobs.read": Rule("look at jobs, their attempts and their events", READERS),
     "jobs.read_payload": Rule("see payloads, results and handles of jobs", MAKERS),
+    "jobs.read_logs": Rule("read what the handlers of jobs have logged", MAKERS),
     "jobs.enqueue": Rule("enqueue a job", MAKERS),
     "jobs.cancel": Rule("cancel a job", OPERATORS, OWN),
     "jobs.retry": Rule("run an ended job once more", OPERATORS, OWN),

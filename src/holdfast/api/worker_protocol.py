@@ -21,8 +21,8 @@ from holdfast.api.fenced import Attempt, Pool, holding, said_as, workers_only
 from holdfast.api.plane import plane_of
 from holdfast.api.reserved import refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
-from holdfast.errors import UsageError
-from holdfast.jobs import effects, progress, promote
+from holdfast.errors import ClaimLost, UsageError
+from holdfast.jobs import effects, logs, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.held import require_worker
@@ -39,11 +39,13 @@ from holdfast.jobs.wire import (
     SaidCompletion,
     SaidEnd,
     SaidJob,
+    SaidLine,
     Text,
     of_beat,
     of_claim,
     of_effect,
 )
+from holdfast.telemetry.kept import tidy
 from holdfast.telemetry.log import log
 
 MOST_CLAIMS = 20  # in one answer: each may bring a payload of a megabyte
@@ -300,6 +302,10 @@ class Plan(Said):
     adoptable: bool = False
 
 
+class Lines(Said):
+    lines: Annotated[list[SaidLine], Field(min_length=1, max_length=logs.MOST_LINES)]
+
+
 class Handle(Said):
     handle: Json = None
 
@@ -316,6 +322,18 @@ async def checkpoint(job_id: int, attempt: Attempt, pool: Pool) -> None:
     """Before a side effect: whether the attempt still has its job, and nobody asked it to stop."""
     async with holding(pool, job_id, attempt, "checkpoint") as (conn, mine):
         await progress.checkpoint(conn, mine)
+
+
+@router.post("/jobs/{job_id}/logs", status_code=204)
+async def keep_lines(job_id: int, attempt: Attempt, said: Annotated[Lines, said_as(Lines)], pool: Pool) -> None:
+    """Keep what the handler has said: the last 1,000 lines of the attempt. The same number again is the same line."""
+    async with holding(pool, job_id, attempt, "logs") as (conn, mine):
+        lines = [
+            logs.Numbered(mine, one.number, tidy(one.said_at.isoformat(), one.level, one.message, one.fields))
+            for one in said.lines
+        ]
+        if not await logs.write(conn, lines):
+            raise ClaimLost(mine.id, attempt, "logs")
 
 
 @router.get("/jobs/{job_id}/effects")

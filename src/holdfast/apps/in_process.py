@@ -94,5 +94,6 @@ def _options(options: WorkerOptions | None, given: Settings) -> WorkerOptions:
         grace=timedelta(seconds=given.grace_seconds),
         name=given.hostname,
         runner="in process",
+        keep_logs=given.keep_job_logs,
         presence=given.rescue_on_disconnect,
     )

@@ -40,6 +40,7 @@ def orders_from(
         poll=min(settings.poll_seconds, 2 * settings.beat_seconds),
         lease=settings.lease,
         grace=settings.grace,
+        keep_logs=settings.keep_job_logs,
         presence=settings.rescue_on_disconnect,
         name=settings.hostname,
         pod=settings.pod,

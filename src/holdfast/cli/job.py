@@ -1,4 +1,4 @@
-"""`holdfast job list | show | explain | history | enqueue | wait | retry | cancel | recover | bulk`"""
+"""`holdfast job list | show | explain | history | logs | enqueue | wait | retry | cancel | recover | bulk`"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from holdfast.cli.asking import filters_of, job_id_of, payload_of
 from holdfast.cli.bulk import act_in_bulk
 from holdfast.cli.exits import Exit, GaveUp, Told
+from holdfast.cli.job_logs import JobId, logs_command
 from holdfast.cli.output import Column, Kind, Row, Shape
 from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
 from holdfast.cli.waiting import Every, Timeout, Wait, Watch, end_with, short_length, wait_for, watch_rows
@@ -19,7 +20,6 @@ from holdfast.jobs.states import State
 app = typer.Typer(help="Jobs: look at them, enqueue, wait, retry, cancel, recover.", no_args_is_help=True)
 
 CONDITIONS = ["stale", "retrying", "waiting_lock", "waiting_parents", "cancelling", "quarantined"]
-JobId = Annotated[str, typer.Argument(help="The job's number, or @latest.", metavar="ID", show_default=False)]
 JobIds = Annotated[list[str], typer.Argument(help="Numbers of jobs, or @latest.", metavar="ID...", show_default=False)]
 Why = Annotated[str | None, typer.Option("--reason", help="Why; it stands in the audit.")]
 Grant = Annotated[int, typer.Option("--grant", min=1, help="How many attempts it gets at least.")]
@@ -176,7 +176,7 @@ def show_command(session: Session, job: JobId) -> None:
     if session.out.for_people:
         session.out.console.print()
         session.rows(HISTORY, session.get(f"/api/jobs/{job_id}/history"))
-    session.out.hint(f"holdfast job explain {job_id}")
+    session.out.hint(f"holdfast job logs {job_id}")
 
 
 @verb(app, "explain")
@@ -185,7 +185,6 @@ def explain_command(session: Session, job: JobId) -> None:
     session.out.value("sentence", session.get(f"/api/jobs/{job_id_of(session, job)}/explain")["sentence"])
 
 
-@verb(app, "logs", hidden=True)  # what fingers type; the log lines themselves go where the worker's log goes
 @verb(app, "history")
 def history_command(
     session: Session,
@@ -211,6 +210,9 @@ def _growing(session: Session, job_id: int) -> Iterator[list[dict[str, Any]]]:
         with suppress(GaveUp):
             is_over = bool(wait_for(session, [job_id], "1s"))
         yield session.get(f"/api/jobs/{job_id}/history")
+
+
+verb(app, "logs")(logs_command)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

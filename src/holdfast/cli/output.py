@@ -49,8 +49,10 @@ STYLES = {
     **dict.fromkeys(("running", "submitted", "claimed", "creating", "alive"), "cyan"),
     **dict.fromkeys(("blocked", "partial", "stale", "retrying", "cancelling", "warning", "paused", "drained"), "yellow"),
     **dict.fromkeys(("completed", "ready", "done", "ok", "healthy", "success"), "green"),
-    **dict.fromkeys(("failed", "denied", "quarantined", "unhealthy", "silent", "error", "revoked", "expired"), "red"),
-    **dict.fromkeys(("cancelled", "stopped", "info"), "dim"),
+    **dict.fromkeys(
+        ("failed", "denied", "quarantined", "unhealthy", "silent", "error", "critical", "revoked", "expired"), "red"
+    ),
+    **dict.fromkeys(("cancelled", "stopped", "info", "debug"), "dim"),
 }
 
 
@@ -195,6 +197,21 @@ class Output:
             case _:
                 for name, value in _leaves(data):
                     self._write(f"{name}\t{_flat(_raw(value))}")
+
+    def more(self, shape: Shape, rows: Sequence[Row], *, is_first: bool) -> None:
+        """Rows that go on for as long as the command does: headings once, and JSON as a line for each."""
+        if self.format in (Format.JSON, Format.YAML):
+            for row in rows:
+                self.changed(row)
+            return
+        headers, self._headers = self._headers, self._headers and is_first
+        self._lines(shape, rows)
+        self._headers = headers
+
+    def said(self, at: datetime, word: str, text: str) -> None:
+        """Something that somebody said at a time, whole; what is below its first line cannot look like another."""
+        head = Text.assemble((clock_time(at, self._zone), "dim"), " ", (f"{word:<8}", STYLES.get(word, "")), " ")
+        self.console.print(head + Text(_plain(text).replace("\n", "\n    ")), soft_wrap=True)
 
     def changed(self, row: Row) -> None:
         """A row that is not what it was, for whoever watches through a pipe."""

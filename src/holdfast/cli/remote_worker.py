@@ -45,6 +45,7 @@ def command(
         grace=timedelta(seconds=given.grace_seconds),
         name=given.hostname,
         runner="remote",
+        keep_logs=given.keep_job_logs,
     )
     work_remotely(
         given, kinds_of(modules or catalog.kind_modules()), options, until_empty=drain, http=http or given.worker_http

@@ -38,6 +38,12 @@ class Jobs:
         found: dict[str, Any] = self._api.get(f"/api/jobs/{job_id}/explain")
         return str(found["sentence"])
 
+    def logs(
+        self, job_id: int, *, attempt: int | None = None, level: str | None = None, tail: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """What its handler has logged, oldest line first; the last 1,000 lines of each attempt are kept."""
+        return self._api.listed(f"/api/jobs/{job_id}/logs", attempt=attempt, level=level, tail=tail)
+
     def wait(
         self,
         job_id: int,

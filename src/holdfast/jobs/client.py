@@ -17,7 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from holdfast.database.pool import pool
 from holdfast.errors import UsageError
-from holdfast.jobs import cancel, control, explain, history, pipelines, read
+from holdfast.jobs import cancel, control, explain, history, logs, pipelines, read
 from holdfast.jobs.enqueue import NOTIFY, enqueue, enqueue_many, enqueue_payloads
 from holdfast.jobs.model import Enqueued, JobId, NewJob
 from holdfast.jobs.prune import prune
@@ -122,6 +122,11 @@ class Client:
         """Every move of a job, oldest first."""
         async with self.pool.connection() as conn:
             return await history.history(conn, job_id)
+
+    async def logs(self, job_id: JobId, **which: Any) -> Sequence[logs.LogLine]:
+        """What its handler has logged, oldest line first; which lines as in `jobs/logs.py`."""
+        async with self.pool.connection() as conn:
+            return await logs.read_lines(conn, job_id, **which)
 
     async def pipeline(self, pipeline_id: str) -> pipelines.PipelineView:
         """What the jobs of a pipeline say about it."""

@@ -1,6 +1,6 @@
 """Remove what has ended long ago, in small bites. Called by: a periodic loop, and people.
 
-A job goes with its history, its locks and its dependencies, in one transaction. A job with effects that are not
+A job goes with its history, its lines, its locks and its dependencies, in one transaction. A job with effects that are not
 confirmed gone or kept stays until they are.
 """
 
@@ -27,6 +27,7 @@ PRUNE = """
                           WHERE d.parent_id = j.id AND c.state = 'blocked')
         ORDER BY j.id LIMIT %(most)s FOR UPDATE OF j SKIP LOCKED
     ), effects AS (DELETE FROM holdfast.effects e USING old WHERE e.job_id = old.id RETURNING e.id),
+       lines AS (DELETE FROM holdfast.log_lines l USING old WHERE l.job_id = old.id),
        history AS (DELETE FROM holdfast.history h USING old WHERE h.job_id = old.id),
        gone AS (DELETE FROM holdfast.jobs j USING old
                 WHERE j.id = old.id AND j.state IN ('completed', 'failed', 'cancelled') RETURNING j.id)

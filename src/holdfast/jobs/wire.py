@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from holdfast.errors import UsageError
 from holdfast.jobs.effects import Effect
+from holdfast.jobs.logs import Level, Numbered
 from holdfast.jobs.model import Claim, Json, Lock, NewJob
 from holdfast.jobs.outcome import End
 from holdfast.jobs.payload import storable
@@ -229,3 +230,17 @@ class SaidCompletion(SaidAttempt):
     """A plain completion in a batch, fenced by its own attempt."""
 
     result: Json = None
+
+
+class SaidLine(Said):
+    """A line that a handler has written. It is tidied again where it arrives."""
+
+    number: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    said_at: AwareDatetime
+    level: Level
+    message: Text
+    fields: dict[str, Json] = Field(default_factory=dict)
+
+
+def of_line(one: Numbered) -> dict[str, Json]:
+    return {"number": one.number, **one.line._asdict()}

@@ -36,6 +36,7 @@ _worker: ContextVar[str | None] = ContextVar("holdfast_worker", default=None)
 
 of_attempt = _attempt.set  # in this task until the next one; tasks and threads that a handler starts inherit it
 of_worker = _worker.set
+current = _attempt.get
 
 
 def job_fields() -> dict[str, Any]:

@@ -21,11 +21,12 @@ from holdfast.telemetry.fields import add_job
 TALKATIVE = ("alembic", "apscheduler", "httpcore", "httpx")  # libraries that tell every step at the level of news
 
 
-def _add_exception(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+def add_exception(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    """What was raised, as text."""
     return structlog.processors.format_exc_info(logger, name, event)
 
 
-def _add_extra(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+def add_extra(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
     """What was given as `extra=`, but not what another handler has left on the record."""
     added = structlog.stdlib.ExtraAdder()(logger, name, event)
     added.pop("message", None)
@@ -47,7 +48,7 @@ def _escape_for_terminal(_logger: WrappedLogger, _name: str, event: EventDict) -
     return shown
 
 
-_BEFORE: list[Any] = [
+BEFORE: list[Any] = [
     structlog.contextvars.merge_contextvars,
     add_job,
     structlog.processors.add_log_level,
@@ -58,11 +59,11 @@ _configuration: dict[str, Any] | None = None
 _handler: logging.Handler | None = None
 
 
-def _render(logger: WrappedLogger, name: str, event: EventDict) -> Any:
+def render(logger: WrappedLogger, name: str, event: EventDict) -> Any:
     """Left to our handler where there is one; a host gets a line of text."""
     if _configuration is not None:
         return ProcessorFormatter.wrap_for_formatter(logger, name, event)
-    return _plain(logger, name, _clean(logger, name, _add_exception(logger, name, event)))
+    return _plain(logger, name, _clean(logger, name, add_exception(logger, name, event)))
 
 
 class Logger(structlog.stdlib.BoundLogger):
@@ -76,7 +77,7 @@ class Logger(structlog.stdlib.BoundLogger):
 
 log: Any = structlog.wrap_logger(
     logging.getLogger("holdfast"),
-    processors=[structlog.stdlib.filter_by_level, *_BEFORE, _render],
+    processors=[structlog.stdlib.filter_by_level, *BEFORE, render],
     wrapper_class=Logger,
 )
 
@@ -102,17 +103,17 @@ def configure(*, json: bool = False, level: int = logging.INFO, secrets: Sequenc
         logging.getLogger(name).setLevel(max(level, logging.WARNING) if level > logging.DEBUG else level)
     if not structlog.is_configured():  # a handler's own `structlog.get_logger()`; modules that configure it come later
         structlog.configure(
-            processors=[structlog.stdlib.filter_by_level, *_BEFORE, ProcessorFormatter.wrap_for_formatter],
+            processors=[structlog.stdlib.filter_by_level, *BEFORE, ProcessorFormatter.wrap_for_formatter],
             wrapper_class=Logger,
             logger_factory=structlog.stdlib.LoggerFactory(),
         )
 
 
 def _formatter(*, json: bool) -> logging.Formatter:
-    ending: list[Any] = [ProcessorFormatter.remove_processors_meta, _add_exception, _clean]
+    ending: list[Any] = [ProcessorFormatter.remove_processors_meta, add_exception, _clean]
     if json:
         ending.append(structlog.processors.JSONRenderer())
     else:
         colours = sys.stderr.isatty()
         ending += [_escape_for_terminal, structlog.dev.ConsoleRenderer(colors=colours)]
-    return ProcessorFormatter(foreign_pre_chain=[*_BEFORE, structlog.stdlib.add_logger_name, _add_extra], processors=ending)
+    return ProcessorFormatter(foreign_pre_chain=[*BEFORE, structlog.stdlib.add_logger_name, add_extra], processors=ending)

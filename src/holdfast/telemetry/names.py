@@ -35,6 +35,7 @@ EVENTS: Final[dict[str, str]] = {
     "job_process_died": "The process that a job had for itself died; exactly that job was given back, with the cause.",
     "job_process_not_started": "A process for a job could not be started; the job comes back in a few seconds.",
     "job_not_isolated": "A job should run in a process of its own, and its function cannot be imported by one.",
+    "job_logs_lost": "Lines that a handler has logged could not be kept with its job; the job itself is not touched by that.",
     "jobs_rescued": "Jobs were taken from holders that went silent.",
     "worker_disconnected": "The database session of a worker ended; it has two seconds to come back, or its jobs are taken.",
     "presence_lost": "The database session that stands for a worker broke; another is opened at once.",

@@ -14,6 +14,7 @@ from holdfast.crashpoints import crashpoint
 from holdfast.errors import CancelRequested, ClaimLost, ShutdownRequested
 from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import Claim, Json, NewJob
+from holdfast.telemetry.kept import job_log
 from holdfast.worker.transport import ForHandlers
 
 T = TypeVar("T")
@@ -74,6 +75,11 @@ class Context:
         """Whether the worker was told to end: what is not done when its grace is over is cut off. A long handler looks at
         it between two steps and comes to its end early, for example with `Snooze`."""
         return self._lease.stopping
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger, `ctx.log.info("rows loaded", rows=5)`: its lines are kept, for `holdfast job logs`."""
+        return job_log
 
     async def progress(self, done: float | None = None, message: str | None = None) -> None:
         """Tell people how far it is (0 to 1). Raises like a checkpoint."""
@@ -193,6 +199,11 @@ class SyncContext:
     def stopping(self) -> bool:
         """Whether the worker was told to end: a long handler looks at it between two steps and comes to its end early."""
         return self._context.stopping
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger whose lines are kept with the job."""
+        return self._context.log
 
     def progress(self, done: float | None = None, message: str | None = None) -> None:
         """Tell people how far it is (0 to 1). Raises like a checkpoint."""

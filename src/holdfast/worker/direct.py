@@ -16,7 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from holdfast.database.listen import ListeningLink
 from holdfast.database.pool import Link, pool
-from holdfast.jobs import effects, progress, promote
+from holdfast.jobs import effects, logs, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.client import Client
 from holdfast.jobs.effects import Cleaner, Effect
@@ -179,6 +179,10 @@ class Direct(OnConnections):
     async def was_written(self, claim: Claim) -> bool:
         async with self._pool.connection() as conn:
             return await resolve_unknown(conn, claim)
+
+    async def write_logs(self, lines: Sequence[logs.Numbered]) -> set[AttemptId]:
+        async with self._pool.connection() as conn:
+            return await logs.write(conn, lines)
 
     # ------------------------------------------------------------------------------------------------- sweeping
 

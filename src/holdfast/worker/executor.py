@@ -119,6 +119,7 @@ def _options(orders: Orders) -> WorkerOptions:
         git_sha=orders.git_sha,
         runner="executor",
         most=1 if orders.mode == "once" else None,
+        keep_logs=orders.keep_logs,
     )
 
 

@@ -35,6 +35,7 @@ from holdfast.worker.ends import Ends
 from holdfast.worker.handover import claim_from, load
 from holdfast.worker.kinds import Job
 from holdfast.worker.lanes import Lanes
+from holdfast.worker.logbook import Logbook
 from holdfast.worker.threads import at_work
 from holdfast.worker.transport import Takes
 
@@ -55,7 +56,7 @@ def main(parent: int, line_end: int) -> None:
         configure(**hello["log"])
     trace.export_to(hello["traces"])
     arm_from_settings(hello["crash_at"])
-    asyncio.run(Inside(hello["url"], hello["name"], line).serve(heard))
+    asyncio.run(Inside(hello["url"], hello["name"], line, keep_logs=hello["keep_logs"]).serve(heard))
 
 
 class OneConnection(Direct):
@@ -69,13 +70,14 @@ class OneConnection(Direct):
 class Inside:
     """One lane, and the line to the parent."""
 
-    def __init__(self, url: str, name: str, line: socket.socket) -> None:
+    def __init__(self, url: str, name: str, line: socket.socket, *, keep_logs: bool) -> None:
         self._line = line
         self._idle = asyncio.Event()
         self._lease = Lease(0.0)
         self._transport = OneConnection(url)
         self._kinds: dict[str, Job[..., Any]] = {}
         self._ends = Ends(self._transport, lambda kind: self._kinds[kind].policy.retry, self._on_end)
+        self._logbook = Logbook(self._transport) if keep_logs else None
         self._lanes = Lanes(
             self._kinds,
             self._transport,
@@ -85,6 +87,7 @@ class Inside:
             name=name,
             takes=lambda: Takes({}, ()),  # no step of a chain is taken along: it may belong elsewhere
             hungry=self._idle.set,
+            logbook=self._logbook,
         )
         self._attempt: AttemptId | None = None
         self._wrote: End | None = None
@@ -93,6 +96,8 @@ class Inside:
     async def serve(self, heard: Iterator[Message]) -> None:
         loop = asyncio.get_running_loop()
         await self._transport.open()
+        if self._logbook is not None:
+            self._logbook.open()
         make_default(self._transport.client())
         threading.Thread(target=self._obey, args=(heard, loop), name="holdfast-parent", daemon=True).start()
         (lane,) = (asyncio.create_task(one) for one in self._lanes.all())

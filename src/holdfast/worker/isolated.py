@@ -168,10 +168,18 @@ class Isolated:
     """The child processes of one worker."""
 
     def __init__(
-        self, url: str, transport: Direct, worker: WorkerInfo, ends: Ends, lease: Lease, nudge: Callable[[], None]
+        self,
+        url: str,
+        transport: Direct,
+        worker: WorkerInfo,
+        ends: Ends,
+        lease: Lease,
+        nudge: Callable[[], None],
+        *,
+        keep_logs: bool = True,
     ) -> None:
         self._url, self._transport, self._worker, self._ends, self._lease = url, transport, worker, ends, lease
-        self._nudge = nudge
+        self._nudge, self._keep_logs = nudge, keep_logs
         self._idle: list[Cell] = []
         self._busy: set[Cell] = set()
         self._burials: set[asyncio.Task[int]] = set()
@@ -245,7 +253,7 @@ class Isolated:
 
     def _new_cell(self) -> Cell:
         crash_at, self._crash_at = self._crash_at, None  # once, as in any other process: its successor is to go on
-        hello = {"url": self._url, "name": self._worker.name, "path": sys.path}
+        hello = {"url": self._url, "name": self._worker.name, "path": sys.path, "keep_logs": self._keep_logs}
         return Cell({**hello, "log": configuration(), "traces": trace.configuration(), "crash_at": crash_at})
 
     async def _begin_in(self, cell: Cell, order: Message) -> Cell:

@@ -13,7 +13,7 @@ from holdfast.errors import ClaimLost, PayloadInvalid, UnknownKind
 from holdfast.jobs.model import AttemptId, Claim
 from holdfast.jobs.outcome import End, decide, released, released_poll
 from holdfast.jobs.states import Move, State
-from holdfast.telemetry import fields
+from holdfast.telemetry import fields, kept
 from holdfast.telemetry.durations import ran, waited
 from holdfast.telemetry.log import log
 from holdfast.telemetry.trace import Span, begin
@@ -22,6 +22,7 @@ from holdfast.worker.ends import Ends, as_text, refused
 from holdfast.worker.execute import execute
 from holdfast.worker.isolated import Attempt, Isolated
 from holdfast.worker.kinds import Job
+from holdfast.worker.logbook import Logbook
 from holdfast.worker.pace import Pace
 from holdfast.worker.transport import ForHandlers, Takes
 
@@ -63,12 +64,13 @@ class Lanes:
         takes: Callable[[], Takes],
         hungry: Callable[[], None],
         isolated: Isolated | None = None,
+        logbook: Logbook | None = None,
         most: int | None = None,
     ) -> None:
         self.count, self.pace, self._name = count, Pace(count), name
         self.taken, self._most = 0, most
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
-        self._takes, self._hungry, self._isolated = takes, hungry, isolated
+        self._takes, self._hungry, self._isolated, self._logbook = takes, hungry, isolated, logbook
         self._ready: deque[Claim] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
@@ -157,11 +159,19 @@ class Lanes:
         if running.lane is not None and self._kinds[running.claim.kind].is_async and is_here:
             running.lane.cancel()
 
+    def keep(self, attempt: fields.Attempt, line: kept.Line) -> None:
+        """A line of something that runs here: while its handler does, and unless a process of its own keeps it. Any thread."""
+        running = self._running.get(attempt.attempt_id)
+        if running is not None and not running.is_ending and not isinstance(running.context, Attempt):
+            assert self._logbook is not None
+            self._logbook.keep(running.claim, line)
+
     # ------------------------------------------------------------------------------------------------- one lane
 
     async def _lane(self) -> None:
         me = asyncio.current_task()
         fields.of_worker(self._name)
+        kept.into(None if self._logbook is None else self)
         while True:
             while self._ready and not self._closing:
                 following: Claim | None = self._ready.popleft()
@@ -184,6 +194,8 @@ class Lanes:
             end = await self._attempt(running)
             running.is_ending = True
             ran.observe((claim.kind, _outcome(running, end)), time.perf_counter() - started)
+            if self._logbook is not None and claim.attempt_id in self._logbook:
+                await self._logbook.finish(claim)
             return None if end is None else await self._end(claim, end)
         finally:
             if running.span is not None:

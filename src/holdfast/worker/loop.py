@@ -8,12 +8,9 @@ the kernel is its transport: Postgres itself (`direct.py`) or the HTTP API (`rem
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
@@ -23,7 +20,7 @@ from holdfast.crashpoints import crashpoint
 from holdfast.errors import ClaimLost, HoldfastError, UsageError
 from holdfast.jobs.model import Claim, JobId, WorkerId
 from holdfast.jobs.outcome import SHUTDOWN, End, cut_off
-from holdfast.jobs.renew import Beat, WorkerInfo
+from holdfast.jobs.renew import Beat
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
 from holdfast.telemetry.workers import WorkerFigures, workers
@@ -31,10 +28,12 @@ from holdfast.worker.context import Lease
 from holdfast.worker.direct import Direct
 from holdfast.worker.ends import Ends, attempts, refused
 from holdfast.worker.heartbeat import Heartbeat
+from holdfast.worker.introduction import introduce
 from holdfast.worker.isolated import Isolated
 from holdfast.worker.kinds import Job, registered
 from holdfast.worker.lag import LoopLag
 from holdfast.worker.lanes import Lanes, given_back
+from holdfast.worker.logbook import Logbook
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.poller import Clock
 from holdfast.worker.presence import Presence
@@ -62,7 +61,7 @@ class Worker:
         self.id = worker_id or WorkerId(str(uuid4()))
         self._kinds = {kind.kind: kind for kind in (registered().values() if kinds is None else kinds)}
         self._all_that_is_known = Takes({name: kind.policy.version for name, kind in self._kinds.items()}, options.queues)
-        self.info = self._describe()
+        self.info = introduce(self.id, options, self._all_that_is_known)
         self._transport: Transport = (
             Direct(url_or_transport, most=min(options.concurrency, 8))
             if isinstance(url_or_transport, str)
@@ -82,18 +81,8 @@ class Worker:
         )
         self._ends = Ends(self._transport, lambda kind: self._kinds[kind].policy.retry, self._on_end)
         self._isolated = self._make_isolated(url_or_transport)
-        self._lanes = Lanes(
-            self._kinds,
-            self._transport,
-            self._ends,
-            self._heartbeat.lease,
-            count=options.concurrency,
-            name=self.info.name,
-            most=options.most,
-            takes=self._takes,
-            hungry=self._on_free_lane,
-            isolated=self._isolated,
-        )
+        self._logbook = Logbook(self._transport) if options.keep_logs else None
+        self._lanes = self._make_lanes()
         self._taking = asyncio.Lock()
         self._sweeps = Sweeps(
             self._transport,
@@ -158,6 +147,8 @@ class Worker:
         self.is_registered = True
         self._lag.start()
         self._heartbeat.start()
+        if self._logbook is not None:
+            self._logbook.open()
         workers.add(self.id, self.figures)
         log.info("worker_started", worker_id=self.id, kinds=sorted(self._kinds))
         duties = [asyncio.create_task(duty) for duty in self._duties()]
@@ -238,6 +229,8 @@ class Worker:
         await self._sweeps.close()
         if self._isolated is not None:
             await self._isolated.close()
+        if self._logbook is not None:
+            await self._logbook.close()  # before the attempts end whose lines are in it
         await self._give_back(left)
         self._lag.stop()
         workers.remove(self.id)
@@ -375,26 +368,27 @@ class Worker:
     def _presence(self, url: str | Transport) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         return [Presence(url, lambda: [self.id], self.info.name).run] if self.options.presence and isinstance(url, str) else []
 
+    def _make_lanes(self) -> Lanes:
+        return Lanes(
+            self._kinds,
+            self._transport,
+            self._ends,
+            self._heartbeat.lease,
+            count=self.options.concurrency,
+            name=self.info.name,
+            most=self.options.most,
+            takes=self._takes,
+            hungry=self._on_free_lane,
+            isolated=self._isolated,
+            logbook=self._logbook,
+        )
+
     def _make_isolated(self, url: str | Transport) -> Isolated | None:
         """Processes for handlers that need one; they open connections of their own, so there must be a database to open."""
         if isinstance(url, str) and isinstance(self._transport, Direct):
-            return Isolated(url, self._transport, self.info, self._ends, self._heartbeat.lease, self.nudge)
+            keep_logs = self.options.keep_logs
+            return Isolated(url, self._transport, self.info, self._ends, self._heartbeat.lease, self.nudge, keep_logs=keep_logs)
         wanting = sorted(name for name, kind in self._kinds.items() if kind.policy.run_in == "process")
         if wanting:
             raise UsageError(f"{', '.join(wanting)} wants a process of its own, which needs a database address of its own too")
         return None
-
-    def _describe(self) -> WorkerInfo:
-        host = socket.gethostname()
-        return WorkerInfo(
-            self.id,
-            self.options.name or host or f"worker-{os.getpid()}",
-            host,
-            os.getpid(),
-            version("holdfast"),
-            self.options.git_sha,
-            pod=self.options.pod,
-            runner=self.options.runner,
-            kinds={name: kind.policy.version for name, kind in self._kinds.items()},
-            concurrency=self.options.concurrency,
-        )

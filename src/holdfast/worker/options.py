@@ -27,4 +27,5 @@ class WorkerOptions:
     runner: Runner = "worker"
     largest_batch: int = LARGEST_BATCH
     most: int | None = None  # jobs to take in all; then it behaves as if there were no more
+    keep_logs: bool = True  # the last lines that handlers write, with their jobs
     presence: bool = False  # its database session stands for it, and it looks whose has ended

@@ -37,6 +37,7 @@ class Orders:
     poll: float | None = None
     lease: float = 30.0
     grace: float = 25.0
+    keep_logs: bool = True
     presence: bool = False  # of the keeper: its database session stands for its executors
     name: str | None = None
     pod: str | None = None

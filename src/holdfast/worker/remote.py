@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.errors import ClaimLost, HoldfastError, Unreachable, UsageError
+from holdfast.errors import ClaimLost, HoldfastError, NotFound, Unreachable, UsageError
 from holdfast.jobs import wire
 from holdfast.jobs.effects import Cleaner, Effect
+from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
 from holdfast.jobs.renew import Beat, WorkerInfo
@@ -41,6 +42,7 @@ class Remote:
         self._line = Line(url, token, timeout=timeout)
         self._looking: tuple[WorkerId, Takes] | None = None  # what the last claim asked for
         self._claimed = 0
+        self._keeps_logs = True
 
     # ------------------------------------------------------------------------------------------------- coming and going
 
@@ -128,6 +130,22 @@ class Remote:
 
     async def was_written(self, claim: Claim) -> bool:
         return bool(await self._line.ask("written", "GET", f"/jobs/{claim.id}/end", claim=claim))
+
+    async def write_logs(self, lines: Sequence[Numbered]) -> set[AttemptId]:
+        claims = {one.claim.attempt_id: one.claim for one in lines}
+        held = set(claims)
+        for attempt_id, claim in claims.items():
+            if not self._keeps_logs:
+                break
+            body = {"lines": [wire.of_line(one) for one in lines if one.claim.attempt_id == attempt_id]}
+            try:
+                await self._line.call("POST", f"/jobs/{claim.id}/logs", body, claim=claim)
+            except ClaimLost:
+                held.discard(attempt_id)
+            except NotFound as unknown:  # an API from before there were logs: jobs run all the same
+                self._keeps_logs = False
+                log.warning("job_logs_lost", error=str(unknown))
+        return held
 
     # ------------------------------------------------------------------------------------------------- for handlers
 

@@ -17,6 +17,7 @@ from psycopg_pool import PoolTimeout
 
 from holdfast.database.pool import LOST
 from holdfast.jobs.effects import Cleaner, Effect
+from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
 from holdfast.jobs.renew import Beat, WorkerInfo
@@ -101,6 +102,10 @@ class Transport(ForHandlers, Protocol):
     async def finish(self, claim: Claim, end: End) -> None: ...
     async def was_written(self, claim: Claim) -> bool:
         """After an answer was lost: whether the end of this attempt is there; `ClaimLost` if somebody else ended it."""
+        ...
+
+    async def write_logs(self, lines: Sequence[Numbered]) -> set[AttemptId]:
+        """Keep what handlers said; the attempts that still hold their jobs, of the others nothing was kept."""
         ...
 
     async def promote(self) -> int: ...

@@ -122,6 +122,11 @@ def _effect(**columns: str) -> str:
     return _insert("effects", **plain | columns)
 
 
+def _line(**columns: str) -> str:
+    plain = {"job_id": "JOB_ID", "attempt_no": "1", "line_no": "1", "said_at": NOW, "level": "'info'", "message": "'m'"}
+    return _insert("log_lines", **plain | columns)
+
+
 WORKER = _insert("workers", id=NONE, name="'w'", host="'h'", pid="1", version="'1'", lease_until=NOW)
 RUNNING = {"state": "'running'", "attempt_id": SOME, "worker_id": SOME}
 
@@ -189,6 +194,11 @@ BROKEN: dict[str, list[list[str]]] = {
     "effects_job_id_fkey": [[_effect(job_id="0")]],
     "effects_tag_key": [[_effect(tag="'t'")] * 2],
     "effects_state_check": [[_effect(state="'lost'")]],
+    "log_lines_pkey": [[_line()] * 2],
+    "log_lines_line_no_check": [[_line(line_no="0")]],
+    "log_lines_level_check": [[_line(level="'loud'")]],
+    "log_lines_message_check": [[_line(message="repeat('x', 20001)")]],
+    "log_lines_fields_check": [[_line(fields="to_json(ARRAY(SELECT md5(n::text) FROM generate_series(1, 4000) n))")]],
     "unwanted_has_a_time": [[_effect(state="'unwanted'")], [_effect(clean_after=NOW)]],
 }
 

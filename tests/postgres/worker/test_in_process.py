@@ -18,7 +18,7 @@ from fastapi import FastAPI, Request
 
 import holdfast
 from factories import add, hold, rows, silence, value
-from holdfast import Done, Worker, WorkerOptions
+from holdfast import Done, SyncContext, Worker, WorkerOptions
 from holdfast.jobs.client import current_client
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.model import JobId
@@ -131,6 +131,31 @@ def an_app(lifespan: Any) -> FastAPI:
 # ---------------------------------------------------------------------------------------------------------------------
 # Coming and going with the application
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_handler_says_beside_routes_is_kept_and_what_a_route_says_is_not(database: str, conn: Any) -> None:
+    @job("in_process.says")
+    def says(ctx: SyncContext) -> None:
+        ctx.log.info("whatever the log level of the application is")
+        logging.getLogger("theirs").warning("as they like it")
+
+    app = an_app(holdfast.lifespan(database, kinds=[says], options=CALM))
+
+    @app.post("/says")
+    async def enqueue_says() -> int:
+        logging.getLogger("theirs").warning("this is a request's")
+        return (await says.enqueue()).id
+
+    heard = list(logging.getLogger().handlers)
+    async with serving(app) as http:
+        made = (await http.post("/says")).json()
+        await ended(conn, made)
+
+    assert await rows(conn, "SELECT job_id, message FROM holdfast.log_lines ORDER BY line_no") == [
+        (made, "whatever the log level of the application is"),
+        (made, "as they like it"),
+    ]
+    assert logging.getLogger().handlers == heard, "the application has its logging for itself again"
 
 
 @pytest.mark.usefixtures("unhinted")
