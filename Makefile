@@ -48,7 +48,7 @@ requirements: ## compile the pinned requirements again (needs uv)
 	    requirements/$$name.in -o requirements/$$name.txt; done
 
 clean: ## remove the virtual environment and the embedded Postgres's data
-	rm -rf $(VENV) .holdfast
+	rm -rf $(VENV) .holdfast .holdfast-demo
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -153,7 +153,9 @@ class Settings(BaseSettings):
 
     # Exports
     export_dirs: str = Field(
-        default=".", description="Folders that exports may write to on the worker's machine, comma separated."
+        default="exports",
+        description="Folders that exports may write to on the worker's machine, comma separated, beside HOLDFAST_SNAPSHOTS_TO; "
+        "never HOLDFAST_DATA_DIR or HOLDFAST_CONFIG_DIR.",
     )
     export_max_seconds: float = Field(
         default=3600.0,
@@ -180,7 +182,9 @@ class Settings(BaseSettings):
         default=None, description="Where files wait for their upload; default: the system's folder for temporary files."
     )
     duckdb_dirs: str = Field(
-        default=".", description="Folders whose files DuckDB may read, comma separated; everything else is closed to it."
+        default="",
+        description="Folders whose files DuckDB may read, comma separated; everything else is closed to it. Default: none. "
+        "A folder that holds HOLDFAST_DATA_DIR or HOLDFAST_CONFIG_DIR is refused.",
     )
     duckdb_attach: dict[str, Path] = Field(
         default_factory=dict, description='Databases that DuckDB attaches, read-only, as JSON: {"shop": "/data/shop.duckdb"}.'
@@ -301,11 +305,18 @@ class Settings(BaseSettings):
 
     @property
     def export_folders(self) -> list[Path]:
-        return _folders(self.export_dirs)
+        """Where exports may write: what was said, and where snapshots go if that is a folder."""
+        snapshots = [] if "://" in self.snapshots_to else [Path(self.snapshots_to).expanduser()]
+        return [*_folders(self.export_dirs), *snapshots]
 
     @property
     def duckdb_folders(self) -> list[Path]:
         return _folders(self.duckdb_dirs)
+
+    @property
+    def closed_folders(self) -> list[Path]:
+        """What no export reads or writes, whatever else is said: passwords and tokens lie there."""
+        return [folder.expanduser().resolve() for folder in (self.data_dir, self.config_dir)]
 
     @property
     def lease(self) -> float:

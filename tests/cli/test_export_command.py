@@ -14,41 +14,53 @@ from running import Run
 
 from holdfast.cli.exits import Exit
 from holdfast.services.exports.export.run import run as export_run
+from holdfast.settings import settings
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 
 
 @pytest.fixture
-def working(database: str) -> Iterator[None]:
-    """A worker that runs exports, in a thread of its own."""
+def working(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A worker that runs exports, in a thread of its own; it may read the folder `data`, and write where anybody may."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("HOLDFAST_DUCKDB_DIRS", "data")
+    settings.cache_clear()
     worker = Worker(database, [export_run], WorkerOptions(name="exports"))
     thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
     thread.start()
     yield
     worker.stop()
     thread.join(60)
+    settings.cache_clear()
     assert not thread.is_alive()
+
+
+def test_an_export_that_could_only_fail_is_refused_at_once(command: Run):
+    made = command("export", "run", "--sql", "DROP TABLE t", "--to", "exports/a")
+
+    assert made.code not in (0, Exit.FAILED)
+    assert "must be a SELECT" in made.err
 
 
 @pytest.mark.usefixtures("working")
 @pytest.mark.parametrize("how", ["--wait", "--watch"])
 def test_an_export_is_followed_to_its_files(command: Run, tmp_path: Path, how: str):
-    (tmp_path / "people.csv").write_text("name,age\nada,36\ngrace,85\n")
-    (tmp_path / "query.sql").write_text("SELECT upper(name) AS name, age FROM 'people.csv' ORDER BY age")
+    (tmp_path / "data/people.csv").write_text("name,age\nada,36\ngrace,85\n")
+    (tmp_path / "query.sql").write_text("SELECT upper(name) AS name, age FROM 'data/people.csv' ORDER BY age")
 
-    made = command("export", "run", "--sql", "@query.sql", "--to", "out", how, "-o", "json")
+    made = command("export", "run", "--sql", "@query.sql", "--to", "exports/people", how, "-o", "json")
 
     assert made.code == 0, made.err
     result = json.loads(made.out)["result"]
-    assert (result["rows"], result["to"]) == (2, (tmp_path / "out").as_uri())
+    assert (result["rows"], result["to"]) == (2, (tmp_path / "exports/people").as_uri())
     (file,) = result["files"]
-    table = pq.read_table(tmp_path / "out" / file["path"], partitioning=None)
+    table = pq.read_table(tmp_path / "exports/people" / file["path"], partitioning=None)
     assert table.to_pylist() == [{"name": "ADA", "age": 36}, {"name": "GRACE", "age": 85}]
 
 
 @pytest.mark.usefixtures("working")
 def test_a_query_that_cannot_run_fails_with_its_reason(command: Run):
-    made = command("export", "run", "--sql", "SELECT * FROM nowhere", "--to", "out", "--wait", "-o", "json")
+    made = command("export", "run", "--sql", "SELECT * FROM nowhere", "--to", "exports/a", "--wait", "-o", "json")
 
     assert made.code == Exit.FAILED
     assert "engine_query_refused" in json.loads(made.out)["error"]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 
 
 async def test_a_remote_worker_exports_and_publishes(api: Api, conn: Any, tmp_path: Path) -> None:
-    made = await add(conn, KIND, payload={"sql": "SELECT i AS id FROM range(1000) t(i)", "to": str(tmp_path / "out")})
+    made = await add(conn, KIND, payload={"sql": "SELECT i AS id FROM range(1000) t(i)", "to": str(tmp_path / "exports")})
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("HOLDFAST_", "PG"))}
 
     process = await asyncio.create_subprocess_exec(
@@ -32,5 +32,5 @@ async def test_a_remote_worker_exports_and_publishes(api: Api, conn: Any, tmp_pa
     assert process.returncode == 0, errors.decode()
     done = await job(conn, made)
     assert (done.state, done.error) == ("completed", None)
-    assert json.loads((tmp_path / "out" / "_manifest.json").read_text()) == done.result
+    assert json.loads((tmp_path / "exports" / "_manifest.json").read_text()) == done.result
     assert done.result["rows"] == 1000

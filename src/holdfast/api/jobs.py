@@ -213,6 +213,8 @@ REFUSALS = ["invalid-payload", "lock-busy", "draining", "reserved-kind", "not-fo
 async def enqueue_job(asked: JobAsked, act: Acting) -> Response:
     """Enqueue a job."""
     refuse_reserved(act.plane, asked.kind)
+    for service in act.plane.services.values():
+        await service.admit(asked.kind, asked.payload)
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         made = await enqueue(conn, asked.as_new_job())

@@ -71,7 +71,7 @@ class Plane:
     loops: Loops
     oidc: Oidc | None = None
     wanted_revision: str | None = None
-    services: Mapping[str, Any] = field(default_factory=dict)  # what the routes of each service keep open
+    services: Mapping[str, Any] = field(default_factory=dict)  # what each keeps open; has `admit` and `close`
 
 
 def plane_of(request: Request) -> Plane:

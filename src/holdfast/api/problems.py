@@ -32,7 +32,9 @@ class ProblemKind:
 
 
 KINDS: Final[Mapping[str, ProblemKind]] = {
-    "invalid-request": ProblemKind(422, "The request is not valid", "Mend what `errors` points at and send it again."),
+    "invalid-request": ProblemKind(
+        422, "The request is not valid", "Mend what `errors` points at, or `detail` says, and send it again."
+    ),
     "invalid-payload": ProblemKind(422, "The payload cannot be stored", "Mend the payload as `detail` says."),
     "invalid-cursor": ProblemKind(
         422, "The cursor is not one of ours", "Start again from the first page with the same filters."

@@ -79,12 +79,18 @@ def graph_over(folder: Path) -> Graph:
     )
 
 
+def folder_beside(data_dir: Path) -> Path:
+    """Where the files of the demo lie: beside the database's, which no export may touch."""
+    whole = data_dir.absolute()
+    return whole.with_name(f"{whole.name}-demo")
+
+
 async def play(url: str, console: Console, given: Settings) -> bool:
     """Run the story on this database; whether it ended as promised."""
     if find_spec("duckdb") is None or find_spec("pyarrow") is None or find_spec("sqlglot") is None:
         console.print("\n  [dim]The story of an export needs DuckDB and PyArrow: pip install 'holdfast[exports]'[/]")
         return True
-    folder = given.data_dir.absolute() / "demo"
+    folder = folder_beside(given.data_dir)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     conn = await connect(url)
@@ -136,7 +142,7 @@ async def _begin(conn: psycopg.AsyncConnection[Any], folder: Path, given: Settin
 async def _start_worker(url: str, name: str, folder: Path, crash_at: str | None) -> asyncio.subprocess.Process:
     """A worker that may read and write this folder, and nothing else."""
     return await asyncio.create_subprocess_exec(
-        "env", f"HOLDFAST_EXPORT_DIRS={folder}", f"HOLDFAST_DUCKDB_DIRS={folder}",
+        "env", f"HOLDFAST_EXPORT_DIRS={folder}", f"HOLDFAST_DUCKDB_DIRS={folder}", "HOLDFAST_MAPPINGS_READ_FILES=true",
         sys.executable, "-m", "holdfast.apps.demo_export", str(os.getpid()), url, name, crash_at or "",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C reaches us alone; we end the workers

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,17 +13,17 @@ import httpx
 import pytest
 from psycopg.types.json import Jsonb
 
-from export_factories import mapping
+from export_factories import mapping, wrong
 from factories import rows, state_of, value
-from holdfast.services.exports.engines.opened import Engines
-from holdfast.services.exports.engines.opening import open_engine
+from holdfast.services.exports.export.run import run
 from holdfast.services.exports.kinds import KINDS
-from holdfast.services.exports.setup import Exports
+from holdfast.services.exports.mappings import dry_run, rules
+from holdfast.services.exports.setup import Exports, exports_from
 from holdfast.settings import settings
 from holdfast.testing import Harness, harness
 
 Client = httpx.AsyncClient
-OVER_RANGES = {
+OVER_RANGES: dict[str, Any] = {
     "nodes": [
         {
             "label": "Number",
@@ -34,8 +37,15 @@ OVER_RANGES = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where exports may write."""
-    monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
+    """Where we are: with a folder of data, and the files of the control plane beside it."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOLDFAST_CONFIG_DIR", str(tmp_path / "config"))
+    for name in (".holdfast", "config", "data"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "secret.csv").write_text("id\n1\n")
+    monkeypatch.setenv("HOLDFAST_DUCKDB_DIRS", "data")
     settings.cache_clear()
     yield tmp_path
     settings.cache_clear()
@@ -43,8 +53,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def here(folder: Path) -> Exports:
-    """Our own DuckDB engine, as the settings have it."""
-    return Exports(Engines({"duckdb": lambda: open_engine("duckdb", settings())}), root=str(folder / "snapshots"))
+    """What the API keeps open, as the settings have it."""
+    return exports_from(settings())
 
 
 @pytest.fixture
@@ -133,3 +143,208 @@ async def test_files_are_removed_also_when_the_job_that_should_is_cancelled(ops:
 
     assert not files_below(place)
     assert await rows(conn, "SELECT state FROM holdfast.effects WHERE kind = 'export.files'") == [("gone",)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Folders
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def run_export(h: Harness, sql: str, to: Path) -> Any:
+    return await h.run(run.new(sql=sql, to=str(to)))
+
+
+async def test_without_a_word_duckdb_reads_no_file_and_writes_only_to_exports_and_snapshots(
+    h: Harness, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_DUCKDB_DIRS")
+    settings.cache_clear()
+
+    read = await run_export(h, f"SELECT * FROM '{folder}/data/secret.csv'", folder / "exports/a")
+    assert (read.state, "HOLDFAST_DUCKDB_DIRS" in read.error) == ("failed", True)
+    written = await run_export(h, "SELECT 1 AS a", folder / "elsewhere")
+    assert (written.state, "HOLDFAST_EXPORT_DIRS" in written.error) == ("failed", True)
+    assert not files_below(folder / "elsewhere")
+    for allowed in ("exports/b", "snapshots/c"):
+        assert (await run_export(h, "SELECT 1 AS a", folder / allowed)).state == "completed"
+
+
+@pytest.mark.parametrize("shown", [".", "data/..", ".holdfast", "config", "link", "data"])
+async def test_where_passwords_and_tokens_lie_is_closed_to_duckdb_whatever_folder_it_is_shown(
+    h: Harness, folder: Path, monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    """By a folder that holds it, by itself, by a symlink to it, and by symlinks below a folder of data."""
+    (folder / "link").symlink_to(folder / ".holdfast")
+    if shown == "data":
+        (folder / "far").mkdir()
+        (folder / "far/here").symlink_to(folder / "config")
+        (folder / "data/more").symlink_to(folder / "far")
+    monkeypatch.setenv("HOLDFAST_DUCKDB_DIRS", str(folder / shown))
+    settings.cache_clear()
+
+    for path in (".holdfast/secret.csv", "config/secret.csv", "link/secret.csv", "data/more/here/secret.csv"):
+        read = await run_export(h, f"SELECT * FROM '{folder / path}'", folder / "exports/a")
+        assert (read.state, "passwords and tokens" in read.error) == ("failed", True), path
+
+
+async def test_a_folder_of_data_is_read(h: Harness, folder: Path) -> None:
+    (folder / "data/again").symlink_to(folder / "data")
+
+    read = await run_export(h, "SELECT * FROM 'data/secret.csv'", folder / "exports/a")
+
+    assert (read.state, read.result["rows"]) == ("completed", 1)
+
+
+@pytest.mark.parametrize("place", [".holdfast/a", "config/a", "link/a", "data/more/a"])
+async def test_nothing_is_written_where_passwords_and_tokens_lie(
+    h: Harness, folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(folder))
+    settings.cache_clear()
+    (folder / "link").symlink_to(folder / ".holdfast")
+    (folder / "data/more").symlink_to(folder / "config")
+
+    written = await run_export(h, "SELECT 1 AS a", folder / place)
+
+    assert (written.state, "passwords and tokens" in written.error) == ("failed", True)
+    assert {path.name for path in files_below(folder)} == {"secret.csv"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The dry run
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def one_node(sql: str) -> dict[str, Any]:
+    return mapping(nodes=[{**OVER_RANGES["nodes"][0], "sql": sql}], edges=[])
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id FROM 'data/secret.csv'",
+        "SELECT id FROM secret.csv",
+        'SELECT id FROM "secret"."csv"',
+        "SELECT 1 AS id FROM (SUMMARIZE 'data/secret.csv')",
+        "SELECT 1 AS id FROM (DESCRIBE SELECT * FROM 'data/secret.csv')",
+        "FROM 'data/secret.csv'",
+    ],
+)
+async def test_a_mapping_reads_no_file_unless_it_may(analyst: Client, folder: Path, conn: Any, sql: str) -> None:
+    """Whatever the parser makes of it: the engine that is asked was shown no folder."""
+    (folder / "secret.csv").write_text("id\n1\n")
+
+    assert set(wrong(await analyst.post("/api/mappings", json=one_node(sql)))) == {"/nodes/0/sql"}
+    assert await value(conn, "SELECT count(*) FROM holdfast.mappings") == 0
+
+
+async def test_a_mapping_that_came_in_by_another_door_reads_no_file_either(ops: Client, h: Harness, conn: Any) -> None:
+    made = (await ops.post("/api/mappings", json=mapping(**OVER_RANGES))).json()["data"]
+    answer = await ops.post("/api/snapshots", json={"mapping_id": made["id"]})
+    sql = Jsonb("SELECT id FROM 'data/secret.csv'")
+    await conn.execute("UPDATE holdfast.jobs SET payload = jsonb_set(payload, '{sql}', %s)", [sql])
+    await h.drain()
+
+    found = (await ops.get(answer.headers["Location"])).json()["data"]["snapshot"]
+    assert (found["status"], "HOLDFAST_DUCKDB_DIRS" in found["error_message"]) == ("failed", True)
+
+
+class TestWithFiles:
+    @pytest.fixture
+    def here(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Exports:
+        monkeypatch.setenv("HOLDFAST_MAPPINGS_READ_FILES", "true")
+        settings.cache_clear()
+        return exports_from(settings())
+
+    async def test_a_mapping_that_may_reads_the_files_of_the_folders_and_no_other(self, analyst: Client, folder: Path) -> None:
+        for path, status in {"data/secret.csv": 201, ".holdfast/secret.csv": 422}.items():
+            answer = await analyst.post("/api/mappings", json=one_node(f"SELECT id FROM '{folder / path}'"))
+            assert answer.status_code == status, answer.text
+
+
+async def test_others_are_answered_while_a_mapping_is_parsed(analyst: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def slow(*_: Any, **__: Any) -> list[str]:
+        return [] if answered.wait(60) else ["nobody else was answered"]
+
+    monkeypatch.setattr(dry_run, "reasons_against", slow)
+    checking = asyncio.create_task(analyst.post("/api/mappings", json=mapping(**OVER_RANGES)))
+    assert (await analyst.get("/health")).status_code == 200
+    answered.set()
+
+    assert (await checking).status_code == 201
+
+
+async def test_sql_has_a_size(analyst: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "SELECT i AS id FROM range(10) t(i) -- " + "x" * rules.LONGEST_SQL
+    assert "at most 40,000," in wrong(await analyst.post("/api/mappings", json=one_node(long)))["/nodes/0/sql"]
+
+    monkeypatch.setattr(rules, "MOST_SQL", 10)
+    assert "at most 10" in wrong(await analyst.post("/api/mappings", json=mapping(**OVER_RANGES)))["/nodes"]
+
+
+async def test_what_a_mapping_would_compute_is_not_computed_before_its_columns_are_known(analyst: Client) -> None:
+    """Else one request would take seconds and gigabytes of the control plane."""
+    node = {**OVER_RANGES["nodes"][0], "primary_key": {"name": "id", "type": "STRING"}}
+    never = {**node, "sql": "SELECT repeat('x', 40000000000) AS id"}
+
+    assert (await analyst.post("/api/mappings", json=mapping(nodes=[never], edges=[]))).status_code == 201
+
+
+async def test_an_engine_that_does_not_say_its_columns_in_time_is_interrupted_and_the_mapping_refused(
+    analyst: Client, here: Exports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arguments of a table function are computed before its columns are known."""
+    monkeypatch.setattr(dry_run, "LONGEST_LOOK", 0.2)
+    long = "SELECT range AS id FROM range(len(list_transform(range(30000000), x -> x * 2)))"
+
+    answer = await asyncio.wait_for(analyst.post("/api/mappings", json=one_node(long)), 60)
+
+    assert "could not say its columns" in wrong(answer)["/nodes/0/sql"]
+    engine = here.engines.get("duckdb")
+    async with asyncio.timeout(120):
+        while engine._leaving:
+            await asyncio.sleep(0.01)
+    monkeypatch.undo()
+    again = await analyst.post("/api/mappings/check", json=mapping(**OVER_RANGES))
+    assert again.status_code == 200, "its turn was given back"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What could only fail is not enqueued
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payload", "pointer", "says"),
+    [
+        ({"sql": "DROP TABLE t", "to": "/data/a"}, "/payload/sql", "must be a SELECT"),
+        ({"sql": "SELECT 1; SELECT 2", "to": "/data/a"}, "/payload/sql", "exactly one statement"),
+        ({"to": "/data/a"}, "/payload/sql", "one SELECT"),
+        ({"sql": "SELECT 1 AS a", "to": "out"}, "/payload/to", "absolute"),
+        ({"sql": "SELECT 1 AS a", "to": "/data/../etc"}, "/payload/to", "leads elsewhere"),
+        ({"sql": "SELECT 1 AS a", "to": "/data/a", "engine": "oracle"}, "/payload/engine", "duckdb, trino"),
+    ],
+)
+async def test_an_export_that_could_only_fail_is_refused_where_it_is_asked_for(
+    analyst: Client, conn: Any, payload: dict[str, Any], pointer: str, says: str
+) -> None:
+    answer = await analyst.post("/api/jobs", json={"kind": "export.run", "payload": payload})
+
+    assert answer.json()["code"] == "INVALID_PAYLOAD"
+    assert says in wrong(answer)[pointer]
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
+
+
+async def test_sql_that_came_in_by_another_door_fails_with_its_reason(h: Harness, folder: Path) -> None:
+    ended = await run_export(h, "DROP TABLE t", folder / "exports/a")
+
+    assert (ended.state, ended.attempt_no) == ("failed", 1)
+    assert ended.error.startswith("engine_query_refused: it must be a SELECT")
+
+
+async def test_an_engine_that_is_not_set_up_is_pointed_at(analyst: Client) -> None:
+    found = wrong(await analyst.post("/api/mappings", json=mapping(**OVER_RANGES, engine="oracle")))
+
+    assert found == {"/engine": "no engine 'oracle' is set up; there are: duckdb"}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from holdfast.jobs.model import Json
 from holdfast.services.exports.engines.opened import Engines
 from holdfast.services.exports.engines.opening import open_engine
+from holdfast.services.exports.export.admission import refuse_hopeless
+from holdfast.services.exports.export.payload import RUN_KIND
 from holdfast.settings import Settings, settings
 
 
@@ -21,6 +25,11 @@ class Exports:
     files_allowed: bool = False  # whether the SQL of mappings may name files
     root: str = ""  # where snapshots go
 
+    async def admit(self, kind: str, payload: Mapping[str, Json]) -> None:
+        """Refuse a job of a kind of ours that anybody may enqueue, if it could only fail."""
+        if kind == RUN_KIND:
+            await refuse_hopeless(self.engines, payload)
+
     async def close(self) -> None:
         await self.engines.close()
 
@@ -31,7 +40,13 @@ def exports_from(given: Settings) -> Exports:
 
 
 def engines_from(given: Settings) -> Engines:
-    """The engines that are set up: Trino if its address is known, and DuckDB always."""
+    """The engines that are set up: Trino if its address is known, and DuckDB always.
+
+    Mappings are asked and exported with them; unless those may read files, DuckDB is shown no folder at all, so that it does
+    not depend on what a parser makes of a name whether it is a table's or a file's.
+    """
+    if not given.mappings_read_files:
+        given = given.model_copy(update={"duckdb_dirs": ""})
     names = ["duckdb"] if given.trino_url is None else ["trino", "duckdb"]
     need_role = {"trino"} if given.trino_role_required else set()
     return Engines({name: partial(open_engine, name, given) for name in names}, need_role=frozenset(need_role))

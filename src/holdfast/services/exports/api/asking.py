@@ -13,6 +13,7 @@ from holdfast.api.problems import Problem
 from holdfast.services.exports.engines.port import EngineError, MissingRole, QueryRefused
 from holdfast.services.exports.mappings.definitions import Graph
 from holdfast.services.exports.mappings.dry_run import check
+from holdfast.services.exports.mappings.rules import InvalidMapping, Mistake
 from holdfast.services.exports.setup import Exports
 
 # The role of the engine in whose name everything is asked: X-Use-Case-Id. There is no default for it.
@@ -39,6 +40,10 @@ def require_role(here: Exports, engine: str, role: str | None) -> None:
 
 async def dry_run(here: Exports, engine: str, graph: Graph, role: str | None) -> None:
     """Check definitions by the rules, the parser and the engine; a problem with every mistake if there are any."""
+    if engine not in here.engines.names:
+        raise InvalidMapping(
+            [Mistake("/engine", f"no engine {engine!r} is set up; there are: {', '.join(here.engines.names)}")]
+        )
     require_role(here, engine, role)
     try:
         await check(graph, here.engines.get(engine), role=role, files=here.files_allowed)

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from holdfast.jobs.model import Json, NewJob
 
 KIND: Final = "exports.export"
+RUN_KIND: Final = "export.run"  # the one kind of exports that anybody who may enqueue may enqueue
 Runtime = Literal["auto", "direct", "unload", "ctas"]
 NODES_FIRST: Final = {"node": 0, "edge": 1}  # priorities: smaller runs first
 PAST_THE_END: Final = timedelta(seconds=60)  # when the kernel ends it, should nobody else have done so

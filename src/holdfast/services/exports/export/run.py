@@ -7,10 +7,11 @@ from datetime import timedelta
 from holdfast.errors import UsageError
 from holdfast.jobs.outcome import DEFAULT_POLICY, Backoff, Done, Fail, RetryPolicy
 from holdfast.services.exports.engines.opening import opened_engine
-from holdfast.services.exports.engines.port import EngineError, Query
+from holdfast.services.exports.engines.port import EngineError, Query, QueryRefused
 from holdfast.services.exports.export.direct import Limits, export_direct
+from holdfast.services.exports.export.payload import RUN_KIND
 from holdfast.services.exports.export.publishing import publish_manifest, published_before, publisher
-from holdfast.services.exports.mappings.select import refuse_all_but_a_select
+from holdfast.services.exports.mappings.select import reasons_against
 from holdfast.services.exports.stores.opening import opened
 from holdfast.services.exports.stores.paths import location_of
 from holdfast.services.exports.stores.port import StoreError
@@ -18,8 +19,7 @@ from holdfast.settings import settings
 from holdfast.worker.context import Context
 from holdfast.worker.kinds import job
 
-KIND = "export.run"
-DIALECTS = {"duckdb": "duckdb", "trino": "trino"}
+KIND = RUN_KIND
 PATIENT = RetryPolicy(Backoff(first=timedelta(seconds=5)), permanent=DEFAULT_POLICY.permanent)
 
 
@@ -36,7 +36,8 @@ async def run(
 ) -> Done | Fail:
     """Write the result of a SELECT to a folder or bucket; it can be seen once the job has completed, and then whole."""
     given = settings()
-    refuse_all_but_a_select(sql, DIALECTS.get(engine, "trino"), files=engine == "duckdb")
+    for reason in reasons_against(sql, "duckdb" if engine == "duckdb" else "trino", files=engine == "duckdb"):
+        return Fail(f"{QueryRefused.code}: {reason}")
     limits = Limits(max_seconds=max_seconds or given.export_max_seconds)
     query = Query(sql, ctx.attempt_id, catalog, schema, role, max_seconds=limits.max_seconds)
     try:

@@ -1,12 +1,16 @@
 """Would the engine return these columns? It is asked before a mapping is stored, without running anything.
 
+All of it happens beside the event loop and within a time: whoever may write SQL must not make others wait.
+
 A mistake in a mapping that nobody notices until its exports run costs an hour; here it costs a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -15,11 +19,14 @@ from holdfast.services.exports.engines.port import Column, Engine, Query, QueryR
 from holdfast.services.exports.mappings.definitions import Definition, Graph, Property
 from holdfast.services.exports.mappings.rules import InvalidMapping, Mistake, mistakes_of
 from holdfast.services.exports.mappings.select import reasons_against
+from holdfast.worker.threads import in_thread
 
 if TYPE_CHECKING:  # heavy, and an extra
     import pyarrow as pa
 
 AT_ONCE: Final = 8
+LONGEST_LOOK: Final = 15.0  # seconds for what one SELECT would return
+_parsing = threading.Lock()
 DRY_RUN_TAG: Final = "graph-olap-export-dry-run"
 
 
@@ -28,13 +35,19 @@ async def check(graph: Graph, engine: Engine, *, role: str | None = None, files:
     mistakes = mistakes_of(graph)
     if mistakes:
         raise InvalidMapping(mistakes)
-    for at, definition in graph.parts():
-        mistakes += [Mistake(f"{at}/sql", why) for why in reasons_against(definition.sql, engine.name, files=files)]
+    mistakes = await in_thread(partial(_parsed, graph, engine.name, files))
     if mistakes:
         raise InvalidMapping(mistakes)
     mistakes = await _asked(graph, engine, role)
     if mistakes:
         raise InvalidMapping(mistakes)
+
+
+def _parsed(graph: Graph, dialect: str, files: bool) -> list[Mistake]:
+    """What the parser says. One mapping at a time: it is Python, and leaves nobody else much of the process."""
+    with _parsing:
+        found = ((at, reasons_against(definition.sql, dialect, files=files)) for at, definition in graph.parts())
+        return [Mistake(f"{at}/sql", why) for at, reasons in found for why in reasons]
 
 
 async def _asked(graph: Graph, engine: Engine, role: str | None) -> list[Mistake]:
@@ -52,9 +65,14 @@ async def _asked(graph: Graph, engine: Engine, role: str | None) -> list[Mistake
         )
         async with turns:
             try:
-                returned = await engine.describe(query)
+                async with asyncio.timeout(LONGEST_LOOK) as look:
+                    returned = await engine.describe(query)
             except QueryRefused as refused:
                 return [Mistake(f"{at}/sql", f"{engine.name} refuses it: {refused}")]
+            except TimeoutError:
+                if not look.expired():
+                    raise
+                return [Mistake(f"{at}/sql", f"{engine.name} could not say its columns in {LONGEST_LOOK:.0f} s; simplify it")]
         return [*mismatches(f"{at}/sql", definition.columns(nodes), returned)]
 
     found = await asyncio.gather(*(ask(at, definition) for at, definition in graph.parts()))

@@ -25,6 +25,8 @@ PROPERTY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLACE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]*")
 LONGEST: Final = 64
 MOST_PROPERTIES: Final = 100
+LONGEST_SQL: Final = 40_000  # characters of one definition; a parser in Python reads some 100,000 in a second
+MOST_SQL: Final = 400_000  # of a whole mapping
 RESERVED: Final = frozenset({
     "MATCH", "RETURN", "WHERE", "CREATE", "DELETE", "SET", "MERGE", "WITH", "UNWIND", "ORDER", "LIMIT", "SKIP", "UNION",
     "CALL", "YIELD", "OPTIONAL",
@@ -62,6 +64,12 @@ def mistakes_of(graph: Graph) -> list[Mistake]:
 def _of_the_whole(graph: Graph) -> Iterator[Mistake]:
     if not graph.nodes:
         yield Mistake("/nodes", "a graph needs at least one node; add one with label, sql and primary_key")
+    size = sum(len(definition.sql) for _, definition in graph.parts())
+    if size > MOST_SQL:
+        yield Mistake("/nodes", f"the SQL of all nodes and edges has {size:,} characters; at most {MOST_SQL:,}, so use views")
+    for at, definition in graph.parts():
+        if len(definition.sql) > LONGEST_SQL:
+            yield Mistake(f"{at}/sql", f"it has {len(definition.sql):,} characters; at most {LONGEST_SQL:,}, so use a view")
     yield from _twice(((f"/nodes/{n}/label", node.label) for n, node in enumerate(graph.nodes)), "label")
     yield from _twice(((f"/edges/{n}/type", edge.type) for n, edge in enumerate(graph.edges)), "edge type")
 

@@ -25,14 +25,8 @@ OUTSIDE: Final = frozenset({
 })  # fmt: skip
 
 
-def refuse_all_but_a_select(sql: str, dialect: str, *, files: bool = False) -> None:
-    """Raise `UsageError` unless this is one SELECT over tables; `files`: DuckDB may be asked to read files, too."""
-    for reason in reasons_against(sql, dialect, files=files):
-        raise UsageError(reason)
-
-
 def reasons_against(sql: str, dialect: str, *, files: bool = False) -> Iterator[str]:
-    """Why this cannot be the SQL of a node or an edge; nothing: it can."""
+    """Why this cannot be the SQL of a node or an edge; nothing: it can. `files`: DuckDB may be asked to read files, too."""
     glot = _sqlglot()
     try:
         statements = glot.parse(sql, read=dialect)
@@ -57,6 +51,8 @@ def _of_nodes(exp: Any, statement: Any, dialect: str, *, files: bool) -> Iterato
     for node in statement.walk():
         if isinstance(node, changing):
             yield f"{node.key.upper()} has no place in it; a mapping only reads"
+        if isinstance(node, (exp.Summarize, exp.Describe, exp.Show)):
+            yield f"{node.key.upper()} has no place in it; it must be a SELECT all through"
         if isinstance(node, exp.Into):
             yield "SELECT … INTO makes a table; remove INTO"
         if isinstance(node, exp.Lock):

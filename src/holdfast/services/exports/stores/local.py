@@ -22,8 +22,9 @@ NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EXDEV})
 class LocalStore:
     """A folder of this machine, below one of the allowed ones."""
 
-    def __init__(self, location: Location, allowed: Sequence[Path]) -> None:
+    def __init__(self, location: Location, allowed: Sequence[Path], closed: Sequence[Path] = ()) -> None:
         self.location = location
+        self._closed = [folder.resolve() for folder in closed]
         self._root = Path(location.prefix)
         self._allowed = [folder.resolve() for folder in allowed]
         self._refuse_outside(self._root)
@@ -105,6 +106,9 @@ class LocalStore:
     def _refuse_outside(self, folder: Path) -> None:
         """A symlink may lead anywhere: where it really leads must be allowed, and below the store itself none is followed."""
         real = folder.resolve()
+        for closed in self._closed:
+            if real.is_relative_to(closed):
+                raise PathRefused(f"{folder} is in {closed}, where passwords and tokens lie; no export goes there")
         if not any(real.is_relative_to(allowed) for allowed in self._allowed):
             allowed = ", ".join(map(str, self._allowed)) or "none"
             raise PathRefused(f"{folder} is in no folder that exports may write to ({allowed}); set HOLDFAST_EXPORT_DIRS")

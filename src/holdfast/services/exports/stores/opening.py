@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from holdfast.services.exports.extras import loaded
 from holdfast.services.exports.stores.local import LocalStore
@@ -16,7 +15,7 @@ from holdfast.settings import Settings
 def open_store(location: Location, settings: Settings) -> Store:
     """The store at this place. Whoever opens it closes it."""
     if location.scheme == "file":
-        return LocalStore(location, allowed=[Path(folder) for folder in settings.export_folders])
+        return LocalStore(location, allowed=settings.export_folders, closed=settings.closed_folders)
     store: Store = loaded("holdfast.services.exports.stores.objects").from_settings(location, settings)
     return store
 

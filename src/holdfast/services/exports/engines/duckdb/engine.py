@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.services.exports.engines.duckdb.folders import refuse_closed
 from holdfast.services.exports.engines.duckdb.sandbox import connected, identifier, one_select, open_sandbox
 from holdfast.services.exports.engines.duckdb.types import cast_for
 from holdfast.services.exports.engines.port import (
@@ -35,6 +36,8 @@ else:
 MIB = 1024 * 1024
 BATCH_BYTES = 4 * MIB
 FEWEST_ROWS, MOST_ROWS = 2_048, 122_880  # one vector of DuckDB, one of its row groups
+LOOKS_AT_ONCE = 4  # at what queries would return, by everybody who asks
+LAST_WAIT = 5.0  # seconds for looks that nobody waits for, when everything ends
 GUESSED_BYTES = 128  # of a value whose type does not say how long it is
 
 ENTRIES = """
@@ -54,28 +57,41 @@ class DuckDbEngine:
 
     def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
         self._database = database
+        self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._leaving: set[asyncio.Future[None]] = set()
 
     async def describe(self, query: Query) -> tuple[Column, ...]:
-        def look() -> tuple[Column, ...]:
-            with self._connection(query) as connection:
-                return _columns(connection, query)
+        """Whoever does not wait for it leaves at once; the look itself is interrupted, and takes its turn until it notices:
+        DuckDB computes some things before it knows the columns, such as the arguments of table functions."""
+        await self._looks.acquire()
+        rows = DuckDbRows(connected(self._database), query)
+        try:
+            await rows.begin()
+        finally:
+            leaving = asyncio.ensure_future(self._leave(rows))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        return rows.columns
 
-        columns: tuple[Column, ...] = await in_thread(look)
-        return columns
+    async def _leave(self, rows: DuckDbRows) -> None:
+        try:
+            await rows.end()
+        finally:
+            rows.close()
+            self._looks.release()
 
     def stream(self, query: Query) -> AbstractAsyncContextManager[DuckDbRows]:
         return self._stream(query)
 
     @asynccontextmanager
     async def _stream(self, query: Query) -> AsyncIterator[DuckDbRows]:
-        connection = connected(self._database)
-        rows = DuckDbRows(connection, query)
+        rows = DuckDbRows(connected(self._database), query)
         try:
             await rows.begin()
             yield rows
         finally:
             await rows.end()
-            connection.close()
+            rows.close()
 
     async def entries(self, catalogs: tuple[str, ...] | None = None) -> AsyncIterator[list[Entry]]:
         known = [name for (name,) in await self._read(CATALOGS)]
@@ -85,26 +101,21 @@ class DuckDbEngine:
             yield [Entry(*row) for row in await self._read(ENTRIES, catalog=catalog)] or [Entry(catalog)]
 
     async def close(self) -> None:
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=LAST_WAIT)
         self._database.close()
 
     async def _read(self, statement: str, **parameters: str) -> list[tuple[Any, ...]]:
         def read() -> list[tuple[Any, ...]]:
-            with self._connection() as connection:
-                return connection.execute(statement, parameters).fetchall()
+            connection = connected(self._database)
+            try:
+                with as_ours():
+                    return connection.execute(statement, parameters).fetchall()
+            finally:
+                connection.close()
 
         rows: list[tuple[Any, ...]] = await in_thread(read)
         return rows
-
-    @contextmanager
-    def _connection(self, query: Query | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-        connection = connected(self._database)
-        try:
-            with as_ours():
-                if query is not None:
-                    _use(connection, query)
-                yield connection
-        finally:
-            connection.close()
 
 
 class DuckDbRows:
@@ -153,6 +164,10 @@ class DuckDbRows:
             self._running.exception()  # that it was interrupted is no news
         self._reader = None
 
+    def close(self) -> None:
+        """Give back the connection, after the end."""
+        self._connection.close()
+
     def _next(self) -> list[pa.RecordBatch] | None:
         """Some batches, about as many bytes as one should have; None at the end. The first call starts the query."""
         found, size = [], 0
@@ -185,9 +200,14 @@ def _use(connection: duckdb.DuckDBPyConnection, query: Query) -> None:
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, query: Query) -> tuple[Column, ...]:
-    """The columns by DuckDB's own words, and the Arrow types that its reader says they have. Runs nothing."""
+    """The columns by DuckDB's own words, and the Arrow types that its reader says they have. Runs nothing of the query: it is
+    asked about columns of these types that hold nothing."""
     relation = connection.sql(one_select(connection, query.sql))
-    arrow = connection.sql(_select(connection, query)).limit(0).to_arrow_reader(1).schema
+    nothing = ", ".join(f"CAST(NULL AS {cast_for(kind) or kind})" for kind in relation.types)
+    try:
+        arrow = connection.sql(f"SELECT {nothing} LIMIT 0").to_arrow_reader(1).schema
+    except duckdb.Error:  # a type that has no name here, as one of an attached database's own: only the query itself has it
+        arrow = connection.sql(_select(connection, query)).limit(0).to_arrow_reader(1).schema
     described = zip(relation.columns, relation.types, arrow.types, strict=True)
     return tuple(Column(name, str(kind), carried) for name, kind, carried in described)
 
@@ -251,6 +271,7 @@ def passed_on(text: str) -> EngineError:
 def from_settings(settings: Settings) -> DuckDbEngine:
     """The engine as the settings describe it."""
     scratch = (settings.scratch_dir or Path(tempfile.gettempdir())) / "holdfast-duckdb"
+    refuse_closed(tuple(settings.duckdb_folders), tuple(settings.closed_folders))
     database = open_sandbox(
         folders=settings.duckdb_folders,
         attach=settings.duckdb_attach,
