@@ -147,7 +147,7 @@ class Settings(BaseSettings):
     crash_at: str | None = Field(
         default=None,
         description="For tests of crash safety: the point (`name` or `name:n`) at which an executor gets a SIGKILL: the "
-        "first that a keeper starts, and none after it.",
+        "first that a keeper starts, and none after it. Also for `holdfast db migrate`.",
     )
     crash_keeper_at: str | None = Field(default=None, description="The same for the keeper.")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import os
 import signal
 import time
@@ -100,6 +102,20 @@ async def poison(ctx: Context, n: int, how: str) -> str:
         os._exit(3)
     os.kill(os.getpid(), signal.SIGSEGV)
     return "never"
+
+
+@job("fault.connections", **PATIENT)
+async def connections(ctx: Context, n: int) -> str:
+    """Tells of every connection of its process: the server's number for it, and what it was opened with."""
+    folder = Path(os.environ[FOLDER])
+    tell("start", ctx.job)
+    while not (folder / "go on").exists():
+        await asyncio.sleep(0.02)
+    found = [one for one in gc.get_objects() if isinstance(one, psycopg.AsyncConnection | psycopg.Connection)]
+    told = [[one.info.backend_pid, one.info.get_parameters()] for one in found if not one.closed]
+    (folder / "connections").write_text(json.dumps(told))
+    tell("finish", ctx.job)
+    return ctx.attempt_id
 
 
 @job("fault.sleeper", **PATIENT)

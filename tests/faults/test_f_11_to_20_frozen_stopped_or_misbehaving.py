@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from datetime import timedelta
 
-import psycopg
 import pytest
 from proof.forks import Forked
 from tests.faults.conftest import LEASE, PATIENCE, Scene
 
-from holdfast.database.pool import careful
 from holdfast.jobs.model import Lock
 
 pytestmark = pytest.mark.processes
 
-OPEN_TRANSACTIONS = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' AND datname = current_database()"
 
 
 def frozen(scene: Scene, *jobs: int) -> Forked:
@@ -86,14 +85,22 @@ def test_f_13_frozen_inside_a_transaction_is_ended_by_the_server(scene: Scene):
     assert scene.moves(job) == ["rescue", "complete"]
 
 
-def test_f_13_every_connection_of_a_worker_has_a_limit_on_idle_transactions(scene: Scene):
-    scene.worker()
-    scene.until(lambda: scene.said("worker_started"))
-    scene.add("proof.publish")
+@pytest.mark.parametrize("mode", ["worker", "in process", "keeper"])
+def test_f_13_every_connection_of_a_worker_has_a_limit_on_idle_transactions(scene: Scene, mode: str):
+    """The server names the connections, the process tells what each of its own was opened with."""
+    job = scene.add("fault.connections")
+    scene.worker(mode=mode, lease=30.0)
+    scene.until(lambda: scene.lines("start", job))
+    there = {pid for (pid,) in scene.conn.execute(SESSIONS).fetchall()}
+    (scene.folder / "go on").touch()
     scene.all_is_well()
 
-    with psycopg.connect(careful(scene.postgres.url)) as conn:
-        assert conn.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("10s",)
+    known = dict(json.loads((scene.folder / "connections").read_text()))
+    assert len(known) >= 2, "for statements and for hints, and where there is no keeper for the heartbeat"
+    assert mode == "keeper" or there <= set(known), "there is one that the process does not tell of"
+    for given in known.values():
+        assert "idle_in_transaction_session_timeout=10s" in given["options"]
+        assert given["tcp_user_timeout"] == "5000"
 
 
 def test_f_15_sigterm_gives_back_without_burning_an_attempt(scene: Scene):

@@ -112,6 +112,8 @@ async def dies_once(ctx: holdfast.Context, how: str) -> int:
                 os._exit(137)
             case "kill":
                 os.kill(os.getpid(), 9)
+            case "overflow":  # of the stack, by a parser that calls itself
+                libc.regcomp(ctypes.create_string_buffer(4096), b"(" * 1_000_000, 1)
     return ctx.job.attempt_no
 
 
@@ -119,6 +121,21 @@ def eat_all_memory() -> None:
     hoard = []
     while True:
         hoard.append(b"x" * (10 << 20))
+
+
+@holdfast.job("forks")
+async def forks(ctx: holdfast.Context, file: str, then: str) -> int:
+    if ctx.job.attempt_no == 1:
+        for _ in range(5):  # as often as a limit on processes would let it: 31 copies of its executor
+            os.fork()
+        with open(file, "a") as note:
+            note.write(f"{os.getpid()}\\n")
+        match then:
+            case "raises":  # in each of them: there can be no more processes
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            case "exits":
+                os._exit(3)
+    return ctx.job.attempt_no
 
 
 @holdfast.job("eats_memory_once")

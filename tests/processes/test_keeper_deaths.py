@@ -22,7 +22,7 @@ def test_f_17_a_killed_executor_costs_its_job_one_crash_and_another_runs_it_at_o
     job = enqueue_sync(db, NewJob("endless")).id
     keeper = start(HOLDFAST_LEASE_SECONDS="3600")
     victim = keeper.executor()
-    until(lambda: state(db, job) == "running")
+    keeper.has_begun()
 
     os.kill(victim, KILL)
 
@@ -40,6 +40,7 @@ def test_f_17_a_killed_executor_costs_its_job_one_crash_and_another_runs_it_at_o
         ("exit", "exit 3", "its process ended in the middle of it, with exit code 3"),
         ("oom", "oom", "its process ended with 137, as after the memory ran out"),
         ("kill", "SIGKILL", "its process was killed by SIGKILL"),
+        ("overflow", "SIGSEGV", "its process was killed by SIGSEGV"),
     ],
 )
 def test_f_17_a_job_that_takes_its_process_down_is_given_back_with_the_cause(
@@ -53,6 +54,37 @@ def test_f_17_a_job_that_takes_its_process_down_is_given_back_with_the_cause(
     assert moves(db, job) == [("rescue", reason), ("complete", None)]
     ((told,),) = db.execute("SELECT detail ->> 'cause' FROM holdfast.history WHERE move = 'rescue'").fetchall()
     assert told == cause
+
+
+@pytest.mark.parametrize(
+    ("then", "ended"),
+    [("raises", ("completed", 2, 1, 0)), ("returns", ("completed", 1, 0, 0)), ("exits", ("completed", 2, 0, 1))],
+)
+def test_f_17_a_job_that_forks_and_forks_takes_nobody_along(
+    start: Start, db: Conn, tmp_path: Path, then: str, ended: tuple[str, int, int, int]
+):
+    """Copies of its executor have its claims and its connections: none of them writes anything, and none is left."""
+    note = tmp_path / "pids"
+    neighbour = enqueue_sync(db, NewJob("until_told")).id
+    bystander = start("--kinds", "until_told")
+    bystander.has_begun()
+    job = enqueue_sync(db, NewJob("forks", payload={"file": str(note), "then": then})).id
+    keeper = start("--kinds", "forks,quick", HOLDFAST_LEASE_SECONDS="3600")
+
+    until(lambda: state(db, job) == "completed")
+    after = enqueue_sync(db, NewJob("quick")).id
+    until(lambda: state(db, after) == "completed")
+
+    assert row(db, job) == ended
+    executors = {line["pid"] for line in keeper.events("executor_ready")}
+    copies = {int(pid) for pid in note.read_text().split()} - executors
+    assert copies
+    until(lambda: not any(is_alive(pid) for pid in copies), "copies were left behind")
+    assert len(keeper.events("executor_died")) == (then == "exits")
+    assert keeper.said().count("Traceback") == 0
+    assert row(db, neighbour) == ("running", 1, 0, 0)
+    bystander.signal(TERM)
+    assert bystander.wait() == 0
 
 
 def test_what_waited_in_a_dead_process_had_not_begun_and_costs_nothing(start: Start, db: Conn):

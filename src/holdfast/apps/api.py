@@ -41,6 +41,7 @@ from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 
 BOUNDED = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
+PATIENCE = 5.0  # seconds: as many as `tcp_user_timeout` and `connect_timeout`
 FIRST_LOOK = timedelta(hours=12)
 STREAMS_END_WITHIN = 3  # seconds
 
@@ -94,9 +95,10 @@ def app_on(url: str, settings: Settings, version: str) -> FastAPI:
 
 
 def bounded_pool(url: str, most: int) -> AsyncConnectionPool[Any]:
-    """A pool whose statements end by themselves: a request must not hold a connection for ever."""
+    """A pool whose statements end by themselves: a request must not hold a connection for ever, and must not wait for one
+    longer than it would take to notice that the database is out of reach."""
     given = conninfo_to_dict(url).get("options") or ""
-    return pool(make_conninfo(url, options=f"{given} {BOUNDED}".strip()), most=most)
+    return pool(make_conninfo(url, options=f"{given} {BOUNDED}".strip()), most=most, patience=PATIENCE)
 
 
 def options_of(settings: Settings, version: str) -> ApiOptions:

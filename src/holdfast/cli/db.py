@@ -10,6 +10,7 @@ from rich.console import Console
 
 from holdfast.apps.database import database
 from holdfast.apps.migrate import bring_up_to_date
+from holdfast.crashpoints import arm_from_settings
 from holdfast.database import migrate
 from holdfast.settings import Settings, settings
 
@@ -23,6 +24,7 @@ def migrate_command(
     url: Url = None,
 ) -> None:
     """Bring the schema to a revision, forward or back."""
+    arm_from_settings(settings().crash_at)
     with database(_with(url), Console(stderr=True)) as address:
         typer.echo(bring_up_to_date(address, revision))
 

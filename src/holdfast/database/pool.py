@@ -102,14 +102,14 @@ async def _configure_for_our_statements(conn: psycopg.AsyncConnection[Any]) -> N
     await conn.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 
 
-def pool(url: str, *, most: int = 4) -> AsyncConnectionPool[Any]:
-    """A pool, not yet open."""
+def pool(url: str, *, most: int = 4, patience: float = 10.0) -> AsyncConnectionPool[Any]:
+    """A pool, not yet open. `patience` is how many seconds somebody waits for a connection."""
     return AsyncConnectionPool(
         careful(url),
         min_size=1,
         max_size=most,
         open=False,
-        timeout=10,
+        timeout=patience,
         kwargs={"autocommit": True},
         configure=partial(_configure, among=several_in(url)),
     )

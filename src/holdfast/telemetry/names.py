@@ -86,6 +86,7 @@ METRICS: Final[dict[str, str]] = {
     "holdfast_executor_deaths_total": "Executors that died by themselves and were replaced, by cause.",
     "holdfast_worker_jobs": "Jobs that the workers of this process hold: running, waiting for a lane, ending.",
     "holdfast_worker_connections": "Their pooled connections: open, used, waited_for.",
+    "holdfast_handler_threads_left_behind": "Threads of handlers that go on though nobody waits for them: beyond max_runtime.",
     "holdfast_worker_loop_lag_seconds": "How late their event loop is: more than a moment means that a handler blocks it.",
     "holdfast_stale_writebacks_total": "Writes of replaced attempts that were refused, by operation.",
     # Periodic loops

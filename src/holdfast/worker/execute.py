@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import Done, End, decide
 from holdfast.worker.context import Context, SyncContext
 from holdfast.worker.kinds import Job
-from holdfast.worker.threads import in_thread
+from holdfast.worker.threads import in_thread, leave_if_forked
 
 MakeContext = Callable[[Claim], Context]
 
@@ -21,6 +22,7 @@ MakeContext = Callable[[Claim], Context]
 async def execute(kind: Job[..., Any], claim: Claim, make_context: MakeContext) -> End:
     """Run the handler of a claimed job and say how the attempt ends. `ClaimLost` passes through: nothing is to be written."""
     context = make_context(claim) if kind.context_name is not None or not kind.is_async else None
+    ours = os.getpid()
     crashpoint("run.before_start")
     try:
         ended_with = await _call(kind, claim, context)
@@ -28,6 +30,8 @@ async def execute(kind: Job[..., Any], claim: Claim, make_context: MakeContext) 
         raise
     except Exception as error:  # foreign code: whatever it raises is an outcome
         ended_with = error
+    finally:
+        leave_if_forked(ours)
     crashpoint("run.after")
     if claim.is_poll:
         crashpoint("poll.after_reply_before_persist")

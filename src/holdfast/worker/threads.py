@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
-_at_work: set[threading.Thread] = set()
+from holdfast.telemetry.metrics import gauge
+
+_at_work: dict[threading.Thread, asyncio.Future[Any]] = {}
 
 
 def at_work() -> int:
@@ -21,11 +24,26 @@ def at_work() -> int:
     return len(_at_work)
 
 
+def left_behind() -> int:
+    """How many of those nobody waits for any more: beyond their time-out, or of jobs that were stopped."""
+    return sum(outcome.cancelled() for outcome in list(_at_work.values()))
+
+
+gauge("holdfast_handler_threads_left_behind").set_function(left_behind)
+
+
+def leave_if_forked(ours: int) -> None:
+    """End this process if it is not the one that the handler began in. A copy that a handler forked has our claims and our
+    connections: if it came back here it would write a second end, in the middle of what we write ourselves."""
+    if os.getpid() != ours:
+        os._exit(1)
+
+
 async def in_thread(function: Callable[[], Any]) -> Any:
     """What the function returns or raises. It goes on when the caller is cancelled: a thread cannot be stopped from outside."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
+    context, ours = contextvars.copy_context(), os.getpid()
 
     def tell(result: Any, error: BaseException | None) -> None:
         if outcome.done():  # nobody waits any more
@@ -41,11 +59,12 @@ async def in_thread(function: Callable[[], Any]) -> Any:
             result = context.run(function)
         except BaseException as raised:  # foreign code, and it must not die unheard in a thread
             error = raised
-        _at_work.discard(threading.current_thread())
+        leave_if_forked(ours)
+        _at_work.pop(threading.current_thread(), None)
         if not loop.is_closed():
             loop.call_soon_threadsafe(tell, result, error)
 
     thread = threading.Thread(target=run, name="holdfast-handler", daemon=True)
-    _at_work.add(thread)
+    _at_work[thread] = outcome
     thread.start()
     return await outcome

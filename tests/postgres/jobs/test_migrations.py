@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -147,3 +151,26 @@ def test_the_newest_migration_is_known_without_alembic() -> None:
 
 async def test_a_migrated_database_is_empty(conn: Any) -> None:
     assert not any((await everything(conn)).values())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [1, 4, len(REVISIONS)])
+def test_f_41_a_migration_that_is_killed_half_way_leaves_nothing_and_is_run_again(
+    empty_database: str, fresh_database: str, number: int
+) -> None:
+    """A real process and a real SIGKILL, when the statements of the n-th migration have run and it is not committed."""
+
+    def run(**environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "holdfast", "db", "migrate", "--url", empty_database]
+        return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+    killed = run(HOLDFAST_CRASH_AT=f"migrate.mid:{number}")
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert migrate.status(empty_database).pending == REVISIONS[number - 1 :]
+
+    again = run()
+
+    assert again.returncode == 0, again.stderr
+    assert migrate.status(empty_database).is_current
+    assert _catalog(empty_database) == _catalog(fresh_database)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -148,3 +149,38 @@ def test_a_duration_is_in_every_bucket_that_is_not_smaller(seconds: float, monke
     (family,) = made.collect()
     found = {sample.labels["le"]: sample.value for sample in family.samples if "le" in sample.labels}
     assert found == {**{str(le): float(seconds <= le) for le in BOUNDS}, "+Inf": 1.0}
+
+
+async def test_f_19_a_thread_that_outlives_its_time_out_is_counted_until_it_ends(conn: Conn, database: str):
+    """Nobody can stop a thread: the job is done with, and its handler is still there."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def deaf() -> None:
+        began.set()
+        may_end.wait(60)
+
+    left = "holdfast_handler_threads_left_behind"
+    job = await add(conn, "m.deaf", max_runtime=timedelta(seconds=0.2), max_attempts=1)
+    try:
+        await run(database, kind("m.deaf", deaf))
+
+        assert began.is_set()
+        assert (await get_job(conn, job)).state == "failed"
+        assert count(left) == 1
+    finally:
+        may_end.set()
+    async with asyncio.timeout(60):
+        while count(left):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_thread_that_somebody_waits_for_is_not_left_behind(conn: Conn, database: str):
+    seen: list[float] = []
+
+    def looks() -> None:
+        seen.append(count("holdfast_handler_threads_left_behind"))
+
+    await add(conn, "m.looks")
+    await run(database, kind("m.looks", looks))
+
+    assert seen == [0]
