@@ -47,6 +47,7 @@ class Served:
 
 @contextmanager
 def serving(database: str, tmp_path: Path, *arguments: str, **environment: str) -> Iterator[Served]:
+    tmp_path.mkdir(exist_ok=True)
     log = tmp_path / "serve.log"
     command = [sys.executable, "-m", "holdfast", "serve", "--url", database, "--port", "0", "--json", *arguments]
     with log.open("w") as out:

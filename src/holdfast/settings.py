@@ -87,6 +87,8 @@ class Settings(BaseSettings):
     )
     docs_open: bool = Field(default=False, description="Serve the interactive API documentation at /docs, to anybody.")
     metrics_open: bool = Field(default=False, description="Serve /metrics to anybody; by default a token is needed.")
+    streams: int = Field(default=1000, ge=1, description="How many event streams one control plane keeps open.")
+    streams_each: int = Field(default=50, ge=1, description="How many of those one person may have.")
     requests_per_minute: int = Field(default=600, ge=1, description="How many requests one person may send in a minute.")
     request_burst: int = Field(default=120, ge=1, description="How many of those may come at once.")
     oidc_issuer: str | None = Field(
@@ -127,6 +129,11 @@ class Settings(BaseSettings):
     )
     keep_job_logs: bool = Field(
         default=True, description="Whether a worker keeps the last 1,000 lines that each attempt logs, for `holdfast job logs`."
+    )
+    plain_http: bool = Field(
+        default=False,
+        description="Send tokens to an API over plain http, too, and not only to this machine: for a network where nobody can "
+        "listen, such as within a pod.",
     )
     api_url: str | None = Field(default=None, description="The HTTP API that the command line and a remote worker speak to.")
     api_token: SecretStr | None = Field(default=None, description="The token of a remote worker, of role `worker`.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from api_factories import GENEROUS
 from factories import add, rows, value
+from holdfast.api import limits
 from holdfast.api.limits import DEEPEST, depth_of
 from holdfast.api.plane import ApiOptions
 
@@ -87,7 +89,25 @@ def test_depth_is_counted_outside_of_strings_only() -> None:
     assert depth_of(b'"' + b"[" * 150 + b'"') == 0
     assert depth_of(b'"\\"' + b"[" * 150 + b'"') == 0
     assert depth_of(b"[]" * 150) == 1
+    assert depth_of(b'{"a\\\\": [' + b"[" * 150) == 152, "a backslash may be escaped itself"
+    assert depth_of(b'["\\"]]]]]", ' + b"[{" * 75) == 151
     assert depth_of(b"[" * DEEPEST) == 0, "few brackets cannot be deep, and are not counted"
+
+
+async def test_a_large_body_is_looked_through_beside_the_event_loop(analyst: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for the loop; a megabyte takes tens of milliseconds."""
+    seen: list[bool] = []
+
+    def looking(body: bytes) -> int:
+        seen.append(threading.current_thread() is threading.main_thread())
+        return depth_of(body)
+
+    monkeypatch.setattr(limits, "depth_of", looking)
+    many = json.dumps({"kind": "k", "payload": {f"key{n}": [] for n in range(10_000)}}).encode()
+    for body in (b'{"kind": "k"}', many):
+        assert (await analyst.post("/api/jobs", content=body, headers=JSON)).status_code == 202
+
+    assert seen == [True, False]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -100,3 +100,31 @@ class TestOpen:
         assert (await anyone.get("/docs")).status_code == 200
         assert (await anyone.get("/openapi.json")).status_code == 200
         assert (await anyone.get("/api/jobs")).status_code == 401
+
+
+class TestWithoutTheDatabase:
+    @pytest.fixture
+    def options(self) -> ApiOptions:
+        return replace(GENEROUS, metrics_open=True)
+
+    async def test_the_process_tells_of_itself(
+        self, anyone: Client, conn: Any, app: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The scrape during an outage is the one that somebody will look at."""
+        await add(conn)
+        monkeypatch.setattr("holdfast.api.metrics.GOOD_FOR", 0.0)
+        monkeypatch.setattr("holdfast.api.metrics.PATIENCE", 0.1)
+        before = samples((await anyone.get("/metrics")).text)
+        pool = app.state.plane.pool
+        taken = [await pool.getconn() for _ in range(pool.max_size)]
+
+        answer = await anyone.get("/metrics")
+
+        during = samples(answer.text)
+        assert (before["holdfast_database_reachable",], during["holdfast_database_reachable",]) == (1, 0)
+        assert during["holdfast_build_info", "test"] == 1
+        assert ("holdfast_jobs", "pending") in before
+        assert ("holdfast_jobs", "pending") not in during, "no figure rather than an old one"
+        for one in taken:
+            await pool.putconn(one)
+        assert samples((await anyone.get("/metrics")).text)["holdfast_jobs", "pending"] == 1

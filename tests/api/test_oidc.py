@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -54,8 +55,9 @@ class Provider:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 provider.asked.append(self.path)
-                body = {"jwks_uri": f"{provider.issuer}/keys"} if "well-known" in self.path else provider.keys
-                self.send_response(200)
+                body = {"jwks_uri": provider.keys_at} if "well-known" in self.path else provider.keys
+                provider.may_answer.wait(60)
+                self.send_response(provider.status)
                 self.end_headers()
                 self.wfile.write(json.dumps(body).encode())
 
@@ -63,6 +65,8 @@ class Provider:
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.issuer = f"http://127.0.0.1:{self.server.server_port}"
+        self.keys_at, self.status, self.may_answer = f"{self.issuer}/keys", 200, threading.Event()
+        self.may_answer.set()
 
     def token(self, key: Any = KEY, *, kid: str | None = "one", alg: str = "RS256", **changed: Any) -> str:
         now = int(time.time())
@@ -176,8 +180,65 @@ async def test_a_key_that_the_provider_has_changed_is_found(anyone: Any, provide
     )
     assert (await whoami(anyone, provider.token(STRANGER, kid="new"))).status_code == 401, "asked for a moment ago"
 
-    app.state.plane.oidc._asked_at -= 61
+    grow_older(app, 61)
     assert (await whoami(anyone, provider.token(STRANGER, kid="new"))).status_code == 200
+
+
+async def test_a_key_that_was_withdrawn_stops_counting(anyone: Any, provider: Provider, app: FastAPI) -> None:
+    """Nobody shows an unknown key: it is the known one that must be looked at again."""
+    assert (await whoami(anyone, provider.token())).status_code == 200
+    withdrawn = provider.keys["keys"].pop(0)
+    assert (await whoami(anyone, provider.token())).status_code == 200, "for ten minutes at most"
+
+    grow_older(app, 601)
+    assert (await whoami(anyone, provider.token())).status_code == 401
+    assert withdrawn["kid"] == "one"
+
+
+async def test_a_provider_that_is_away_is_believed_for_a_day(anyone: Any, provider: Provider, app: FastAPI) -> None:
+    assert (await whoami(anyone, provider.token())).status_code == 200
+    provider.status = 500
+
+    grow_older(app, 3600)
+    assert (await whoami(anyone, provider.token())).status_code == 200
+    grow_older(app, 86_400)
+    assert (await whoami(anyone, provider.token())).status_code == 401
+
+
+async def test_keys_come_from_the_provider_itself_or_from_where_the_settings_say(anyone: Any, provider: Provider) -> None:
+    """A document that points elsewhere would let whoever writes it sign for everybody."""
+    provider.keys_at = provider.issuer.replace("127.0.0.1", "localhost") + "/keys"
+
+    assert (await whoami(anyone, provider.token())).status_code == 401
+    assert provider.asked == ["/.well-known/openid-configuration"], "the other address was not asked"
+    said_so = Oidc(OidcOptions(provider.issuer, AUDIENCE, {}, jwks_url=provider.keys_at))
+    assert (await said_so.principal(provider.token())).actor == "oidc:ada"
+
+
+async def test_a_provider_that_answers_slowly_keeps_no_connection(anyone: Any, provider: Provider, app: FastAPI) -> None:
+    provider.may_answer.clear()
+    held: list[int] = []
+    borrow = app.state.plane.pool.connection
+
+    def counted(*how: Any, **given: Any) -> Any:
+        held.append(len(provider.asked))
+        return borrow(*how, **given)
+
+    app.state.plane.pool.connection = counted
+    waiting = [asyncio.create_task(whoami(anyone, provider.token())) for _ in range(8)]
+    try:
+        async with asyncio.timeout(60):
+            while not provider.asked:
+                await asyncio.sleep(0.01)
+        assert held == [], "nobody borrowed one before the provider had answered"
+    finally:
+        provider.may_answer.set()
+    assert {(await one).status_code for one in waiting} == {200}, "and all of them waited for the same answer"
+
+
+def grow_older(app: FastAPI, seconds: float) -> None:
+    app.state.plane.oidc._asked_at -= seconds
+    app.state.plane.oidc._read_at -= seconds
 
 
 def test_a_provider_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

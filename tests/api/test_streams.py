@@ -20,9 +20,12 @@ from factories import add, rows
 from holdfast import Worker, WorkerOptions
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
+from holdfast.api.plane import Principal
 from holdfast.api.policy import Role
+from holdfast.api.sse import is_known
 from holdfast.database.pool import pool
 from holdfast.jobs import watch
+from holdfast.jobs.cancel import cancel
 from holdfast.jobs.read import CAP
 from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, Policy
@@ -130,6 +133,86 @@ async def test_an_end_that_comes_over_http_is_heard_without_a_look(conn: Conn, d
             else:
                 pytest.fail("the stream ended before the job's end was heard")
             await working  # before its API goes away
+
+
+@pytest.mark.parametrize("how", ["revoked_at = clock_timestamp()", "expires_at = clock_timestamp()"])
+async def test_a_stream_ends_with_its_token(conn: Conn, database: str, how: str):
+    """Who could not come in any more hears nothing more."""
+    async with plane(database, conn, replace(GENEROUS, ping=timedelta(seconds=0.2))) as client:
+        other = await create_token(conn, "other", Role.VIEWER, by="test")
+        headers = {"Authorization": f"Bearer {other[1]}"}
+        async with (
+            client.stream("GET", "/api/events") as answer,
+            client.stream("GET", "/api/events", headers=headers) as others,
+            asyncio.timeout(90),
+        ):
+            stream = heard(answer)
+            await anext(stream)
+            await conn.execute(f"UPDATE holdfast.tokens SET {how} WHERE name = 'watcher'")
+            async for _ in stream:
+                pass
+            assert (await client.get("/api/events")).status_code == 401
+            made = await add(conn, "k")
+            async for _, told in heard(others):
+                if told["newest_job"] == made:
+                    break
+
+
+async def test_one_person_has_so_many_streams_and_no_more(conn: Conn, database: str):
+    """Else one could take the room of everybody."""
+    async with (
+        plane(database, conn, replace(GENEROUS, streams_each=2)) as client,
+        asyncio.timeout(90),
+        client.stream("GET", "/api/events") as first,
+        client.stream("GET", "/api/events") as second,
+    ):
+        streams = [heard(first), heard(second)]  # both are kept: who lets go of one closes it
+        for stream in streams:
+            await anext(stream)
+        refused = await client.get("/api/events")
+        assert (refused.status_code, refused.json()["code"]) == (503, "TOO_MANY_STREAMS")
+        assert "token:watcher has 2 streams open" in refused.json()["detail"]
+        _, token = await create_token(conn, "other", Role.VIEWER, by="test")
+        async with client.stream("GET", "/api/events", headers={"Authorization": f"Bearer {token}"}) as answer:
+            assert answer.status_code == 200
+
+
+async def test_a_look_that_fails_in_any_way_is_not_the_last_one(conn: Conn, database: str, monkeypatch: pytest.MonkeyPatch):
+    """A fault of ours must not make every stream fall silent until somebody restarts the process."""
+    asked: list[int] = []
+    glance = watch.glance
+
+    async def faulty(*given: Any) -> Any:
+        asked.append(1)
+        if 2 <= len(asked) < 6:
+            raise ZeroDivisionError("a fault of ours")
+        return await glance(*given)
+
+    job = await add(conn, "k")
+    async with (
+        plane(database, conn, GENEROUS) as client,
+        client.stream("GET", f"/api/jobs/{job}/events") as answer,
+        asyncio.timeout(90),
+    ):
+        stream = heard(answer)
+        await anext(stream)
+        asked.clear()
+        monkeypatch.setattr(watch, "glance", faulty)
+        await until(lambda: len(asked) >= 6)
+        await cancel(conn, job, actor="test")
+        async for name, _ in stream:
+            if name == "stream_closed":
+                break
+        else:
+            pytest.fail("the stream ended before the job's end was heard")
+
+
+def test_who_is_known_can_be_told_afterwards():
+    token, person = Principal("token:a", "token", None, token_id="a"), Principal("oidc:b", "oidc", None, expires_at=100.0)
+
+    assert [is_known(token, live, 0.0) for live in ({"a"}, {"b"}, set())] == [True, False, False]
+    assert [is_known(person, set(), now) for now in (99.0, 100.0)] == [True, False]
+    assert is_known(Principal("gateway:c", "gateway", None), set(), 1e12), "a gateway would have to be asked"
 
 
 async def test_while_nobody_watches_nobody_is_told(conn: Conn, database: str):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from running import Result, Run
+from running import GENEROUS, Result, Run
 from story import tell
 
 from factories import add, end, hold, job, silence, state_of, take, value
+from holdfast.api.plane import ApiOptions
 from holdfast.cli.exits import Exit
+from holdfast.cli.verb import Session
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.model import Lock
 
@@ -230,7 +233,66 @@ def test_a_token_is_shown_once_and_can_be_revoked(command: Run) -> None:
     assert revoked["revoked_at"] is not None
 
 
+def test_a_token_that_has_expired_is_not_called_live(command: Run, do: Any) -> None:
+    for name in ("old", "new", "gone"):
+        command("auth", "token", "create", name, "--role", "viewer", "--reason", "r")
+    do(lambda conn: conn.execute("UPDATE holdfast.tokens SET expires_at = clock_timestamp() WHERE name = 'old'"))
+    do(lambda conn: conn.execute("UPDATE holdfast.tokens SET revoked_at = clock_timestamp() WHERE name = 'gone'"))
+
+    listed = [line.split("\t") for line in command("auth", "token", "list").out.splitlines()]
+
+    assert {line[1]: line[3] for line in listed} | {"ada": "live"} == {
+        "old": "expired", "new": "live", "gone": "revoked", "ada": "live",
+    }  # fmt: skip
+
+
 def test_a_value_is_changed_while_everything_runs(command: Run) -> None:
     changed = only(command("config", "set", "cache.metadata.ttl_hours", "12", "--reason", "fresher", "-o", "json"))
 
     assert (changed["value"], changed["default"]) == (12, 24)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Waiting at a server that does not want to be asked so often
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class TestPutOff:
+    @pytest.fixture
+    def options(self) -> ApiOptions:
+        return replace(GENEROUS, per_minute=60, burst=2)
+
+    def test_a_wait_outlasts_being_put_off(self, over_http: Run, do: Any) -> None:
+        async def make(conn: Any) -> list[str]:
+            claims = [await hold(conn) for _ in range(4)]
+            for claim in claims:
+                await end(conn, claim)
+            return [str(claim.id) for claim in claims]
+
+        jobs = do(make)
+
+        waited = over_http("job", "wait", *jobs, "-o", "name")
+
+        assert (waited.code, waited.out.split()) == (Exit.OK, [f"job/{job}" for job in jobs]), waited.err
+
+    def test_but_not_longer_than_it_may(self, over_http: Run, do: Any) -> None:
+        job = str(do(add))
+        over_http("job", "list")
+
+        assert over_http("job", "wait", job, job, job, "--timeout", "1s").code == Exit.TIMEOUT
+
+
+def test_a_wait_for_many_looks_at_one_at_a_time(direct: Run, do: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All must end, so the first that has not is enough: forty jobs do not cost forty requests a look."""
+    asked: list[str] = []
+    get = Session.get
+
+    def counted(session: Session, path: str, **params: Any) -> Any:
+        asked.append(path)
+        return get(session, path, **params)
+
+    monkeypatch.setattr(Session, "get", counted)
+    jobs = [str(do(add)) for _ in range(10)]
+
+    assert direct("job", "wait", *jobs, "--timeout", "1s").code == Exit.TIMEOUT
+    assert set(asked) == {f"/api/jobs/{jobs[0]}"}

@@ -258,10 +258,21 @@ def test_a_token_goes_to_the_address_that_it_was_made_for_and_nowhere_else() -> 
 def test_a_token_is_not_sent_in_the_clear(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", _Lines("secret"))
 
-    result = run("auth", "login", "http://holdfast.example")
+    for address in (
+        "http://holdfast.example",
+        "http://127.0.0.1.example.invalid",
+        "http://localhost.example.invalid/login?code=x",
+    ):
+        result = run("auth", "login", address)
+        assert result.code == Exit.USAGE
+        assert "HOLDFAST_PLAIN_HTTP=true allows it" in result.err
 
-    assert result.code == Exit.USAGE
-    assert "is not https" in result.err
+    monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
+    result = run("job", "list", "--api-url", "http://127.0.0.1.example.invalid")
+    assert (result.code, "unencrypted" in result.err, "secret" in result.err) == (Exit.USAGE, True, False)
+
+    monkeypatch.setenv("HOLDFAST_PLAIN_HTTP", "true")
+    assert run("job", "list", "--api-url", "http://127.0.0.1.example.invalid").code == Exit.UNAVAILABLE, "then it is tried"
 
 
 def test_credentials_that_others_can_read_are_refused(run: Run) -> None:
@@ -285,6 +296,22 @@ def test_settings_are_shown_without_their_secrets(run: Run, monkeypatch: pytest.
         assert result.code == Exit.OK
         assert "canary" not in result.out + result.err, form
     assert "postgresql://ada:•••@db/x?password=•••" in run("config", "show").out
+
+
+def test_several_that_refuse_for_the_same_reason_end_with_its_code(command: Run, do: Any) -> None:
+    """The first refusal's code, when nothing was changed; 8 when something was."""
+    held = do(hold)
+
+    assert command("job", "cancel", "98", "99", "--reason", "x", "--yes").code == Exit.NOT_FOUND
+    assert command("job", "recover", str(held.id), "99", "--reason", "x").code == Exit.CONFLICT
+    assert command("job", "cancel", "99", str(held.id), "--reason", "x", "--yes").code == Exit.PARTIAL
+
+
+def test_several_that_are_denied_end_with_denied(run: Run, served: Served, do: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, token = do(lambda conn: create_token(conn, "bo", Role.VIEWER, by="test"))
+    monkeypatch.setenv("HOLDFAST_TOKEN", token)
+
+    assert run("job", "retry", "1", "2", "--reason", "x", "--api-url", served.url).code == Exit.DENIED
 
 
 class _Lines:

@@ -105,6 +105,25 @@ def test_people_get_a_table_with_colours_and_programs_get_tabs(failed: int, data
     assert piped.stderr == ""
 
 
+@pytest.mark.parametrize("form", ["table", "wide", "csv", "tsv", "json", "jsonl", "yaml"])
+def test_what_a_job_says_of_itself_moves_no_cursor(form: str, do: Any, database: str) -> None:
+    """Whatever the format: it is a terminal that would obey. A program gets the text as it is."""
+    said = "\x1b]0;owned\x07 \x9b2J"
+
+    async def make(conn: Any) -> None:
+        claim = await hold(conn, "k", max_attempts=1)
+        await end(conn, claim, ValueError(said))
+
+    do(make)
+    with on_a_terminal("job", "list", "-o", form, "--dsn", database, "--no-color") as terminal:
+        shown = terminal.to_its_end()
+
+    assert "]0;ow" in shown
+    assert not re.search(r"\x1b\]|\x07|\x9b", shown)
+    if form == "csv":
+        assert said in in_a_pipe("job", "list", "-o", form, "--dsn", database).stdout
+
+
 @pytest.mark.parametrize("how", ["NO_COLOR", "--no-color"])
 def test_colours_can_be_turned_off(how: str, failed: int, database: str) -> None:
     words = ["job", "list", "--dsn", database, *([how] if how.startswith("-") else [])]

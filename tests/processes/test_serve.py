@@ -195,6 +195,38 @@ async def test_the_token_of_a_first_look_ends_with_the_process(database: str, tm
             assert (await client.get("/api/whoami")).status_code == 200
 
 
+async def test_after_a_sudden_death_there_is_a_link_again_and_the_old_token_opens_nothing(
+    database: str, tmp_path: Path, conn: Any
+) -> None:
+    """Nobody could take back what it had promised to end with itself; whoever starts next does."""
+    with serving(database, tmp_path, "--no-loops") as served:
+        token = served.token
+        with serving(database, tmp_path / "beside", "--no-loops") as beside:  # one that lives keeps its own
+            assert "/login?code=" not in beside.log.read_text()
+            async with beside.client(token) as client:
+                assert (await client.get("/api/whoami")).status_code == 200
+        served.process.kill()
+        served.process.wait(PATIENCE)
+    assert await value(conn, "SELECT count(*) FROM holdfast.tokens WHERE revoked_at IS NULL") == 1
+    await ended_sessions(conn)
+
+    with serving(database, tmp_path, "--no-loops") as served:
+        assert served.token != token, "there is a link, and it is good for a token of its own"
+        async with served.client(token) as client:
+            assert (await client.get("/api/whoami")).status_code == 401
+
+
+async def ended_sessions(conn: Any) -> None:
+    """Wait until Postgres has seen that a killed process is gone."""
+    others = """
+        SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+        WHERE l.locktype = 'advisory' AND d.datname = current_database()
+    """
+    async with asyncio.timeout(PATIENCE):
+        while await value(conn, others):
+            await asyncio.sleep(0.05)
+
+
 async def test_a_first_token_comes_from_the_command_line(database: str, tmp_path: Path, conn: Any) -> None:
     command = [sys.executable, "-m", "holdfast", "auth", "token", "create", "ada", "--role", "ops", "--reason", "on call"]
     command += ["--dsn", database]

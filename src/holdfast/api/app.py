@@ -84,7 +84,7 @@ def make_app(
     services, and `services` what those keep open; it is closed with the app.
     """
     options = options or ApiOptions()
-    hub = Hub(pool, hints_from, poll=options.poll, ping=options.ping, most=options.most_streams)
+    hub = Hub(pool, hints_from, options)
     gauges = Gauges(pool, options.version)
 
     @asynccontextmanager

@@ -10,15 +10,16 @@ import hmac
 import re
 import secrets
 import string
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import psycopg
 from fastapi import Request
-from psycopg.rows import class_row, tuple_row
+from psycopg.rows import class_row, scalar_row, tuple_row
 
 from holdfast.api.plane import Plane, Principal
 from holdfast.api.policy import Role
@@ -41,11 +42,21 @@ class Unknown(Problem):
         self.was = was
 
 
-async def authenticate(request: Request, plane: Plane, conn: psycopg.AsyncConnection[Any]) -> Principal:
-    """Who asks, or `Unknown`."""
+class Shown(NamedTuple):
+    """A token as it was shown; whether it is a good one, the database knows."""
+
+    id: str
+    secret: str
+
+
+async def shown_by(request: Request, plane: Plane) -> Shown | Principal:
+    """The token that was shown, or whom a provider or a gateway names; `Unknown` if nothing of it.
+
+    Needs no database: an identity provider that answers slowly must not keep a connection from everybody else.
+    """
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and (match := TOKEN.match(credentials.strip())):
-        return await _by_token(conn, *match.groups())
+        return Shown(*match.groups())
     if scheme.lower() == "bearer" and plane.oidc is not None and credentials.count(".") == 2:
         return await plane.oidc.principal(credentials.strip())
     if scheme:
@@ -54,7 +65,7 @@ async def authenticate(request: Request, plane: Plane, conn: psycopg.AsyncConnec
         return _by_gateway(request, plane)
     if match := TOKEN.match(request.cookies.get(COOKIE, "")):
         _refuse_foreign_origin(request, plane)
-        return await _by_token(conn, *match.groups())
+        return Shown(*match.groups())
     raise Unknown("no credentials were sent")
 
 
@@ -77,7 +88,8 @@ USE = """
 """
 
 
-async def _by_token(conn: psycopg.AsyncConnection[Any], token_id: str, secret: str) -> Principal:
+async def by_token(conn: psycopg.AsyncConnection[Any], token_id: str, secret: str) -> Principal:
+    """Whose token this is, or `Unknown`."""
     hashed = sha256(secret.encode()).digest()
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(USE, {"id": token_id, "hash": hashed})
@@ -100,6 +112,7 @@ class TokenView:
     id: str
     name: str
     role: Role
+    state: Literal["live", "expired", "revoked"]  # by the database's clock, which alone decides
     scopes: list[str] | None
     created_at: datetime
     created_by: str
@@ -109,7 +122,10 @@ class TokenView:
     revoked_by: str | None
 
 
-VIEW = "id, name, role, scopes, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by"
+VIEW = """
+    id, name, role, scopes, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
+    CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state
+"""
 CREATE_TOKEN = f"""
     INSERT INTO holdfast.tokens (id, name, role, scopes, secret_hash, created_by, expires_at)
     VALUES (%(id)s, %(name)s, %(role)s, %(scopes)s, %(hash)s, %(by)s, clock_timestamp() + %(lives)s)
@@ -152,6 +168,9 @@ REVOKE_TOKEN = f"""
     WHERE id = %(id)s RETURNING {VIEW}
 """
 LIST_TOKENS = f"SELECT {VIEW} FROM holdfast.tokens WHERE id > %(after)s ORDER BY id LIMIT %(limit)s"
+STILL_LIVE = """
+    SELECT id FROM holdfast.tokens WHERE id = ANY (%(ids)s) AND revoked_at IS NULL AND expires_at > clock_timestamp()
+"""
 LIVE_TOKENS = "SELECT EXISTS (SELECT FROM holdfast.tokens WHERE revoked_at IS NULL AND expires_at > clock_timestamp())"
 
 
@@ -172,10 +191,45 @@ async def list_tokens(conn: psycopg.AsyncConnection[Any], *, after: str = "", li
         return await cursor.fetchall()
 
 
+async def still_live(conn: psycopg.AsyncConnection[Any], token_ids: Iterable[str]) -> set[str]:
+    """Those among these tokens that still open something."""
+    async with conn.cursor(row_factory=scalar_row) as cursor:
+        await cursor.execute(STILL_LIVE, {"ids": list(token_ids)})
+        return set(await cursor.fetchall())
+
+
 async def has_live_tokens(conn: psycopg.AsyncConnection[Any]) -> bool:
     """Whether anybody could come in by a token."""
     row = await (await conn.execute(LIVE_TOKENS)).fetchone()
     return row is not None and bool(row[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A first look
+# ---------------------------------------------------------------------------------------------------------------------
+
+FIRST_LOOK, OFFERED_BY = "first look", "holdfast serve"
+# Who offers a first look holds a lock of its session in the token's name. A lock that can be had is one of a process that
+# died: its token was promised to end with it.
+OFFER = "SELECT pg_advisory_lock(hashtextextended('holdfast first look ' || %(id)s, 0))"
+WITHDRAW_LEFT = """
+    UPDATE holdfast.tokens SET revoked_at = clock_timestamp(), revoked_by = created_by
+    WHERE name = %(name)s AND created_by = %(by)s AND revoked_at IS NULL
+      AND pg_try_advisory_xact_lock(hashtextextended('holdfast first look ' || id, 0))
+"""
+
+
+async def offer_first_look(conn: psycopg.AsyncConnection[Any], lives: timedelta) -> tuple[TokenView, str]:
+    """A token for the first admin, for as long as this connection lives."""
+    async with conn.transaction():  # nobody sees it before its lock is held
+        view, token = await create_token(conn, FIRST_LOOK, Role.ADMIN, by=OFFERED_BY, lives=lives)
+        await conn.execute(OFFER, {"id": view.id})
+    return view, token
+
+
+async def withdraw_left_looks(conn: psycopg.AsyncConnection[Any]) -> None:
+    """Revoke the tokens of first looks whose process is gone without a word."""
+    await conn.execute(WITHDRAW_LEFT, {"name": FIRST_LOOK, "by": OFFERED_BY})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

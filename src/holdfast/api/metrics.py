@@ -10,22 +10,26 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 from fastapi import Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CollectorRegistry, GaugeMetricFamily
 from prometheus_client.registry import Collector
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from starlette.responses import Response
 
 from holdfast.api.plane import plane_of
 from holdfast.api.routes import Routes
+from holdfast.database.pool import LOST
 from holdfast.jobs import read
 from holdfast.jobs.figures import Figures, figures
 from holdfast.telemetry import metrics
+from holdfast.telemetry.log import log
 from holdfast.telemetry.names import PLANE_METRICS
 
 routes = Routes("metrics")
 
+PATIENCE = 3.0  # seconds for a connection: a scraper does not wait long
 GOOD_FOR = 5.0  # seconds; two Prometheus servers and a person cost one look
 LOOK_EVERY = 0.5
 
@@ -37,7 +41,7 @@ class Gauges(Collector):
         self._pool, self._version = pool, version
         self._figures: Figures | None = None
         self._counts: dict[Any, read.Count] = {}
-        self._read_at = 0.0
+        self._read_at: float | None = None
         self._one_at_a_time = asyncio.Lock()
         self.streams = 0
         self.loop_lag = 0.0
@@ -45,13 +49,16 @@ class Gauges(Collector):
         self.registry.register(self)
 
     async def refresh(self) -> None:
-        """Look again, unless somebody just did."""
+        """Look again, unless somebody just did. Without the database there are no figures of it, rather than old ones."""
         async with self._one_at_a_time:
-            if self._figures is not None and time.monotonic() - self._read_at < GOOD_FOR:
+            if self._read_at is not None and time.monotonic() - self._read_at < GOOD_FOR:
                 return
-            async with self._pool.connection() as conn:
-                self._figures = await figures(conn)
-                self._counts = dict(await read.count_states(conn))
+            try:
+                async with self._pool.connection(timeout=PATIENCE) as conn:
+                    self._figures, self._counts = await figures(conn), dict(await read.count_states(conn))
+            except (*LOST, psycopg.Error, PoolTimeout) as error:
+                log.warning("metrics_without_database", error=f"{type(error).__name__}: {error}")
+                self._figures = None
             self._read_at = time.monotonic()
 
     async def watch_the_loop(self) -> None:
@@ -73,6 +80,7 @@ class Gauges(Collector):
         pool.add_metric(["free"], stats.get("pool_available", 0))
         pool.add_metric(["waited_for"], stats.get("requests_waiting", 0))
         yield pool
+        yield _one("holdfast_database_reachable", int(self._figures is not None))
         if self._figures is not None:
             yield from self._of_the_database(self._figures)
 

@@ -1,13 +1,16 @@
 """Tokens of an OpenID Connect provider: an extra, `holdfast[oidc]`.
 
-Only asymmetric algorithms, only keys from the provider's own address, and every claim that matters must be there. A key id
-that is not known makes us ask the provider again, at most once a minute, so that nobody can make us ask for them.
+Only asymmetric algorithms, only keys from the provider's own address or the one in HOLDFAST_OIDC_JWKS_URL, and every claim
+that matters must be there. The keys are read again every ten minutes, so that one that was withdrawn stops counting, and for
+a key id that is not known; at most once a minute, so that nobody can make us ask. A provider that does not answer for a day
+is believed no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,15 +18,19 @@ from typing import Any
 
 import httpx
 
+from holdfast.addresses import Origin
 from holdfast.api.auth import Unknown, highest
 from holdfast.api.plane import Principal
 from holdfast.api.policy import POLICY, Role
 from holdfast.errors import UsageError
+from holdfast.telemetry.log import log
 
 ALGORITHMS = ["RS256", "ES256"]
 REQUIRED = ["exp", "iat", "iss", "aud", "sub"]
 LEEWAY = 30  # seconds that two clocks may differ; the one place where a process's clock has a say
-ASK_AGAIN_AFTER = 60.0
+ASK_AGAIN_AFTER = 60.0  # seconds, for an unknown key
+KEYS_ARE_FRESH = 600.0
+KEYS_COUNT_FOR = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +52,13 @@ class Oidc:
             self._jwt: Any = importlib.import_module("jwt")
         except ModuleNotFoundError:
             raise UsageError("OpenID Connect needs an extra; install holdfast[oidc]") from None
-        if not options.issuer.startswith("https://") and not options.issuer.startswith("http://127.0.0.1"):
-            raise UsageError(f"the issuer must be an https address, not {options.issuer}")
+        for address in filter(None, (options.issuer, options.jwks_url)):
+            origin = Origin.of(address)
+            if origin is None or not origin.keeps_secrets:
+                raise UsageError(f"the issuer and its keys must be at an https address, not {address}")
         self._options = options
         self._keys: dict[str, Any] = {}
-        self._asked_at: float | None = None
+        self._asked_at = self._read_at = -math.inf
         self._one_at_a_time = asyncio.Lock()
 
     async def principal(self, token: str) -> Principal:
@@ -77,34 +86,53 @@ class Oidc:
         granted = _words(claims.get("permissions")) | _words(claims.get("scope"))
         named = {rule.permission for rule in POLICY.values() if rule.permission is not None}
         role = highest(groups, dict(self._options.roles))
-        return Principal(f"oidc:{str(claims['sub'])[:190]}", "oidc", role, permissions=frozenset(granted & named))
+        return Principal(
+            f"oidc:{str(claims['sub'])[:190]}",
+            "oidc",
+            role,
+            permissions=frozenset(granted & named),
+            expires_at=float(claims["exp"]) + LEEWAY,
+        )
 
     async def _key(self, kid: str) -> Any:
-        if kid not in self._keys:
-            await self._ask(kid)
+        if kid not in self._keys or self._needs_a_look(kid):
+            async with self._one_at_a_time:
+                if self._needs_a_look(kid):
+                    await self._look()
         if kid not in self._keys:
             raise Unknown("this token is not one that we accept")
         return self._keys[kid]
 
-    async def _ask(self, kid: str) -> None:
-        async with self._one_at_a_time:
-            recently = self._asked_at is not None and time.monotonic() - self._asked_at < ASK_AGAIN_AFTER
-            if kid in self._keys or recently:
-                return
-            self._asked_at = time.monotonic()
-            try:
-                async with httpx.AsyncClient(timeout=5, follow_redirects=False, trust_env=False) as client:
-                    found = (await client.get(await self._jwks_url(client))).raise_for_status().json()
-                keys = self._jwt.PyJWKSet.from_dict(found).keys
-            except (httpx.HTTPError, ValueError, KeyError, self._jwt.PyJWTError):
-                return  # those that we know still count
-            self._keys = {key.key_id: key for key in keys if key.key_id is not None}
+    def _needs_a_look(self, kid: str) -> bool:
+        now = time.monotonic()
+        if now - self._asked_at < ASK_AGAIN_AFTER:
+            return False
+        return kid not in self._keys or now - self._read_at >= KEYS_ARE_FRESH
+
+    async def _look(self) -> None:
+        """Read the keys. Meanwhile, and when that fails, those that we know still count: but not for ever."""
+        self._asked_at = time.monotonic()
+        try:
+            async with httpx.AsyncClient(timeout=5, follow_redirects=False, trust_env=False) as client:
+                found = (await client.get(await self._jwks_url(client))).raise_for_status().json()
+            keys = self._jwt.PyJWKSet.from_dict(found).keys
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, UsageError, self._jwt.PyJWTError) as error:
+            log.warning("oidc_keys_not_read", issuer=self._options.issuer, error=f"{type(error).__name__}: {error}")
+            if time.monotonic() - self._read_at >= KEYS_COUNT_FOR:
+                self._keys = {}
+            return
+        self._read_at = self._asked_at
+        self._keys = {key.key_id: key for key in keys if key.key_id is not None}
 
     async def _jwks_url(self, client: httpx.AsyncClient) -> str:
+        """What the configuration says, or what the provider says of itself; not another address that the provider names."""
         if self._options.jwks_url is not None:
             return self._options.jwks_url
         place = f"{self._options.issuer.rstrip('/')}/.well-known/openid-configuration"
-        return str((await client.get(place)).raise_for_status().json()["jwks_uri"])
+        said = str((await client.get(place)).raise_for_status().json()["jwks_uri"])
+        if Origin.of(said) != Origin.of(place):
+            raise UsageError(f"the keys of {self._options.issuer} are at another address: set HOLDFAST_OIDC_JWKS_URL to {said}")
+        return said
 
 
 def _words(claim: Any) -> set[str]:

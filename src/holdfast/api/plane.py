@@ -28,6 +28,7 @@ class ApiOptions:
     burst: int = 120
     largest_body: int = 1_048_576
     most_streams: int = 1000
+    streams_each: int = 50  # of one principal
     poll: timedelta = timedelta(seconds=1)  # of the streams, when no hint comes
     ping: timedelta = timedelta(seconds=15)
     docs_open: bool = False
@@ -47,6 +48,7 @@ class Principal:
     scopes: frozenset[str] | None = None
     permissions: frozenset[str] = frozenset()
     token_id: str | None = None
+    expires_at: float | None = None  # of a provider's token, in seconds since 1970
 
     def may(self, action: str) -> bool:
         """Whether the policy lets it, be it only to its own."""

@@ -126,9 +126,10 @@ async def guard(request: Request, action: str) -> Principal:
         return NOBODY
     if action == "openapi.read" and plane.options.docs_open:
         return NOBODY
+    shown = await auth.shown_by(request, plane)
     async with plane.pool.connection() as conn:
         try:
-            caller = await auth.authenticate(request, plane, conn)
+            caller = await auth.by_token(conn, *shown) if isinstance(shown, auth.Shown) else shown
         except auth.Unknown as unknown:
             if unknown.was is not None:
                 await audit.write(conn, unknown.was, action, request.url.path, request=request, outcome="denied")

@@ -16,14 +16,15 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool
 from starlette.responses import StreamingResponse
 
+from holdfast.api.auth import still_live
 from holdfast.api.envelope import etag_of, jsonable
+from holdfast.api.plane import ApiOptions, Principal
 from holdfast.api.problems import Problem
 from holdfast.database.listen import ListeningLink
 from holdfast.jobs import read, watch
@@ -33,6 +34,7 @@ from holdfast.telemetry.log import log
 
 LONGEST_QUEUE = 500
 SHORTEST_PAUSE = 0.1  # seconds between two looks, however many hints come
+SOON = {"Retry-After": "5"}
 HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store", "Connection": "keep-alive"}
 
 
@@ -58,6 +60,7 @@ class Watcher:
     """One client of one topic."""
 
     topic: str
+    caller: Principal
     queue: asyncio.Queue[Event | None] = field(default_factory=lambda: asyncio.Queue(LONGEST_QUEUE))
 
     def tell(self, event: Event | None) -> None:
@@ -72,13 +75,14 @@ class Watcher:
 class Hub:
     """Everybody who watches, and the one who looks for them."""
 
-    def __init__(self, pool: AsyncConnectionPool[Any], url: str | None, *, poll: timedelta, ping: timedelta, most: int) -> None:
-        self._pool, self._most = pool, most
+    def __init__(self, pool: AsyncConnectionPool[Any], url: str | None, options: ApiOptions) -> None:
+        self._pool, self._most, self._each = pool, options.most_streams, options.streams_each
         self._hints = None if url is None else ListeningLink(url, watch.CHANGES)
         self._others = watch.Teller(pool.connection)  # who watch at other replicas
         self._said_at = -math.inf
         self.words = 0  # that were heard
-        self._poll, self._ping = poll.total_seconds(), ping.total_seconds()
+        self._poll, self._ping = options.poll.total_seconds(), options.ping.total_seconds()
+        self._knew_them_at = -math.inf
         self._watchers: dict[str, set[Watcher]] = defaultdict(set)
         self._seen: dict[str, Any] = {}
         self._hint = asyncio.Event()
@@ -88,6 +92,9 @@ class Hub:
 
     def __len__(self) -> int:
         return sum(len(watchers) for watchers in self._watchers.values())
+
+    def _everybody(self) -> list[Watcher]:
+        return [watcher for watchers in self._watchers.values() for watcher in watchers]
 
     def start(self) -> None:
         """Begin to look, and to listen if there is somewhere to."""
@@ -111,9 +118,8 @@ class Hub:
     def close_streams(self) -> None:
         """End every stream now, so that a stopping server need not wait for its clients. Safe in a signal handler."""
         self.is_closed = True
-        for watchers in self._watchers.values():
-            for watcher in watchers:
-                watcher.tell(None)
+        for watcher in self._everybody():
+            watcher.tell(None)
 
     async def close(self) -> None:
         self.close_streams()
@@ -124,11 +130,13 @@ class Hub:
         if self._hints is not None:
             await self._hints.close()
 
-    def respond(self, topic: str, begin: Callable[[], Awaitable[list[Event]]]) -> StreamingResponse:
+    def respond(self, topic: str, caller: Principal, begin: Callable[[], Awaitable[list[Event]]]) -> StreamingResponse:
         """A stream of a topic: first what `begin` finds, then what is new."""
         if len(self) >= self._most or self.is_closed:
-            raise Problem("too-many-streams", f"{len(self)} streams are open here", headers={"Retry-After": "5"})
-        watcher = Watcher(topic)
+            raise Problem("too-many-streams", f"{len(self)} streams are open here", headers=SOON)
+        if sum(one.caller.actor == caller.actor for one in self._everybody()) >= self._each:
+            raise Problem("too-many-streams", f"{caller.actor} has {self._each} streams open here", headers=SOON)
+        watcher = Watcher(topic, caller)
         return StreamingResponse(self._stream(watcher, begin), media_type="text/event-stream", headers=HEADERS)
 
     async def _stream(self, watcher: Watcher, begin: Callable[[], Awaitable[list[Event]]]) -> AsyncIterator[bytes]:
@@ -176,14 +184,26 @@ class Hub:
                 continue
             try:
                 async with self._pool.connection() as conn:
+                    await self._let_go_of_strangers(conn)
                     await self._say_that_somebody_watches(conn)
                     await self._look(conn)
-            except (psycopg.Error, PoolTimeout, OSError) as error:
-                log.warning("stream_look_failed", error=str(error))
+            except Exception as error:  # whatever it is: without the next look every stream would fall silent for ever
+                log.warning("stream_look_failed", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(min(SHORTEST_PAUSE, self._poll))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hint.wait(), self._poll)
             self._hint.clear()
+
+    async def _let_go_of_strangers(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        """Who could not come in any more is let go: a stream does not outlive its token by more than a ping."""
+        if time.monotonic() - self._knew_them_at < self._ping:
+            return
+        everybody = self._everybody()
+        live = await still_live(conn, {one.caller.token_id for one in everybody if one.caller.token_id is not None})
+        for one in everybody:
+            if not is_known(one.caller, live, time.time()):
+                one.tell(None)
+        self._knew_them_at = time.monotonic()
 
     async def _say_that_somebody_watches(self, conn: psycopg.AsyncConnection[Any]) -> None:
         """So that whoever changes jobs tells us."""
@@ -227,6 +247,13 @@ class Hub:
     def _tell(self, topic: str, event: Event) -> None:
         for watcher in list(self._watchers.get(topic, ())):
             watcher.tell(event)
+
+
+def is_known(caller: Principal, live_tokens: set[str], now: float) -> bool:
+    """Whether somebody who came in could still do so, as far as that can be told afterwards. Pure."""
+    if caller.token_id is not None:
+        return caller.token_id in live_tokens
+    return caller.expires_at is None or now < caller.expires_at
 
 
 async def job_events(conn: psycopg.AsyncConnection[Any], glance: watch.Glance, after: int) -> list[Event]:

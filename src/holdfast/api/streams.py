@@ -9,7 +9,7 @@ from fastapi import Header, Request
 from starlette.responses import Response
 
 from holdfast.api.paging import JobNumber
-from holdfast.api.plane import plane_of
+from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
 from holdfast.api.sse import Event, console_events, job_events, overview, pipeline_events
@@ -49,7 +49,7 @@ async def follow_job(request: Request, job_id: JobNumber, last_event_id: LastEve
             now = (await watch.glance(conn, [job_id])).get(job_id)
             return [] if now is None else await job_events(conn, now, after)
 
-    return plane.hub.respond(f"job:{job_id}", begin)
+    return plane.hub.respond(f"job:{job_id}", caller_of(request), begin)
 
 
 @routes.add(
@@ -77,7 +77,7 @@ async def follow_pipeline(request: Request, pipeline_id: UUID, last_event_id: La
         events = pipeline_events(now)
         return events[1:] if events[0].id == last_event_id else events
 
-    return plane.hub.respond(f"pipeline:{pipeline_id}", begin)
+    return plane.hub.respond(f"pipeline:{pipeline_id}", caller_of(request), begin)
 
 
 @routes.add("GET", "/api/events", action="ops.read", refuses=["too-many-streams"], media=STREAM)
@@ -90,4 +90,4 @@ async def follow_everything(request: Request, last_event_id: LastEventId = None)
             events = console_events(await overview(conn, plane.hub.words))
         return [] if events[0].id == last_event_id else events
 
-    return plane.hub.respond("console", begin)
+    return plane.hub.respond("console", caller_of(request), begin)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,8 +21,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
 from holdfast import catalog
+from holdfast.addresses import is_loopback
 from holdfast.api.app import make_app
-from holdfast.api.auth import create_token, has_live_tokens, revoke_token
+from holdfast.api.auth import OFFERED_BY, has_live_tokens, offer_first_look, revoke_token, withdraw_left_looks
 from holdfast.api.login import OneTimeLogin
 from holdfast.api.oidc import Oidc, OidcOptions
 from holdfast.api.plane import ApiOptions
@@ -109,6 +109,8 @@ def options_of(settings: Settings, version: str) -> ApiOptions:
         burst=settings.request_burst,
         docs_open=settings.docs_open,
         metrics_open=settings.metrics_open,
+        most_streams=settings.streams,
+        streams_each=settings.streams_each,
         gateway_secret=None if settings.gateway_secret is None else settings.gateway_secret.get_secret_value(),
         gateway_roles=_roles(settings.gateway_roles, "HOLDFAST_GATEWAY_ROLES"),
     )
@@ -149,6 +151,7 @@ async def first_look(url: str, settings: Settings) -> AsyncIterator[OneTimeLogin
     """Refuse to start when nobody could be known; on this machine only, offer a link to a token that lives as long as we do."""
     conn = await connect(url)
     try:
+        await withdraw_left_looks(conn)
         knows_somebody = settings.oidc_issuer or settings.gateway_secret or await has_live_tokens(conn)
         if knows_somebody:
             yield None
@@ -158,24 +161,14 @@ async def first_look(url: str, settings: Settings) -> AsyncIterator[OneTimeLogin
                 "nobody could sign in: make a token with `holdfast auth token create`, or set HOLDFAST_OIDC_ISSUER or "
                 "HOLDFAST_GATEWAY_SECRET; without them the control plane starts on 127.0.0.1 only"
             )
-        view, token = await create_token(conn, "first look", Role.ADMIN, by="holdfast serve", lives=FIRST_LOOK)
+        view, token = await offer_first_look(conn, FIRST_LOOK)
         try:
             yield OneTimeLogin(token, view.name, view.role)
         finally:
             with contextlib.suppress(psycopg.Error):
-                await revoke_token(conn, view.id, by="holdfast serve")
+                await revoke_token(conn, view.id, by=OFFERED_BY)
     finally:
         await conn.close()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def transport_from(given: Settings) -> Remote:
     """The way to the API that the settings name."""
     if given.api_url is None:
         raise UsageError("which API? give --api, or set HOLDFAST_API_URL")
-    return Remote(given.api_url, _token(given))
+    return Remote(given.api_url, _token(given), plain_http=given.plain_http)
 
 
 def _token(given: Settings) -> Token | None:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.output import Column, Kind, Row, Shape
+from holdfast.addresses import api_at
+from holdfast.cli.output import Column, Kind, Shape
 from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
 from holdfast.cli.way import OverHttp
 from holdfast.client import credentials
 from holdfast.client.credentials import Saved
-from holdfast.errors import UsageError
 from holdfast.settings import settings
 
 app = typer.Typer(help="Sign in, and make or revoke API tokens.", no_args_is_help=True)
@@ -22,17 +22,13 @@ app.add_typer(tokens, name="token")
 ME = Shape("caller", [Column("ACTOR", "actor"), Column("METHOD", "method"), Column("ROLE", "role")], key="actor")
 
 
-def state_of(token: Row) -> str:
-    return "revoked" if token["revoked_at"] else "live"
-
-
 SHAPE = Shape(
     "token",
     [
         Column("ID", "id"),
         Column("NAME", "name"),
         Column("ROLE", "role"),
-        Column("STATE", state_of, Kind.WORD),
+        Column("STATE", "state", Kind.WORD),
         Column("EXPIRES", "expires_at", Kind.TIME),
         Column("USED", "last_used_at", Kind.TIME),
         Column("CREATED", "created_at", Kind.TIME, wide=True),
@@ -58,10 +54,9 @@ def login_command(
 
     The token is asked for, or read from standard input; a link that `holdfast up` or `serve` printed brings its own.
     """
-    if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
-        raise UsageError(f"a token must not go over the network unencrypted: {url} is not https")
+    api_at(url, with_token=True, plain_http=settings().plain_http)  # before anything is asked for, or sent
     url, token = _redeemed(url) if "/login?code=" in url else (url, _asked_for())
-    over = OverHttp(url, token.strip())
+    over = OverHttp(url, token.strip(), plain_http=settings().plain_http)
     try:
         me = over.ask("GET", "/api/whoami").data
         where = credentials.save(settings(), Saved(url.rstrip("/"), token.strip()))

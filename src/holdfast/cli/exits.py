@@ -39,6 +39,12 @@ class Told(errors.HoldfastError):
     def code(self) -> str:
         return str(self.problem.get("code", ""))
 
+    @property
+    def put_off(self) -> float | None:
+        """How many seconds to wait before it is worth asking again; None: it is not."""
+        said = str(self.problem.get("retry_after", ""))
+        return float(said) if self.status in (429, 503) and said.isdecimal() else None
+
 
 class Unreachable(errors.HoldfastError):
     """Nobody answers there."""

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli.asking import filters_of, job_id_of, payload_of
 from holdfast.cli.bulk import act_in_bulk
-from holdfast.cli.exits import Exit, GaveUp, Told
+from holdfast.cli.exits import Exit, GaveUp, Told, exit_of
 from holdfast.cli.job_logs import JobId, logs_command
 from holdfast.cli.output import Column, Kind, Row, Shape
 from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
@@ -299,7 +299,7 @@ def recover_command(session: Session, jobs: JobIds, reason: Reason, grant: Grant
 
 
 def _each(session: Session, jobs: list[str], act: str, body: dict[str, Any], wait: bool, timeout: str | None) -> None:
-    """Do one act to several jobs; one that refuses does not stop the others, and the first refusal is the exit code."""
+    """Do one act to several jobs; one that refuses does not stop the others. If all do, the first refusal is the exit code."""
     changed, refused = [], None
     for job in jobs:
         job_id = job_id_of(session, job)
@@ -314,7 +314,7 @@ def _each(session: Session, jobs: list[str], act: str, body: dict[str, Any], wai
         changed = wait_for(session, [job["id"] for job in changed], timeout)
     session.rows(SHAPE, changed)
     if refused is not None:
-        raise typer.Exit(Exit.PARTIAL if changed else Exit.CONFLICT)
+        raise typer.Exit(Exit.PARTIAL if changed else exit_of(refused))
     if wait:
         end_with(changed)
 

@@ -298,7 +298,8 @@ class Output:
             self._write(text.getvalue().removesuffix("\n"))
 
     def _write(self, text: str) -> None:
-        self.console.file.write(text + "\n")
+        """Data as it is; but a terminal obeys what it is sent, whatever the format."""
+        self.console.file.write((_plain(text) if self.is_terminal else text) + "\n")
         self.console.file.flush()
 
 

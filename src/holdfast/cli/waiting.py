@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -12,7 +13,7 @@ import typer
 from rich.console import RenderableType
 from rich.live import Live
 
-from holdfast.cli.exits import Exit, GaveUp, exit_of_states
+from holdfast.cli.exits import Exit, GaveUp, Told, exit_of_states
 from holdfast.cli.output import Row, Shape
 from holdfast.cli.times import length
 from holdfast.cli.verb import Session
@@ -28,37 +29,42 @@ Every = Annotated[float, typer.Option("--interval", min=0.2, help="Seconds betwe
 
 def wait_for(session: Session, job_ids: Sequence[int], timeout: str | None) -> list[dict[str, Any]]:
     """These jobs when all of them have ended; `GaveUp` when that takes too long. Ctrl-C leaves them running."""
-    deadline = None if timeout is None else time.monotonic() + length(timeout).total_seconds()
-    found: dict[int, dict[str, Any]] = {}
+    deadline = math.inf if timeout is None else time.monotonic() + length(timeout).total_seconds()
+    ended: list[dict[str, Any]] = []
+    says = f"job {job_ids[0]}"
     pause = FIRST_LOOK
     with session.out.errors.status("waiting") as status:
-        while True:
-            for job_id in job_ids:
-                if found.get(job_id, {}).get("state") not in ENDED:
-                    found[job_id] = session.get(f"/api/jobs/{job_id}")
-            left = [job for job in found.values() if job["state"] not in ENDED]
-            if not left:
-                return [found[job_id] for job_id in job_ids]
-            status.update(waiting_sentence(left))
-            if deadline is not None and time.monotonic() + pause > deadline:
-                raise GaveUp(
-                    f"{waiting_sentence(left)} after {timeout}; it goes on without us: holdfast job wait {left[0]['id']}"
-                )
+        while len(ended) < len(job_ids):  # all of them must end, so it is enough to look at one at a time
+            job_id = job_ids[len(ended)]
             try:
-                time.sleep(pause)
+                job = session.get(f"/api/jobs/{job_id}")
+            except Told as told:
+                put_off = told.put_off
+                if put_off is None:
+                    raise
+            else:
+                if job["state"] in ENDED:
+                    ended.append(job)
+                    continue
+                put_off, says = 0.0, waiting_sentence(job, more=len(job_ids) - len(ended) - 1)
+            status.update(says)
+            if time.monotonic() + max(pause, put_off) > deadline:
+                raise GaveUp(f"{says} after {timeout}; it goes on without us: holdfast job wait {job_id}")
+            try:
+                time.sleep(max(pause, put_off))
             except KeyboardInterrupt:
-                session.out.say(f"Not waiting any more; it goes on. To stop it: holdfast job cancel {left[0]['id']}")
+                session.out.say(f"Not waiting any more; it goes on. To stop it: holdfast job cancel {job_id}")
                 raise
             pause = min(pause * 1.5, LONGEST_PAUSE)
+    return ended
 
 
-def waiting_sentence(left: Sequence[Row]) -> str:
+def waiting_sentence(job: Row, *, more: int = 0) -> str:
     """What is waited for, in one line. Pure. A share is shown only where the job itself tells one."""
-    job = left[0]
     share = "" if job["progress"] is None else f" {job['progress']:.0%}"
     said = f": {job['message']}" if job["message"] else ""
-    more = f", and {len(left) - 1} more" if len(left) > 1 else ""
-    return f"job {job['id']} is {job['state']}{share}{said}{more}"
+    others = f", and up to {more} more" if more else ""
+    return f"job {job['id']} is {job['state']}{share}{said}{others}"
 
 
 def end_with(jobs: Sequence[Row]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 
+from holdfast.addresses import api_at
 from holdfast.cli.exits import Told, Unreachable
 from holdfast.client import credentials
 from holdfast.client.api import body_of, not_ours
@@ -68,13 +69,20 @@ class Way(Protocol):
 class OverHttp:
     """Through the API."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, plain_http: bool = False) -> None:
+        origin = api_at(url, with_token=bool(token), plain_http=plain_http)
         self.says = url
         self._date: str | None = None
         headers = {"Accept": "application/json", "User-Agent": "holdfast-cli"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=PATIENCE, follow_redirects=False)
+        self._client = httpx.Client(
+            base_url=url,
+            headers=headers,
+            timeout=PATIENCE,
+            follow_redirects=False,
+            trust_env=origin.scheme == "https",  # a proxy of the environment would read along
+        )
 
     def ask(
         self,
@@ -215,7 +223,8 @@ def open_way(settings: Settings, *, dsn: str | None, api_url: str | None, say: A
     choice = choose(settings, dsn=dsn, api_url=api_url, logged_in_at=saved.api_url if saved else None)
     if choice.api_url is None:
         return _straight(choice.dsn, settings, say)
-    over = OverHttp(choice.api_url, credentials.token_for(choice.api_url, settings, saved))
+    token = credentials.token_for(choice.api_url, settings, saved)
+    over = OverHttp(choice.api_url, token, plain_http=settings.plain_http)
     if not choice.may_fall_back or not (choice.dsn or choice.embedded):
         return over
     try:

@@ -13,8 +13,9 @@ from uuid import uuid4
 
 import httpx
 
+from holdfast.addresses import api_at
 from holdfast.client.problems import problem_of
-from holdfast.errors import Unreachable, UsageError
+from holdfast.errors import Unreachable
 
 TRIES = 4
 LONGEST_PAUSE = 30.0  # seconds, whatever Retry-After says
@@ -27,15 +28,18 @@ _sleep = time.sleep  # by a name of its own, so that a test need not wait
 class Api:
     """One address, one token."""
 
-    def __init__(self, url: str, token: str | None, *, timeout: float = 30.0) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise UsageError(f"the API's address is http://… or https://…, not {url!r}")
+    def __init__(self, url: str, token: str | None, *, timeout: float = 30.0, plain_http: bool = False) -> None:
+        origin = api_at(url, with_token=bool(token), plain_http=plain_http)
         self.url = url.rstrip("/")
         headers = {"Accept": "application/json", "User-Agent": "holdfast-client"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         self._http = httpx.Client(
-            base_url=self.url, headers=headers, timeout=httpx.Timeout(timeout, connect=5), follow_redirects=False
+            base_url=self.url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout, connect=5),
+            follow_redirects=False,
+            trust_env=origin.scheme == "https",  # a proxy of the environment would read along
         )
 
     def close(self) -> None:

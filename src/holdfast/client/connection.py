@@ -52,4 +52,5 @@ def connect(url: str | None = None, token: str | None = None, *, timeout: float 
         raise UsageError(
             "no control plane is known: connect('http://…'), or set HOLDFAST_API_URL, or run `holdfast auth login`"
         )
-    return Connection(Api(found, token or credentials.token_for(found, settings, saved), timeout=timeout))
+    sent = token or credentials.token_for(found, settings, saved)
+    return Connection(Api(found, sent, timeout=timeout, plain_http=settings.plain_http))

@@ -45,6 +45,8 @@ EVENTS: Final[dict[str, str]] = {
     "http_request": "A request was answered; its status, how long it took, and who asked.",
     "http_unavailable": "A request could not be served because something that we need is away or too slow.",
     "http_fault": "A request met a fault of ours; the answer names the same request id.",
+    "metrics_without_database": "The database could not be asked for its figures; the process's own are served without them.",
+    "oidc_keys_not_read": "The identity provider's keys could not be read; those that are known count for a while longer.",
     "stream_look_failed": "The look for all event streams failed; it is tried again with the next.",
     "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is tried again with the next beat.",
     # Periodic loops
@@ -118,6 +120,7 @@ METRICS: Final[dict[str, str]] = {
 
 PLANE_METRICS: Final[dict[str, str]] = {  # gauges of the control plane: what the database knows, and its own process
     "holdfast_build_info": "1, with the version of the control plane.",
+    "holdfast_database_reachable": "1 if the database answered the last scrape; at 0 there are no figures of it.",
     "holdfast_jobs": "Jobs by state, counted up to 10,000 each.",
     "holdfast_demand": "Work that waits for a hand, by what it is: waiting, due, to_poll, stale. The number to scale by.",
     "holdfast_job_wait_seconds": "From enqueue to the first claim, by kind and quantile, over the newest 1,000 jobs.",

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from holdfast.addresses import api_at
 from holdfast.errors import (
     CancelRequested,
     ClaimLost,
@@ -21,7 +22,6 @@ from holdfast.errors import (
     PayloadInvalid,
     Refused,
     Unreachable,
-    UsageError,
 )
 from holdfast.jobs.model import Claim, Json
 
@@ -51,9 +51,10 @@ class WorkerUnknown(Unreachable):
 class Line:
     """One client to one origin: requests out, answers or our own errors back."""
 
-    def __init__(self, url: str, token: Token | None, *, timeout: float = 15.0, most: int = 20) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise UsageError(f"the API's address is http://… or https://…, not {url!r}")
+    def __init__(
+        self, url: str, token: Token | None, *, timeout: float = 15.0, most: int = 20, plain_http: bool = False
+    ) -> None:
+        api_at(url, with_token=token is not None, plain_http=plain_http)
         self._token = token
         self._timeout = timeout
         self._client = httpx.AsyncClient(

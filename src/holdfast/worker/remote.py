@@ -36,10 +36,10 @@ T = TypeVar("T")
 class Remote:
     """A worker that talks to the HTTP API and has no database."""
 
-    def __init__(self, url: str, token: Token | None = None, *, timeout: float = 15.0) -> None:
+    def __init__(self, url: str, token: Token | None = None, *, timeout: float = 15.0, plain_http: bool = False) -> None:
         self.largest_batch = LARGEST_BATCH
-        self._url, self._token, self._timeout = url, token, timeout
-        self._line = Line(url, token, timeout=timeout)
+        self._url, self._token, self._timeout, self._plain_http = url, token, timeout, plain_http
+        self._line = Line(url, token, timeout=timeout, plain_http=plain_http)
         self._looking: tuple[WorkerId, Takes] | None = None  # what the last claim asked for
         self._claimed = 0
         self._keeps_logs = True
@@ -65,7 +65,7 @@ class Remote:
         return {}
 
     def pulse(self) -> RemotePulse:
-        return RemotePulse(self._url, self._token, self._timeout)
+        return RemotePulse(self._url, self._token, self._timeout, self._plain_http)
 
     async def listen(self, wake: Callable[[str], None]) -> None:
         """Wait at the API until there is something to claim. While it is there and we take none of it, look less and less."""
@@ -215,8 +215,8 @@ class Remote:
 class RemotePulse:
     """The heartbeat's own client, in the heartbeat's own event loop."""
 
-    def __init__(self, url: str, token: Token | None, timeout: float) -> None:
-        self._line = Line(url, token, timeout=timeout, most=2)
+    def __init__(self, url: str, token: Token | None, timeout: float, plain_http: bool) -> None:
+        self._line = Line(url, token, timeout=timeout, most=2, plain_http=plain_http)
 
     async def beat(self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta) -> Beat:
         body = _looking(takes) | {

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.addresses import Origin
 from holdfast.errors import UsageError
 from holdfast.services.exports.engines.port import UntrustedUri
 from holdfast.services.exports.engines.trino import TrinoOptions
 from holdfast.services.exports.engines.trino.origin import (
     STATEMENTS,
-    Origin,
     checked,
     checked_segment,
     origin_of_setting,

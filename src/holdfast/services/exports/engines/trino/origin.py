@@ -7,53 +7,14 @@ protocol says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from holdfast.addresses import Origin
 from holdfast.errors import UsageError
 from holdfast.services.exports.engines.port import UntrustedUri
 
-PORTS = {"http": 80, "https": 443}
-LONGEST = 8192
 STATEMENTS = "/v1/statement/"
 SPOOLED = "/v1/spooled/"
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Scheme, host and port: who answers."""
-
-    scheme: str
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, uri: str) -> Origin | None:
-        """The origin of an address, or None when it has no single reading."""
-        if len(uri) > LONGEST or not uri.isascii() or not uri.isprintable() or any(c in uri for c in ' "<>\\^`{|}'):
-            return None  # what two parsers could read in two ways is not read at all
-        try:
-            parts = urlsplit(uri)
-            port, host = parts.port, parts.hostname
-        except ValueError:
-            return None
-        if parts.scheme not in PORTS or not host or "@" in parts.netloc or parts.fragment or host.endswith("."):
-            return None
-        return cls(parts.scheme, host, PORTS[parts.scheme] if port is None else port)
-
-    @property
-    def is_loopback(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
 
 
 def origin_of_setting(url: str, *, with_secret: bool = False) -> Origin:
@@ -61,7 +22,7 @@ def origin_of_setting(url: str, *, with_secret: bool = False) -> Origin:
     origin, path = Origin.of(url), urlsplit(url).path
     if origin is None or path not in ("", "/"):
         raise UsageError(f"the address of Trino or of its store must be like https://trino.example.com:8443, not {url}")
-    if with_secret and origin.scheme != "https" and not origin.is_loopback:
+    if with_secret and not origin.keeps_secrets:
         raise UsageError(f"a password or token would go to {origin} in the clear; use https")
     return origin
 

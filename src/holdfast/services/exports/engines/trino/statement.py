@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
+from holdfast.addresses import Origin
 from holdfast.services.exports.engines.port import (
     SOURCE,
     EngineLost,
@@ -22,7 +23,7 @@ from holdfast.services.exports.engines.port import (
 )
 from holdfast.services.exports.engines.trino.messages import Answer, QueryInfo, read
 from holdfast.services.exports.engines.trino.options import MiB, TrinoOptions
-from holdfast.services.exports.engines.trino.origin import STATEMENTS, Origin, checked
+from holdfast.services.exports.engines.trino.origin import STATEMENTS, checked
 from holdfast.services.exports.engines.trino.pauses import retry_after
 from holdfast.services.exports.engines.trino.transport import Transport
 

@@ -1,0 +1,76 @@
+"""Where a token may be sent: decided by the whole host, and by everybody who sends one."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.addresses import Origin, api_at, is_loopback
+from holdfast.api.oidc import Oidc, OidcOptions
+from holdfast.cli.way import OverHttp
+from holdfast.client.api import Api
+from holdfast.errors import UsageError
+from holdfast.worker.remote import Remote
+
+IN_THE_CLEAR = [
+    "http://holdfast.example",
+    "http://127.0.0.1.example.invalid",
+    "http://localhost.example.invalid:8080",
+    "http://10.0.0.1:8080",
+    "http://[::2]:8080",
+    "http://127.1",
+]
+
+
+@pytest.mark.parametrize("url", ["https://holdfast.example", "http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost"])
+def test_https_and_this_machine_may_have_a_token(url: str):
+    assert api_at(url, with_token=True).keeps_secrets
+
+
+@pytest.mark.parametrize("url", IN_THE_CLEAR)
+def test_anybody_else_gets_a_token_only_if_somebody_said_so(url: str):
+    with pytest.raises(UsageError, match="HOLDFAST_PLAIN_HTTP"):
+        api_at(url, with_token=True)
+    assert api_at(url, with_token=True, plain_http=True) == api_at(url, with_token=False) == Origin.of(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8080", "ftp://x", "http://127.0.0.1@evil.example", "http://127.0.0.1\\@evil", "http:///x"]
+)
+def test_an_address_that_can_be_read_in_two_ways_is_none(url: str):
+    with pytest.raises(UsageError, match="address is http"):
+        api_at(url, with_token=False)
+
+
+@pytest.mark.parametrize("url", IN_THE_CLEAR)
+@pytest.mark.parametrize("sender", [OverHttp, Api, Remote])
+def test_everybody_who_sends_a_token_asks_first(sender: type[OverHttp] | type[Api] | type[Remote], url: str):
+    with pytest.raises(UsageError, match="HOLDFAST_PLAIN_HTTP"):
+        sender(url, "secret")
+    sender(url, None)
+    sender(url, "secret", plain_http=True)
+
+
+def test_a_token_that_is_read_anew_counts_as_one():
+    with pytest.raises(UsageError, match="HOLDFAST_PLAIN_HTTP"):
+        Remote("http://holdfast.example", lambda: "secret")
+
+
+@pytest.mark.parametrize("url", IN_THE_CLEAR)
+def test_who_says_who_somebody_is_must_be_safe_to_ask(url: str):
+    with pytest.raises(UsageError, match="https"):
+        Oidc(OidcOptions(url, "holdfast"))
+    with pytest.raises(UsageError, match="https"):
+        Oidc(OidcOptions("https://id.example", "holdfast", jwks_url=url))
+
+
+def test_a_proxy_of_the_environment_does_not_read_along(monkeypatch: pytest.MonkeyPatch):
+    """What goes to this machine in the clear goes to this machine."""
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+
+    for client in (OverHttp("http://127.0.0.1:1", "secret")._client, Api("http://127.0.0.1:1", "secret")._http):
+        assert not client._mounts
+
+
+def test_the_whole_host_counts():
+    assert is_loopback("127.0.0.2")
+    assert not is_loopback("127.0.0.1.example.invalid")
