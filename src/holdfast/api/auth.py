@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 from fastapi import Request
-from psycopg.rows import class_row, scalar_row, tuple_row
+from psycopg.rows import class_row, tuple_row
 
 from holdfast.api.plane import Plane, Principal
 from holdfast.api.policy import Role
@@ -169,7 +169,9 @@ REVOKE_TOKEN = f"""
 """
 LIST_TOKENS = f"SELECT {VIEW} FROM holdfast.tokens WHERE id > %(after)s ORDER BY id LIMIT %(limit)s"
 STILL_LIVE = """
-    SELECT id FROM holdfast.tokens WHERE id = ANY (%(ids)s) AND revoked_at IS NULL AND expires_at > clock_timestamp()
+    SELECT ARRAY (SELECT id FROM holdfast.tokens
+                  WHERE id = ANY (%(ids)s) AND revoked_at IS NULL AND expires_at > clock_timestamp()),
+           extract(epoch FROM clock_timestamp())::float8
 """
 LIVE_TOKENS = "SELECT EXISTS (SELECT FROM holdfast.tokens WHERE revoked_at IS NULL AND expires_at > clock_timestamp())"
 
@@ -191,11 +193,12 @@ async def list_tokens(conn: psycopg.AsyncConnection[Any], *, after: str = "", li
         return await cursor.fetchall()
 
 
-async def still_live(conn: psycopg.AsyncConnection[Any], token_ids: Iterable[str]) -> set[str]:
-    """Those among these tokens that still open something."""
-    async with conn.cursor(row_factory=scalar_row) as cursor:
+async def still_live(conn: psycopg.AsyncConnection[Any], token_ids: Iterable[str]) -> tuple[set[str], float]:
+    """Those among these tokens that still open something, and what time it is: for those that are not ours."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(STILL_LIVE, {"ids": list(token_ids)})
-        return set(await cursor.fetchall())
+        ((live, now),) = await cursor.fetchall()
+    return set(live), now
 
 
 async def has_live_tokens(conn: psycopg.AsyncConnection[Any]) -> bool:

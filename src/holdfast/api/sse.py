@@ -199,9 +199,9 @@ class Hub:
         if time.monotonic() - self._knew_them_at < self._ping:
             return
         everybody = self._everybody()
-        live = await still_live(conn, {one.caller.token_id for one in everybody if one.caller.token_id is not None})
+        live, now = await still_live(conn, {one.caller.token_id for one in everybody if one.caller.token_id is not None})
         for one in everybody:
-            if not is_known(one.caller, live, time.time()):
+            if not is_known(one.caller, live, now):
                 one.tell(None)
         self._knew_them_at = time.monotonic()
 
