@@ -40,6 +40,7 @@ bench: $(VENV)/.dev $(VENV)/.bench ## Holdfast beside its peers: writes benchmar
 	@$(BIN)/python -m benchmarks.run
 	@$(BIN)/python -m benchmarks.duckdb_copy --rounds 1 --write
 	@$(BIN)/python -m benchmarks.exports --rounds 1 --write
+	@$(BIN)/python -m benchmarks.submitted --write
 	@$(BIN)/python -m benchmarks.page
 
 requirements: ## compile the pinned requirements again (needs uv)

@@ -143,7 +143,7 @@ class Direct(OnConnections):
             return await claim_by_id(conn, worker_id, job_id, kinds=takes.versions)
 
     async def claim_to_poll(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
-        async with self._pool.connection() as conn:
+        async with self._claims as conn:  # not from the pool: other claims wait for this one, and the pool may be waited for
             overdue = await fail_overdue(conn, worker_id)
             if overdue:
                 log.warning("jobs_overdue", jobs=overdue, worker_id=worker_id)

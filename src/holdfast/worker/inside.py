@@ -84,6 +84,7 @@ class Inside:
             self._ends,
             self._lease,
             count=1,
+            looks=0,
             name=name,
             takes=lambda: Takes({}, ()),  # no step of a chain is taken along: it may belong elsewhere
             hungry=self._idle.set,

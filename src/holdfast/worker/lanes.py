@@ -1,11 +1,15 @@
-"""Where handlers run: so many jobs at once, each in its lane from the claim to the end of its attempt. Started by: the loop."""
+"""Where handlers run: so many jobs at once, each in its lane from the claim to the end of its attempt. Started by: the loop.
+
+Looks at an external engine have lanes of their own. They are short and mostly wait for an answer, but there may be hundreds: in
+one line with the jobs they would hold each other up, and an engine gives up a query that nobody asks about.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +29,8 @@ from holdfast.worker.kinds import Job
 from holdfast.worker.logbook import Logbook
 from holdfast.worker.pace import Pace
 from holdfast.worker.transport import ForHandlers, Takes
+
+LOOKS = 50  # at once
 
 
 @dataclass(slots=True)
@@ -49,6 +55,32 @@ class _Running:
             attempt.lose()
 
 
+class _Queue:
+    """Claims that wait for a lane, and lanes that wait for a claim."""
+
+    def __init__(self) -> None:
+        self.ready: deque[Claim] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+
+    def add(self, claims: Sequence[Claim]) -> None:
+        self.ready.extend(claims)
+        wanted = len(claims)
+        while wanted and self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                wanted -= 1
+
+    def take_back(self) -> list[Claim]:
+        waiting, self.ready = self.ready, deque()
+        return list(waiting)
+
+    async def wait(self) -> None:
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(waiting)
+        await waiting
+
+
 class Lanes:
     """The jobs that are claimed and not yet ended: some run, some wait for a lane."""
 
@@ -63,16 +95,17 @@ class Lanes:
         name: str,
         takes: Callable[[], Takes],
         hungry: Callable[[], None],
+        looks: int = LOOKS,
         isolated: Isolated | None = None,
         logbook: Logbook | None = None,
         most: int | None = None,
     ) -> None:
         self.count, self.pace, self._name = count, Pace(count), name
+        self._look_lanes, self._looking, self._looked = looks, 0, 0
         self.taken, self._most = 0, most
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
         self._takes, self._hungry, self._isolated, self._logbook = takes, hungry, isolated, logbook
-        self._ready: deque[Claim] = deque()
-        self._idle: deque[asyncio.Future[None]] = deque()
+        self._jobs, self._looks = _Queue(), _Queue()
         self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
         self._renounced: set[AttemptId] = set()
         self._closing = False
@@ -83,7 +116,13 @@ class Lanes:
 
     @property
     def waiting(self) -> int:
-        return len(self._ready)
+        """Jobs that wait for a lane. Looks do not: no more of them are taken than there are lanes."""
+        return len(self._jobs.ready)
+
+    @property
+    def ended(self) -> int:
+        """How many attempts have ended, looks among them."""
+        return self.pace.ended + self._looked
 
     def begun(self) -> list[Claim]:
         """What runs."""
@@ -91,15 +130,20 @@ class Lanes:
 
     def held(self) -> list[Claim]:
         """What runs and what waits for a lane. Called from the heartbeat's thread, so it copies."""
-        return [*(one.claim for one in list(self._running.values())), *list(self._ready)]
+        return [*(one.claim for one in list(self._running.values())), *list(self._jobs.ready), *list(self._looks.ready)]
 
     def all(self) -> list[Coroutine[Any, Any, None]]:
         """The lanes themselves, to be run as tasks."""
-        return [self._lane() for _ in range(self.count)]
+        return [*(self._lane() for _ in range(self.count)), *(self._look_lane() for _ in range(self._look_lanes))]
 
     def room(self) -> int:
         """How many jobs to ask for: one per free lane, and a few more when jobs are short (see `pace.py`)."""
-        return self.may_take(self.count - self.running - self.waiting + self.pace.ahead)
+        return self.may_take(self.count - (self.running - self._looking) - self.waiting + self.pace.ahead)
+
+    def room_to_look(self) -> int:
+        """How many looks to ask for."""
+        heavy = sum(claim.is_poll for claim in self._jobs.ready)
+        return self._look_lanes - self._looking - len(self._looks.ready) - heavy
 
     def may_take(self, wanted: int) -> int:
         """So many of the wanted ones, if it is said how many may be taken in all; none once the worker was told to end."""
@@ -114,24 +158,26 @@ class Lanes:
         self._renounced.update(nobodys)
         return nobodys
 
-    def hand_out(self, claims: list[Claim]) -> None:
+    def hand_out(self, claims: list[Claim], queue: _Queue | None = None) -> None:
         claims = [claim for claim in claims if claim.attempt_id not in self._renounced]
         self.taken += len(claims)
         for claim in claims:
             if claim.attempt_no == 1 and claim.waited is not None:
                 waited.observe((claim.kind,), claim.waited)
-        self._ready.extend(claims)
-        wanted = len(claims)
-        while wanted and self._idle:
-            waiting = self._idle.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-                wanted -= 1
+        (queue or self._jobs).add(claims)
+
+    def hand_out_looks(self, claims: list[Claim]) -> None:
+        """To lanes of their own; but a look that needs a process of its own is as heavy as a job."""
+        light: list[Claim] = []
+        heavy: list[Claim] = []
+        for claim in claims:
+            (heavy if claim.alone or self._kinds[claim.kind].policy.run_in == "process" else light).append(claim)
+        self.hand_out(light, self._looks)
+        self.hand_out(heavy)
 
     def take_back(self) -> list[Claim]:
         """What waits for a lane, and now does not any more."""
-        waiting, self._ready = self._ready, deque()
-        return list(waiting)
+        return [*self._jobs.take_back(), *self._looks.take_back()]
 
     def close(self) -> None:
         """No lane begins another chain or another job once it is done with what it has."""
@@ -173,18 +219,31 @@ class Lanes:
         fields.of_worker(self._name)
         kept.into(None if self._logbook is None else self)
         while True:
-            while self._ready and not self._closing:
-                following: Claim | None = self._ready.popleft()
+            while self._jobs.ready and not self._closing:
+                following: Claim | None = self._jobs.ready.popleft()
                 while following is not None:  # the next step of a chain stays in this lane
                     following = await self._work(following, me)
             if self._closing:
                 return  # what a claim that was on its way still brings is given back
             self._hungry()
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idle.append(waiting)
-            await waiting
+            await self._jobs.wait()
 
-    async def _work(self, claim: Claim, lane: asyncio.Task[Any] | None) -> Claim | None:
+    async def _look_lane(self) -> None:
+        me = asyncio.current_task()
+        fields.of_worker(self._name)
+        kept.into(None if self._logbook is None else self)
+        while True:
+            while self._looks.ready and not self._closing:
+                self._looking += 1
+                following = await self._work(self._looks.ready.popleft(), me, is_look=True)
+                self._looking -= 1
+                if following is not None:  # what the end of it led to is a job like any other
+                    self._jobs.add([following])
+            if self._closing:
+                return
+            await self._looks.wait()
+
+    async def _work(self, claim: Claim, lane: asyncio.Task[Any] | None, *, is_look: bool = False) -> Claim | None:
         """One attempt; the claim of its next step if it could be taken along."""
         self._running[claim.attempt_id] = running = _Running(claim, lane)
         fields.of_attempt(claim)
@@ -202,7 +261,10 @@ class Lanes:
                 running.span.end(_outcome(running, end), None if end is None else end.error)
             del self._running[claim.attempt_id]
             self._lease.end(claim.id)
-            self.pace.took(time.perf_counter() - started)
+            if is_look:
+                self._looked += 1
+            else:
+                self.pace.took(time.perf_counter() - started)
 
     async def _attempt(self, running: _Running) -> End | None:
         """Run the handler; None when somebody else has the job by now, or a process of its own has written its end."""

@@ -21,7 +21,7 @@ from holdfast.errors import ClaimLost, HoldfastError, UsageError
 from holdfast.jobs.model import Claim, JobId, WorkerId
 from holdfast.jobs.outcome import SHUTDOWN, End, cut_off
 from holdfast.jobs.renew import Beat
-from holdfast.jobs.states import Move, State
+from holdfast.jobs.states import Move
 from holdfast.telemetry.log import log
 from holdfast.telemetry.workers import WorkerFigures, workers
 from holdfast.worker.context import Lease
@@ -63,7 +63,7 @@ class Worker:
         self._all_that_is_known = Takes({name: kind.policy.version for name, kind in self._kinds.items()}, options.queues)
         self.info = introduce(self.id, options, self._all_that_is_known)
         self._transport: Transport = (
-            Direct(url_or_transport, most=min(options.concurrency, 8))
+            Direct(url_or_transport, most=min(options.concurrency + 2, 8))
             if isinstance(url_or_transport, str)
             else url_or_transport
         )
@@ -203,12 +203,12 @@ class Worker:
         while True:
             while not self._is_quiet():  # first: else, where a claim takes long, the next would always be under way
                 await asyncio.sleep(0.002)
-            ended = self._lanes.pace.ended
+            ended = self._lanes.ended
             await self._sweeps.look_around()
             self._saw_empty.clear()
             self._wake.set()
             await self._saw_empty.wait()
-            if self._lanes.pace.ended == ended and self._is_quiet():
+            if self._lanes.ended == ended and self._is_quiet():
                 return
 
     def _is_quiet(self) -> bool:
@@ -278,8 +278,7 @@ class Worker:
     # ------------------------------------------------------------------------------------------------- beats and hints
 
     def _on_end(self, end: End) -> None:
-        if end.delay is not None and end.state is State.PENDING:
-            self._sweeps.promote_in(end.delay)
+        self._sweeps.follow(end)
         self._wake.set()
 
     def _on_free_lane(self) -> None:

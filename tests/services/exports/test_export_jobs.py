@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,8 +18,12 @@ from holdfast.services.exports.engines.opened import Engines
 from holdfast.services.exports.engines.opening import open_engine
 from holdfast.services.exports.engines.port import EngineUnavailable, Phase, QueryRefused
 from holdfast.services.exports.export.job import chosen
+from holdfast.services.exports.export.server_side import _rows
 from holdfast.services.exports.kinds import KINDS
 from holdfast.services.exports.setup import Exports, use_engines
+from holdfast.services.exports.stores.local import LocalStore
+from holdfast.services.exports.stores.paths import location_of
+from holdfast.services.exports.stores.port import Found
 from holdfast.settings import settings
 from holdfast.testing import Harness, crash_at, harness
 
@@ -313,3 +318,23 @@ def test_the_way_to_run_is_what_was_asked_for_and_else_through_the_worker() -> N
     assert chosen("auto", direct=False, can_submit=True) == "unload"
     assert chosen("auto", direct=False, can_submit=False) == "direct"
     assert chosen("ctas", direct=True, can_submit=True) == "ctas"
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(1, 100_000), (1000, 100)])
+async def test_rows_are_counted_by_the_end_of_a_file(folder: Path, columns: int, rows: int) -> None:
+    """E-06: a file that an engine wrote may be larger than our memory; its footer may be larger than the first guess."""
+    table = pa.table({f"a column with a long name {n}": pa.array(range(rows)) for n in range(columns)})
+    pq.write_table(table, folder / "part")
+    found = Found("part", (folder / "part").stat().st_size)
+    store = LocalStore(location_of(str(folder)), allowed=[folder])
+    read: list[int] = []
+    get_end = store.get_end
+
+    async def counted(found: Found, count: int) -> bytes:
+        read.append(count)
+        return await get_end(found, count)
+
+    store.get_end = counted  # type: ignore[method-assign]
+    assert await _rows(store, found) == rows
+    assert len(read) == (1 if columns == 1 else 2)
+    assert max(read) < found.bytes

@@ -14,7 +14,7 @@ import pytest
 from holdfast.services.exports.stores import local
 from holdfast.services.exports.stores.local import LocalStore
 from holdfast.services.exports.stores.paths import Location, PathRefused, location_of
-from holdfast.services.exports.stores.port import AlreadyThere, NotThere, ScratchFull
+from holdfast.services.exports.stores.port import AlreadyThere, Found, NotThere, ScratchFull
 
 
 @pytest.fixture
@@ -34,12 +34,16 @@ async def test_a_file_is_put_found_and_removed(store: LocalStore):
 
     assert not staged.exists()
     assert await store.get("attempt=1/part") == b"content"
+    assert await store.get_end(Found("attempt=1/part", 7), 3) == b"ent"
+    assert await store.get_end(Found("attempt=1/part", 7), 100) == b"content"
     assert await listed(store) == ["attempt=1/part"]
     assert await store.delete_prefix("attempt=1") == 1
     assert await listed(store) == []
     assert await store.delete_prefix("attempt=1") == 0
     with pytest.raises(NotThere):
         await store.get("attempt=1/part")
+    with pytest.raises(NotThere):
+        await store.get_end(Found("attempt=1/part", 7), 3)
 
 
 @pytest.mark.parametrize("links", [True, False])

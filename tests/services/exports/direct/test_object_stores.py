@@ -10,7 +10,7 @@ from object_proxy import How, ObjectProxy, write_key
 from holdfast.services.exports.stores import objects
 from holdfast.services.exports.stores.objects import ObjectStore
 from holdfast.services.exports.stores.paths import PathRefused
-from holdfast.services.exports.stores.port import AlreadyThere, NotThere, StoreDenied, StoreUnavailable
+from holdfast.services.exports.stores.port import AlreadyThere, Found, NotThere, StoreDenied, StoreUnavailable
 
 LARGE = 9 * 1024 * 1024
 
@@ -58,6 +58,15 @@ async def test_a_prefix_is_not_taken_for_the_beginning_of_a_name(store: ObjectSt
     await store.delete_prefix("attempt=1")
 
     assert list(await listed(store)) == ["attempt=11/a"]
+
+
+async def test_the_end_of_a_file_is_read_without_the_rest(store: ObjectStore):
+    await store.put("a", b"content")
+
+    assert await store.get_end(Found("a", 7), 3) == b"ent"
+    assert await store.get_end(Found("a", 7), 100) == b"content"
+    with pytest.raises(NotThere):
+        await store.get_end(Found("b", 7), 3)
 
 
 async def test_nothing_is_there_until_it_is(store: ObjectStore):

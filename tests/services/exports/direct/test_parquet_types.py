@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,20 @@ def test_w_16_an_empty_result_is_a_valid_file_with_the_whole_schema(tmp_path: Pa
 
     assert (back.num_rows, back.column_names) == (0, ["b", "a"])
     assert back.schema.types == table.schema.types
+
+
+def test_a_file_that_nobody_needs_is_gone_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A writer that is collected writes its footer, and that file is closed by then."""
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    files = PartFiles(pa.schema({"a": pa.int64()}), lambda number: tmp_path / f"{number}", Shape())
+    files.write([pa.RecordBatch.from_pydict({"a": [1, 2, 3]})])
+
+    files.abandon()
+    gc.collect()
+
+    assert said == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_have_a_limit_and_rows_keep_their_order(tmp_path: Path):

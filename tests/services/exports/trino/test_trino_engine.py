@@ -134,6 +134,10 @@ async def test_w_07_submitted_work_is_looked_at_until_it_names_no_next(server: T
     query.may_end.set()
     look = await follow(engine, first.handle)
     assert (look.phase, look.rows_written, look.handle["next_uri"]) == (Phase.FINISHED, 42, None)
+    # Trino would keep each answer for a second: only the first, which says whether it takes the statement, is worth that.
+    waits = ["maxWait=100ms" in one.path for one in server.sent("GET /v1/statement/")]
+    assert waits == [False, False, *[True] * (len(waits) - 2)]
+    assert len(waits) > 2
 
 
 async def test_w_18_a_lost_next_uri_is_survivable_through_the_query_id(server: TrinoServer, engine: TrinoEngine):

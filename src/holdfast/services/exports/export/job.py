@@ -7,6 +7,7 @@ Its result is the manifest: the database takes it onto the export's row in the t
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from holdfast.jobs.outcome import DEFAULT_POLICY, Backoff, Done, Fail, Retry, RetryPolicy, Submitted
@@ -16,9 +17,9 @@ from holdfast.services.exports.export.direct import ExportFailed, Limits, export
 from holdfast.services.exports.export.payload import KIND, ExportSpec, Runtime
 from holdfast.services.exports.export.query import query_of
 from holdfast.services.exports.setup import engines_here
-from holdfast.services.exports.stores.opening import open_store
+from holdfast.services.exports.stores.opening import opened
 from holdfast.services.exports.stores.paths import location_of
-from holdfast.services.exports.stores.port import Store, StoreError
+from holdfast.services.exports.stores.port import StoreError
 from holdfast.settings import settings
 from holdfast.worker.context import Context
 from holdfast.worker.kinds import job
@@ -50,34 +51,34 @@ async def export(
     engines = engines_here()
     if role is None and engines.needs_role(engine):
         return Fail(str(MissingRole()))
-    store = open_store(location_of(location), settings())
     try:
-        return await _run(ctx, engines.get(engine), store, spec)
+        return await _run(ctx, engines.get(engine), partial(opened, location_of(location), settings()), spec)
     except (EngineError, StoreError) as error:
         if error.transient:
             raise
         return Fail(said(error))
     except ExportFailed as failed:
         return Fail(str(failed))
-    finally:
-        await store.close()
 
 
-async def _run(ctx: Context, engine: Engine, store: Store, spec: ExportSpec) -> Ended:
+async def _run(ctx: Context, engine: Engine, opening: server_side.Opening, spec: ExportSpec) -> Ended:
     """The story: ask about what was submitted, or submit, or stream; and stream when the engine cannot unload."""
     try:
         if ctx.job.is_poll:
-            return await server_side.look(ctx, _submitting(engine), store, spec)
+            return await server_side.look(ctx, _submitting(engine), opening, spec)
         way = chosen(spec.runtime, direct=settings().direct_export, can_submit=hasattr(engine, "submit"))
         if way != "direct":
-            return await server_side.begin(ctx, _submitting(engine), store, spec, way)
+            async with opening() as store:  # a place that we may not write to is refused before anything is submitted
+                return await server_side.begin(ctx, _submitting(engine), store, spec, way)
     except FunctionMissing:
         if spec.runtime != "auto":
             raise
         await ctx.progress(message="the engine cannot unload; the rows come through the worker")
     except server_side.NothingWritten:
         pass  # an engine that unloads nothing writes no file; we write an empty one, with the columns
-    written = await export_direct(ctx, engine, query_of(spec, ctx.attempt_id), store, Limits(max_seconds=spec.max_seconds))
+    limits = Limits(max_seconds=spec.max_seconds)
+    async with opening() as store:
+        written = await export_direct(ctx, engine, query_of(spec, ctx.attempt_id), store, limits)
     return Done(written.as_json())
 
 

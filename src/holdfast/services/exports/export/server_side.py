@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -31,6 +33,9 @@ QUERY_EFFECT = "export.query"
 TABLE_EFFECT = "export.table"
 SOON = timedelta(milliseconds=100)
 FORGET_LOOKS, FORGET_PAUSE = 120, 0.5
+FOOTER = 64 * 1024  # bytes: that of most files is within
+
+Opening = Callable[[], AbstractAsyncContextManager[Store]]  # costs tens of milliseconds for a bucket: not for every look
 
 
 class NothingWritten(Exception):
@@ -117,7 +122,7 @@ def _detail(spec: ExportSpec, runtime: str, prefix: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def look(ctx: Context, engine: Submits, store: Store, spec: ExportSpec) -> Done | Submitted | Retry | Fail:
+async def look(ctx: Context, engine: Submits, opening: Opening, spec: ExportSpec) -> Done | Submitted | Retry | Fail:
     """One look at what the engine does. `NothingWritten` when it is done with nothing."""
     handle = ctx.job.handle
     seen = await engine.look(handle["query"], query_of(spec, handle["tag"]))
@@ -128,7 +133,8 @@ async def look(ctx: Context, engine: Submits, store: Store, spec: ExportSpec) ->
         await ctx.progress(seen.progress.share, told(seen))
         return Submitted({**handle, "query": seen.handle}, SOON if seen.soon else None)
     if seen.phase is Phase.FINISHED:
-        return Done(await _written(ctx, store, spec, handle, seen))
+        async with opening() as store:
+            return Done(await _written(ctx, store, spec, handle, seen))
     if seen.phase is Phase.GONE:
         return Retry("the engine does not know the query any more; it is run again")
     error = seen.error or EngineError("the engine says that it failed, and not why")
@@ -163,9 +169,12 @@ async def _written(ctx: Context, store: Store, spec: ExportSpec, handle: dict[st
 
 
 async def _rows(store: Store, found: Found) -> int:
-    """How many rows a file has, by its own footer."""
-    content = await store.get(found.path)
-    rows: int = await in_thread(lambda: loaded("pyarrow.parquet").ParquetFile(io.BytesIO(content)).metadata.num_rows)
+    """How many rows a file has, by its own footer, and nothing else of it is read."""
+    end = await store.get_end(found, FOOTER)
+    footer = int.from_bytes(end[-8:-4], "little") + 8  # its length, and the four letters at the very end
+    if len(end) < footer <= found.bytes:
+        end = await store.get_end(found, footer)
+    rows: int = await in_thread(lambda: loaded("pyarrow.parquet").read_metadata(io.BytesIO(end)).num_rows)
     return rows
 
 

@@ -81,6 +81,8 @@ class PartFiles:
 
     def abandon(self) -> None:
         """Nothing of what is open is needed."""
+        if self._writer is not None:
+            self._writer.is_open = False  # or it would write its footer when it is collected, to a file that is closed
         if self._file is not None:
             self._file.close()
         if self._path is not None:

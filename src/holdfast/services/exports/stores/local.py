@@ -61,6 +61,19 @@ class LocalStore:
             raise NotThere(f"there is no {self.location.url}/{path}") from None
         return content
 
+    async def get_end(self, found: Found, count: int) -> bytes:
+        def read() -> bytes:
+            with self._place(found.path).open("rb") as file:
+                file.seek(max(0, found.bytes - count))
+                return file.read()
+
+        try:
+            with as_ours():
+                content: bytes = await in_thread(read)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotThere(f"there is no {self.location.url}/{found.path}") from None
+        return content
+
     async def list(self, prefix: str = "") -> AsyncIterator[list[Found]]:
         folder = self._place(prefix) if prefix else self._root
         found: list[Found] = await in_thread(lambda: [*self._walk(folder)])

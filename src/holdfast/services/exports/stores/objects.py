@@ -100,6 +100,14 @@ class ObjectStore:
 
         return await self._ask(read)
 
+    async def get_end(self, found: Found, count: int) -> bytes:
+        begin = max(0, found.bytes - count)
+
+        async def read(store: Any) -> bytes:
+            return bytes(await obstore.get_range_async(store, joined(found.path), start=begin, end=found.bytes))
+
+        return await self._ask(read)
+
     async def list(self, prefix: str = "") -> AsyncIterator[list[Found]]:
         below = joined(prefix) if prefix else None
         stream, page = await self._ask(lambda store: _begun(store, below))

@@ -44,6 +44,10 @@ class Store(Protocol):
         """What is there; `NotThere` if nothing is."""
         ...
 
+    async def get_end(self, found: Found, count: int) -> bytes:
+        """The last so many bytes of a file, or all of it: the whole may be larger than our memory."""
+        ...
+
     def list(self, prefix: str = "") -> AsyncIterator[list[Found]]:
         """What is below a prefix, some at a time. Raises when it cannot be read: unknown is never empty."""
         ...

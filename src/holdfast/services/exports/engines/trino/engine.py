@@ -89,15 +89,19 @@ class TrinoEngine:
         answer = await self._client.submit(query.sql, headers_of(query, self._options, spooled=False))
         if answer.error is not None:
             raise refusal(answer.error, answer.id)
-        return {"query_id": answer.id, "next_uri": answer.next_uri, "info_uri": answer.info_uri}
+        return {"query_id": answer.id, "next_uri": answer.next_uri, "info_uri": answer.info_uri, "is_new": True}
 
     async def look(self, handle: Json, query: Query) -> Look:
-        """One step further, and no more: the step can be repeated by whoever knows only the handle before it."""
+        """One step further, and no more: the step can be repeated by whoever knows only the handle before it.
+
+        The first waits a moment for what Trino says to the statement; any later one is one of many, and does not.
+        """
         query_id, next_uri = ids_of(handle)
         if next_uri is None:
             return await self._look_by_id(handle, query_id)
+        is_new = isinstance(handle, dict) and bool(handle.get("is_new"))
         try:
-            answer = await self._client.advance(next_uri, query_id, self._options.look_patience_seconds)
+            answer = await self._client.advance(next_uri, query_id, self._options.look_patience_seconds, briefly=not is_new)
         except EngineLost:  # the address is not known any more; the query may be
             return await self._look_by_id(handle, query_id)
         return seen(answer, handle)
@@ -176,7 +180,7 @@ def seen(answer: Answer, handle: Json) -> Look:
     """What an answer shows. The end is that it names no next, whatever its state says."""
     before = handle if isinstance(handle, dict) else {}
     rows = answer.update_count if answer.update_count is not None else before.get("rows_written")
-    after: dict[str, Any] = {**before, "next_uri": answer.next_uri, "rows_written": rows}
+    after: dict[str, Any] = {**before, "next_uri": answer.next_uri, "rows_written": rows, "is_new": False}
     progress = answer.stats.progress()
     if answer.error is not None:
         return Look(Phase.FAILED, {**after, "next_uri": None}, progress, refusal(answer.error, answer.id))

@@ -28,6 +28,7 @@ from holdfast.services.exports.engines.trino.pauses import retry_after
 from holdfast.services.exports.engines.trino.transport import Transport
 
 UNREADABLE_TRIES = 3
+BRIEFLY = "maxWait=100ms"
 ACCESS_DENIED = b"io.trino.spi.security.AccessDeniedException"  # so Trino answers to a role that it does not give
 PROPERTY = re.compile(r"[A-Za-z0-9_.-]+")
 INFO_CAP = 32 * MiB
@@ -72,9 +73,14 @@ class StatementClient:
         except ProtocolBroken as garbage:
             raise SubmitUnknown(f"the statement was sent and the answer cannot be read: {garbage}") from garbage
 
-    async def advance(self, uri: str, query_id: str, patience: float) -> Answer:
-        """What the query says next. An answer that cannot be read is asked for again: the last one is kept for that."""
+    async def advance(self, uri: str, query_id: str, patience: float, *, briefly: bool = False) -> Answer:
+        """What the query says next. An answer that cannot be read is asked for again: the last one is kept for that.
+
+        Trino keeps an answer without news for up to a second; `briefly`: a tenth of that.
+        """
         uri = checked(uri, self.origin, STATEMENTS)
+        if briefly:
+            uri += f"{'&' if '?' in uri else '?'}{BRIEFLY}"
         for _ in range(UNREADABLE_TRIES - 1):
             try:
                 return await self._advance(uri, query_id, patience)

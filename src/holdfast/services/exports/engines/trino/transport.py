@@ -130,7 +130,7 @@ class Transport:
                 follow_redirects=False,
                 trust_env=False,
                 timeout=httpx.Timeout(options.read_seconds, connect=options.connect_seconds),
-                limits=httpx.Limits(max_connections=100, max_keepalive_connections=20),
+                limits=httpx.Limits(max_connections=100, max_keepalive_connections=60),
             )
         return self._client
 

@@ -1,0 +1,116 @@
+"""Looks at external engines, beside the jobs of a worker with one lane or two: all are asked about, and none is in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from factories import rows, value
+from holdfast import Context, Done, Retry, Submitted, Worker, WorkerOptions
+from holdfast.jobs.enqueue import enqueue, enqueue_many
+from holdfast.worker.kinds import Job, job
+from holdfast.worker.lanes import LOOKS
+
+MOMENT = timedelta(milliseconds=20)
+# Nothing but the first beat tells this worker anything: what it knows later it knows by itself.
+SELDOM = WorkerOptions(concurrency=1, beat=timedelta(hours=1), lease=timedelta(hours=3), grace=timedelta(seconds=5))
+ENDED = "SELECT count(*) FROM holdfast.jobs WHERE kind = %s AND state = 'completed'"
+
+
+def a_kind(function: Callable[..., Any]) -> Job[..., Any]:
+    return job(f"looks.{function.__name__}")(function)
+
+
+@asynccontextmanager
+async def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = SELDOM) -> AsyncIterator[Worker]:
+    worker = Worker(database, kinds, options)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(running, 120)
+
+
+async def until(reached: Callable[[], Awaitable[bool]], seconds: float = 120) -> None:
+    async with asyncio.timeout(seconds):
+        while not await reached():
+            await asyncio.sleep(0.02)
+
+
+async def test_w_23_all_of_more_than_fifty_are_asked_about_while_the_only_lane_is_busy(database: str, conn: Any):
+    """W-23, W-25: an hour of work in the lane is no reason for an engine to give up what nobody asks about."""
+    may_end, begun, asked = asyncio.Event(), asyncio.Event(), Counter[int]()
+    count = 2 * LOOKS + 20
+
+    async def exported(ctx: Context) -> Submitted | Done:
+        asked[ctx.job.id] += begun.is_set()
+        return Done("ready") if asked[ctx.job.id] == 3 else Submitted({"query": 1}, poll_after=MOMENT)
+
+    async def long() -> None:
+        begun.set()
+        await may_end.wait()
+
+    kinds = [a_kind(exported), a_kind(long)]
+    await enqueue_many(conn, [kinds[0].new() for _ in range(count)])
+    async with working(database, *kinds):
+        await until(lambda: _is(conn, "SELECT count(*) = 0 FROM holdfast.jobs WHERE state = 'pending'"))
+        await enqueue(conn, kinds[1].new())
+        await begun.wait()
+        await until(lambda: _is(conn, "SELECT count(*) = %s FROM holdfast.jobs WHERE state = 'completed'", count))
+        assert await rows(conn, "SELECT kind FROM holdfast.jobs WHERE state = 'running'") == [("looks.long",)]
+        may_end.set()
+    assert set(asked.values()) == {3}
+
+
+async def test_w_23_an_engine_that_does_not_answer_keeps_no_job_from_its_lane(database: str, conn: Any):
+    """W-23, W-14: as many looks hang as there may be, and more are due."""
+    answered, asking = asyncio.Event(), 0
+
+    async def hangs(ctx: Context) -> Submitted | Done:
+        nonlocal asking
+        if not ctx.job.is_poll:
+            return Submitted({"query": 1}, poll_after=MOMENT)
+        asking += 1
+        await answered.wait()
+        return Done()
+
+    async def small() -> None: ...
+
+    kinds = [a_kind(hangs), a_kind(small)]
+    await enqueue_many(conn, [kinds[0].new() for _ in range(LOOKS + 10)])
+    async with working(database, *kinds):
+        await until(lambda: _now(asking == LOOKS))
+        await enqueue_many(conn, [kinds[1].new() for _ in range(5)])
+        await until(lambda: _is(conn, f"SELECT ({ENDED}) = 5", "looks.small"))
+        assert asking == LOOKS  # those that wait are nobody's: another worker may ask about them
+        assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'submitted'") == 10
+        answered.set()
+        await until(lambda: _is(conn, f"SELECT ({ENDED}) = %s", "looks.hangs", LOOKS + 10))
+
+
+async def test_moments_that_come_after_one_another_are_all_kept(database: str, conn: Any):
+    """The second look, and the second retry, do not wait for the beat because the first is sooner."""
+
+    async def later(ctx: Context, milliseconds: int) -> Submitted | Done:
+        return Done() if ctx.job.is_poll else Submitted({"query": 1}, poll_after=timedelta(milliseconds=milliseconds))
+
+    async def again(ctx: Context, milliseconds: int) -> Retry | None:
+        return None if ctx.job.attempt_no > 1 else Retry("not yet", timedelta(milliseconds=milliseconds))
+
+    kinds = [a_kind(later), a_kind(again)]
+    await enqueue_many(conn, [kind.new(milliseconds) for kind in kinds for milliseconds in (300, 700, 1100)])
+    async with working(database, *kinds, options=WorkerOptions(concurrency=6, beat=SELDOM.beat, lease=SELDOM.lease)):
+        await until(lambda: _is(conn, "SELECT count(*) = 6 FROM holdfast.jobs WHERE state = 'completed'"))
+
+
+async def _is(conn: Any, statement: str, *parameters: Any) -> bool:
+    return bool(await value(conn, statement, *parameters))
+
+
+async def _now(found: bool) -> bool:
+    return found
