@@ -24,7 +24,7 @@ WHAT = {
     "api_p95_1m_vs_empty": "p95 of list, show and counts over HTTP at 1,000,000 jobs, to an empty table (the worst of them)",
     "export_trino_vs_official": "rows a second from Trino's protocol into Arrow, to the official client feeding PyArrow "
     "(the worst of wide and narrow, plain and spooled)",
-    "submitted_500_look_late_p95_seconds": "500 exports with an engine, one worker with two lanes: how late a look is, p95, in seconds",
+    "submitted_500_look_late_p95_seconds": "500 exports at an engine, one worker, two lanes: seconds a look is late, p95",
     "submitted_500_worker_cpu_share": "the same: processor time of the worker, of one core",
     "export_duckdb_vs_copy": "direct export of a DuckDB table to Parquet, to DuckDB's own COPY (the worse of wide and narrow)",
 }
