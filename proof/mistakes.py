@@ -104,11 +104,11 @@ def _untie_later(original: Any) -> Any:
             if row is None:
                 raise finishing.ClaimLost(claim.id, claim.attempt_id, f"{end.move}")
             async with conn.transaction():
-                await finishing.untie(cursor, finishing.Ended(*row), claim.attempt_id)
                 if end.then:
                     await pipelines.enqueue_children(conn, claim, end.then, end.join)
                 if end.publish is not None:
                     await end.publish(conn)
+                await finishing.untie(cursor, finishing.Ended(*row), claim.attempt_id)
 
     return finish
 
@@ -283,8 +283,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("cancel-keeps-locks", "a cancelled job keeps its locks",
            (Code("cancel.untie", _nothing_untied),), ("test_cancel", "test_locks")),
     Mutant("slot-demotes-a-running-holder", "a claim takes the slot from a job that runs",
-           (Text("slots.HOLD_CURRENT", "AND is_current", "AND is_current AND false"),
+           (Text("slots.READ_CURRENT", "AND is_current", "AND is_current AND false"),
             Text("slots.DEMOTE_ENDED", " AND state IN ('completed', 'failed', 'cancelled')", "")), ("test_slots",)),
+    Mutant("slot-without-mutex", "who decides to wait for a slot is not seen by the end that looks who waits",
+           (Whole("slots.HOLD_SLOTS", "SELECT %(slots)s::text[]"),), ("test_slots",)),
     Mutant("slot-twin-not-held", "the waiting twin may start before the trigger that was merged into it commits",
            (Text("enqueue.HOLD_WAITING_TWIN", " FOR UPDATE", ""),), ("test_slots", "test_enqueue")),
     Mutant("slot-follow-up-not-woken", "the end of a slot's job wakes nobody",

@@ -280,7 +280,7 @@ async def test_claims_that_race_give_every_job_one_owner(make: Any, conn: Any) -
         me = a_worker()
         await transport.register(me, lease=LEASE)
         claimed: list[Claim] = []
-        while batch := await transport.claim(me.id, TAKES, 3):
+        while batch := (await transport.claim(me.id, TAKES, 3)).claims:
             claimed += batch
         return claimed
 
@@ -312,7 +312,7 @@ async def test_a_claim_brings_everything_that_is_needed_to_run(transport: Transp
     payload = {"text": 'ü 🙂 \\ " \n', "deep": [[[{"n": 1.5}]]], "big": 2**60, "none": None}
     job_id = await add(conn, payload=payload, max_runtime=timedelta(seconds=1.5), max_attempts=7, kind_version=1)
 
-    (claim,) = await transport.claim(me.id, TAKES, 5)
+    ((claim,), _) = await transport.claim(me.id, TAKES, 5)
 
     (row,) = await rows(conn, "SELECT attempt_id::text, fence_token, worker_id::text FROM holdfast.jobs WHERE id = %s", job_id)
     assert (claim.attempt_id, claim.fence_token, claim.worker_id) == row
@@ -455,7 +455,7 @@ async def test_something_to_claim_wakes_a_worker_that_listens(make: Any, conn: A
     transport, woken, me = make(), asyncio.Event(), a_worker()
     await transport.open()
     await transport.register(me, lease=LEASE)
-    assert await transport.claim(me.id, TAKES, 1) == []
+    assert await transport.claim(me.id, TAKES, 1) == ([], [])
     listening = asyncio.create_task(transport.listen(lambda _: woken.set()))
     try:
         for _ in range(3):
@@ -463,7 +463,7 @@ async def test_something_to_claim_wakes_a_worker_that_listens(make: Any, conn: A
             woken.clear()
             made = await add(conn)
             await asyncio.wait_for(woken.wait(), 60)
-            (claim,) = await transport.claim(me.id, TAKES, 1)
+            ((claim,), _) = await transport.claim(me.id, TAKES, 1)
             assert claim.id == made
             await transport.finish(claim, decide(claim, None))
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 from proof.witness import LOST, OK, Witness
 
 from holdfast.errors import ClaimLost
+from holdfast.jobs.claim import Found
 from holdfast.jobs.model import Claim, JobId, NewJob, WorkerId
 from holdfast.jobs.outcome import End
 from holdfast.worker.transport import Takes, Transport
@@ -22,11 +23,15 @@ class Witnessed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
+    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> Found:
         begun = self._witness.tick()
-        claims = await self._transport.claim(worker_id, takes, limit)
-        self._witness.note("claims", begun, worker=worker_id, limit=limit, got=len(claims))
-        return [self._claimed(begun, one, "batch") for one in claims]
+        claims, tied = await self._transport.claim(worker_id, takes, limit)
+        self._witness.note("claims", begun, worker=worker_id, limit=limit, got=len(claims) + len(tied))
+        return Found([self._claimed(begun, one, "batch") for one in claims], tied)
+
+    async def claim_tied(self, worker_id: WorkerId, ids: list[JobId]) -> list[Claim]:
+        begun = self._witness.tick()
+        return [self._claimed(begun, one, "batch") for one in await self._transport.claim_tied(worker_id, ids)]
 
     async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None:
         begun = self._witness.tick()

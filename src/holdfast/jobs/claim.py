@@ -2,12 +2,15 @@
 
 Every claim writes a fresh random `attempt_id` on the job's own row. It is the fence: whoever cannot show it, writes
 nothing. A claim also counts `attempt_no` up and draws a `fence_token` for systems outside.
+
+A job that needs a lock or a slot is tied. Its claim may have to wait for somebody who just decides about the same key, so it
+is a transaction of its own, after the plain ones are claimed: no plain job waits behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -16,6 +19,7 @@ from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
 from holdfast.jobs import locks, slots
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, JobId, WorkerId
+from holdfast.telemetry.log import log
 
 Kinds = Collection[str] | Mapping[str, int]  # names, or names with the newest version that is known of each
 NEWEST = 2**31 - 1
@@ -81,6 +85,13 @@ CLAIM_TIED = f"""
 """
 
 
+class Found(NamedTuple):
+    """What a look for jobs came to: plain jobs that are claimed, and the ids of tied ones that `claim_tied` may get."""
+
+    claims: list[Claim]
+    tied: list[JobId]
+
+
 async def claim(
     conn: psycopg.AsyncConnection[Any],
     worker_id: WorkerId,
@@ -89,14 +100,35 @@ async def claim(
     queues: Iterable[str] = ("default",),
     limit: int = 10,
 ) -> list[Claim]:
-    """Claim up to `limit` jobs, smallest priority first and oldest first within it. One statement, one commit.
+    """Claim up to `limit` jobs, smallest priority first and oldest first within it: the plain ones, and then the tied ones.
 
     `kinds` may say how new a version of each is known here; without, every version is.
     """
+    claims, tied = await claim_plain(conn, worker_id, kinds=kinds, queues=queues, limit=limit)
+    if not tied:
+        return claims
+    try:
+        return claims + await claim_tied(conn, worker_id, tied, soon=bool(claims))
+    except psycopg.Error as error:
+        if not claims:
+            raise
+        log.warning("claim_put_off", jobs=tied, error=str(error), worker_id=worker_id)
+        return claims
+
+
+async def claim_plain(
+    conn: psycopg.AsyncConnection[Any],
+    worker_id: WorkerId,
+    *,
+    kinds: Kinds,
+    queues: Iterable[str] = ("default",),
+    limit: int = 10,
+) -> Found:
+    """Claim the plain ones of the next `limit` jobs and name the tied ones. One statement, one commit, no waiting."""
     parameters = {"worker_id": worker_id, **known(kinds), "queues": arrays.of_texts(queues), "limit": limit}
-    claims = await _claim(conn, CLAIM, parameters, worker_id)
-    assert len(claims) <= limit, f"claimed {len(claims)} jobs for a limit of {limit}"
-    return claims
+    found = await _find(conn, CLAIM, parameters)
+    assert len(found.claims) <= limit, f"claimed {len(found.claims)} jobs for a limit of {limit}"
+    return found
 
 
 async def claim_by_id(
@@ -104,7 +136,9 @@ async def claim_by_id(
 ) -> Claim | None:
     """Claim this very job, or None: unknown, ended, held, not due, blocked, paused, too new, or just lost to somebody else."""
     kept = {"kinds": None, "versions": None} if kinds is None else known(kinds)
-    claims = await _claim(conn, CLAIM_BY_ID, {"worker_id": worker_id, "id": job_id, **kept}, worker_id)
+    claims, tied = await _find(conn, CLAIM_BY_ID, {"worker_id": worker_id, "id": job_id, **kept})
+    if tied:
+        claims = await claim_tied(conn, worker_id, tied)
     return claims[0] if claims else None
 
 
@@ -115,25 +149,31 @@ def known(kinds: Kinds) -> dict[str, str]:
 
 
 @dies_inside("claim.in_tx")
-async def _claim(
-    conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any], worker_id: WorkerId
-) -> list[Claim]:
+async def _find(conn: psycopg.AsyncConnection[Any], statement: str, parameters: dict[str, Any]) -> Found:
     cursor = conn.cursor(row_factory=tuple_row)
     await cursor.execute(statement, parameters, prepare=True)
     rows = await cursor.fetchall()
     tied = [row[0] for row in rows if row[3] is None]
-    if not tied:
-        return [Claim._make(row) for row in rows]
-    claims = [Claim._make(row) for row in rows if row[3] is not None]
-    return claims + await _claim_tied(conn, worker_id, tied)
+    if tied:
+        rows = [row for row in rows if row[3] is not None]
+    return Found([Claim._make(row) for row in rows], tied)
 
 
-async def _claim_tied(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, ids: list[int]) -> list[Claim]:
+# Whoever enqueues with `reject` has the key to the end of a transaction that is theirs, and may be long.
+NOT_FOR_LONG = "SET LOCAL lock_timeout = '1s'"
+
+
+async def claim_tied(
+    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, ids: list[JobId], *, soon: bool = False
+) -> list[Claim]:
     """Claim those of these jobs that get their locks and their slot; the others are blocked, and woken by the holder's end.
 
-    A refused claim changes nothing but that: no attempt is counted, nobody else's row is touched.
+    A refused claim changes nothing but that: no attempt is counted, nobody else's row is touched. `soon`: for a caller who has
+    other claims in hand, which must not wait long.
     """
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        if soon:
+            await cursor.execute(NOT_FOR_LONG)
         await cursor.execute(HOLD_TIED, {"ids": ids})
         candidates: dict[JobId, str | None] = dict(await cursor.fetchall())
         free_slot = await slots.block_where_busy(cursor, candidates)

@@ -31,7 +31,8 @@ Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 COMPLETE_PLAIN = """
     WITH ended AS (
         UPDATE holdfast.jobs j
-        SET state = 'completed', attempt_id = NULL, worker_id = NULL, finished_at = clock_timestamp(), result = mine.result
+        SET state = 'completed', attempt_id = NULL, worker_id = NULL, finished_at = clock_timestamp(), result = mine.result,
+            error = NULL, cause = NULL
         FROM unnest(%(ids)s::bigint[], %(attempts)s::uuid[], %(results)s::jsonb[]) AS mine(id, attempt_id, result)
         WHERE j.id = mine.id AND j.attempt_id = mine.attempt_id AND j.ties = 0
         RETURNING j.id, mine.attempt_id, j.attempt_no, j.claimed_at
@@ -79,9 +80,12 @@ FINISH = """
                              THEN clock_timestamp() + %(delay)s::interval END,
             finished_at = CASE WHEN goes_to IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
             errors = errors + %(errors)s,
-            error = CASE WHEN goes_to = %(state)s THEN coalesce(%(error)s, error)
-                         ELSE coalesce(cancel_reason, 'asked to stop') END,
-            cause = CASE WHEN goes_to = %(state)s THEN coalesce(%(cause)s, cause) ELSE 'cancelled' END,
+            -- What went wrong in earlier attempts is history once the job is completed.
+            error = CASE WHEN goes_to <> %(state)s THEN coalesce(cancel_reason, 'asked to stop')
+                         WHEN goes_to = 'completed' OR %(cause)s::text IS NOT NULL THEN %(error)s
+                         ELSE coalesce(%(error)s, error) END,
+            cause = CASE WHEN goes_to <> %(state)s THEN 'cancelled' WHEN goes_to = 'completed' THEN NULL
+                         ELSE coalesce(%(cause)s, cause) END,
             result = %(result)s,
             -- The next attempt begins at nothing; what an engine has goes on, and an end shows how far it came.
             progress = CASE WHEN goes_to <> 'pending' THEN progress END,
@@ -130,8 +134,6 @@ async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> 
         if row is None:
             raise ClaimLost(claim.id, claim.attempt_id, f"{end.move}")
         crashpoint("complete.in_tx_after_update")
-        await untie(cursor, Ended(*row), claim.attempt_id)
-        crashpoint("complete.in_tx_after_unlock")
         if end.then:
             await pipelines.enqueue_children(conn, claim, end.then, end.join)
             crashpoint("complete.in_tx_after_child")
@@ -139,6 +141,9 @@ async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> 
             crashpoint("publish.in_tx_before")
             await end.publish(conn)
             crashpoint("publish.in_tx_after")
+        # Last: from here on whoever wants one of the keys waits for our commit, and `publish` may take its time.
+        await untie(cursor, Ended(*row), claim.attempt_id)
+        crashpoint("complete.in_tx_after_unlock")
     if claim.ties & LOCKS:
         crashpoint("unlock.after")
 
@@ -179,15 +184,22 @@ async def untie_all(cursor: Cursor, ended: Sequence[tuple[Ended, AttemptId | Non
 
 
 async def _hold_what_hangs_on(cursor: Cursor, ended: Sequence[Ended]) -> None:
-    """Rows first, in the order of their ids, then keys, in theirs: whoever ends jobs does it so, and nobody meets halfway."""
+    """Rows first, in the order of their ids, then slots, then keys, in theirs: whoever ends jobs does it so, and nobody meets
+    halfway."""
     parents = [one for one in ended if one.ties & DEPENDANTS and one.state in ENDED]
-    below: list[JobId] = []
+    below: dict[JobId, str | None] = {}
     if parents:
         spoils = any(one.state != State.COMPLETED for one in parents)
         below = await pipelines.hold_dependants(cursor, [one.id for one in parents], deep=spoils)
+    await slots.hold(cursor, {slot for slot in (*below.values(), *map(_slot_left, ended)) if slot})
     locked = [one.id for one in ended if one.ties & LOCKS]
     if below or len(locked) > 1:
         await locks.hold_keys_of(cursor, [*locked, *below])
+
+
+def _slot_left(ended: Ended) -> str | None:
+    """The slot whose follow-up may run now."""
+    return ended.slot_key if ended.ties & SLOT and ended.state in ENDED else None
 
 
 async def _untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> None:
@@ -199,8 +211,8 @@ async def _untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> 
     if ended.ties & LOCKS:
         keep = ended.state == State.SUBMITTED
         await locks.give_back(cursor, ended.id, attempt_id, ended=over, keep=keep)
-    if ended.ties & SLOT and over and ended.slot_key:
-        await slots.wake_follow_up(cursor, ended.slot_key)
+    if slot := _slot_left(ended):
+        await slots.wake_follow_up(cursor, slot)
     if ended.ties & DEPENDANTS and over:
         spoilt = await pipelines.settle_dependants(cursor, ended.id, State(ended.state))
         for child in spoilt:

@@ -268,15 +268,24 @@ WANT_LOCK = """
 HOLD_LOCK_KEY = """
     INSERT INTO holdfast.lock_keys (key) VALUES (%(key)s) ON CONFLICT (key) DO UPDATE SET key = excluded.key
 """
+LEAVING = "('completed', 'failed', 'cancelled')"
 # After HOLD_LOCK_KEY, and as a statement of its own so that it sees what the previous holder of the row committed.
-TAKE_LOCK_NOW = """
-    INSERT INTO holdfast.lock_holders (key, permit, most, job_id)
+# A holder that has ended is one that ends in this very transaction and gives its places back as the last thing that it does:
+# its children, and what its `publish` enqueues, step into its place.
+TAKE_LOCK_NOW = f"""
+    WITH staying AS MATERIALIZED (
+        SELECT h.permit, h.most FROM holdfast.lock_holders h JOIN holdfast.jobs j ON j.id = h.job_id
+        WHERE h.key = %(key)s AND j.state NOT IN {LEAVING}
+    )
+    INSERT INTO holdfast.lock_holders AS place (key, permit, most, job_id)
     SELECT %(key)s, free.permit, %(most)s, %(job_id)s
-    FROM (SELECT count(*) AS holders, min(most) AS least FROM holdfast.lock_holders WHERE key = %(key)s) AS held,
+    FROM (SELECT count(*) AS holders, min(most) AS least FROM staying) AS held,
          LATERAL (SELECT permit FROM generate_series(1, held.holders + 1) AS permit
-                  WHERE permit NOT IN (SELECT h.permit FROM holdfast.lock_holders h WHERE h.key = %(key)s)
-                  ORDER BY permit LIMIT 1) AS free
+                  WHERE permit NOT IN (SELECT s.permit FROM staying s) ORDER BY permit LIMIT 1) AS free
     WHERE held.holders < least(held.least, %(most)s) OR (held.least IS NULL AND %(most)s::int IS NULL)
+    ON CONFLICT (key, permit) DO UPDATE SET most = excluded.most, job_id = excluded.job_id, attempt_id = NULL,
+        taken_at = clock_timestamp()
+    WHERE (SELECT j.state FROM holdfast.jobs j WHERE j.id = place.job_id) IN {LEAVING}
     RETURNING permit
 """
 FIND_LOCK_HOLDER = "SELECT job_id FROM holdfast.lock_holders WHERE key = %(key)s ORDER BY permit LIMIT 1"

@@ -73,7 +73,8 @@ async def _is_aborted(conn: psycopg.AsyncConnection[Any], pipeline_id: str) -> b
 COMPLETE_AND_CHAIN = f"""
     WITH ended AS (
         UPDATE holdfast.jobs j
-        SET state = 'completed', attempt_id = NULL, worker_id = NULL, finished_at = clock_timestamp(), result = %(result)s
+        SET state = 'completed', attempt_id = NULL, worker_id = NULL, finished_at = clock_timestamp(), result = %(result)s,
+            error = NULL, cause = NULL
         WHERE j.id = %(id)s AND j.attempt_id = %(attempt_id)s AND j.ties = 0 AND j.cancel_requested_at IS NULL
           AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (%(kind)s, '*') AND c.paused_at IS NOT NULL)
         RETURNING j.id, j.attempt_no, j.claimed_at, j.pipeline_id
@@ -139,7 +140,7 @@ HOLD_DEPENDANTS = """
         UNION
         SELECT d.job_id FROM below JOIN holdfast.dependencies d ON d.parent_id = below.id WHERE %(deep)s
     )
-    SELECT j.id FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM below)) ORDER BY j.id FOR UPDATE OF j
+    SELECT j.id, j.slot_key FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM below)) ORDER BY j.id FOR UPDATE OF j
 """
 
 
@@ -159,10 +160,10 @@ def holding(some: str) -> str:
     """
 
 
-async def hold_dependants(cursor: psycopg.AsyncCursor[tuple[Any, ...]], parents: list[JobId], *, deep: bool) -> list[JobId]:
-    """The rows of those that wait for these jobs; `deep`: of all that would be spoilt with them."""
+async def hold_dependants(cursor: Cursor, parents: list[JobId], *, deep: bool) -> dict[JobId, str | None]:
+    """Hold the rows of those that wait for these jobs, `deep`: of all that would be spoilt with them; each with its slot."""
     await cursor.execute(HOLD_DEPENDANTS, {"parents": parents, "deep": deep})
-    return [row[0] for row in await cursor.fetchall()]
+    return dict(await cursor.fetchall())
 
 
 # In the order of their ids, and waiting for each: a count must never be lost, and two parents that end at once take

@@ -7,7 +7,7 @@ trigger finds the waiting follow-up and adds none (`enqueue.py`). Only a claim m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -17,11 +17,28 @@ from holdfast.jobs.states import ENDED
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
-# Held until this transaction ends: the current job can neither end nor be replaced while we decide to wait for it.
-HOLD_CURRENT = """
-    SELECT slot_key, id, state FROM holdfast.jobs
-    WHERE slot_key = ANY (%(slots)s) AND is_current ORDER BY id FOR UPDATE
+# Whoever decides about a slot holds it until the transaction ends, and looks afterwards in a statement of its own: a claim
+# before it decides to wait, an end before it looks who waits. Not the row of the current job: its end has that for as long
+# as a `publish` takes, and a claim that waited for it would keep others waiting. In one order, like keys, and before them.
+HOLD_SLOTS = """
+    SELECT pg_advisory_xact_lock(number)
+    FROM (SELECT DISTINCT hashtextextended('holdfast slot ' || slot, 0) AS number
+          FROM unnest(%(slots)s::text[]) AS slot ORDER BY number) AS held
 """
+
+
+async def hold(cursor: Cursor, slots: Iterable[str]) -> None:
+    """Until this transaction ends, nobody else decides to wait for these slots or looks who does."""
+    if wanted := list(slots):
+        await cursor.execute(HOLD_SLOTS, {"slots": wanted})
+
+
+# Rows come before slots and keys, so the ones that are about to be demoted are held first.
+HOLD_ENDED = """
+    SELECT id FROM holdfast.jobs
+    WHERE slot_key = ANY (%(slots)s) AND is_current AND state IN ('completed', 'failed', 'cancelled') ORDER BY id FOR UPDATE
+"""
+READ_CURRENT = "SELECT slot_key, id, state FROM holdfast.jobs WHERE slot_key = ANY (%(slots)s) AND is_current"
 BLOCK = """
     WITH blocked AS (
         UPDATE holdfast.jobs SET state = 'blocked', waiting_for = 'slot'
@@ -37,7 +54,9 @@ async def block_where_busy(cursor: Cursor, candidates: Mapping[JobId, str | None
     slots = sorted({slot for slot in candidates.values() if slot})
     if not slots:
         return list(candidates)
-    await cursor.execute(HOLD_CURRENT, {"slots": slots})
+    await cursor.execute(HOLD_ENDED, {"slots": slots})
+    await hold(cursor, slots)
+    await cursor.execute(READ_CURRENT, {"slots": slots})
     busy = {slot: job_id for slot, job_id, state in await cursor.fetchall() if state not in ENDED}
     waiting = [job_id for job_id, slot in candidates.items() if slot in busy and busy[slot] != job_id]
     if waiting:
@@ -75,7 +94,7 @@ WAKE_FOLLOW_UP = """
 
 
 async def wake_follow_up(cursor: Cursor, slot: str) -> None:
-    """The current job of the slot has ended, in this transaction: its follow-up may run."""
+    """The current job of the slot has ended, in this transaction, which holds the slot: its follow-up may run."""
     await cursor.execute(WAKE_FOLLOW_UP, {"slot": slot})
 
 

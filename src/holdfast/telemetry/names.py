@@ -48,6 +48,7 @@ EVENTS: Final[dict[str, str]] = {
     "metrics_without_database": "The database could not be asked for its figures; the process's own are served without them.",
     "oidc_keys_not_read": "The identity provider's keys could not be read; those that are known count for a while longer.",
     "stream_look_failed": "The look for all event streams failed; it is tried again with the next.",
+    "claim_put_off": "Jobs that need a lock or a slot could not be claimed just now; others were, and these are found again.",
     "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is tried again with the next beat.",
     # Periodic loops
     "scheduler_starting": "A scheduler registers its loops and begins to look at their rows.",

@@ -17,7 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 from holdfast.database.listen import ListeningLink
 from holdfast.database.pool import Link, pool
 from holdfast.jobs import effects, logs, progress, promote
-from holdfast.jobs.claim import claim, claim_by_id
+from holdfast.jobs.claim import Found, claim_by_id, claim_plain, claim_tied
 from holdfast.jobs.client import Client
 from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
@@ -131,11 +131,17 @@ class Direct(OnConnections):
 
     # ------------------------------------------------------------------------------------------------- claiming
 
-    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
+    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> Found:
         async with self._claims as conn:
-            claims = await claim(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
-        if claims:
+            found = await claim_plain(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
+        if found.claims:
             self.changed()
+        return found
+
+    async def claim_tied(self, worker_id: WorkerId, ids: list[JobId]) -> list[Claim]:
+        async with self._pool.connection() as conn:
+            claims = await claim_tied(conn, worker_id, ids)
+        self.changed()
         return claims
 
     async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None:

@@ -103,6 +103,7 @@ class Lanes:
         self.count, self.pace, self._name = count, Pace(count), name
         self._look_lanes, self._looking, self._looked = looks, 0, 0
         self.taken, self._most = 0, most
+        self.expected = 0  # that may be claimed any moment: lanes are kept for them
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
         self._takes, self._hungry, self._isolated, self._logbook = takes, hungry, isolated, logbook
         self._jobs, self._looks = _Queue(), _Queue()
@@ -138,7 +139,7 @@ class Lanes:
 
     def room(self) -> int:
         """How many jobs to ask for: one per free lane, and a few more when jobs are short (see `pace.py`)."""
-        return self.may_take(self.count - (self.running - self._looking) - self.waiting + self.pace.ahead)
+        return self.may_take(self.count - (self.running - self._looking) - self.waiting - self.expected + self.pace.ahead)
 
     def room_to_look(self) -> int:
         """How many looks to ask for."""
@@ -149,7 +150,7 @@ class Lanes:
         """So many of the wanted ones, if it is said how many may be taken in all; none once the worker was told to end."""
         if self._lease.stopping:
             return 0
-        return wanted if self._most is None else min(wanted, self._most - self.taken)
+        return wanted if self._most is None else min(wanted, self._most - self.taken - self.expected)
 
     def renounce(self, attempts: Iterable[AttemptId]) -> list[AttemptId]:
         """Those of them that nobody here is at; nobody begins with one from now on, should its claim be answered after all."""

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import psycopg
 
-from holdfast.crashpoints import crashpoint
 from holdfast.errors import ClaimLost, HoldfastError, UsageError
 from holdfast.jobs.model import Claim, JobId, WorkerId
 from holdfast.jobs.outcome import SHUTDOWN, End, cut_off
@@ -24,9 +23,10 @@ from holdfast.jobs.renew import Beat
 from holdfast.jobs.states import Move
 from holdfast.telemetry.log import log
 from holdfast.telemetry.workers import WorkerFigures, workers
+from holdfast.worker.claiming import Claiming
 from holdfast.worker.context import Lease
 from holdfast.worker.direct import Direct
-from holdfast.worker.ends import Ends, attempts, refused
+from holdfast.worker.ends import Ends, refused
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.introduction import introduce
 from holdfast.worker.isolated import Isolated
@@ -83,19 +83,19 @@ class Worker:
         self._isolated = self._make_isolated(url_or_transport)
         self._logbook = Logbook(self._transport) if options.keep_logs else None
         self._lanes = self._make_lanes()
-        self._taking = asyncio.Lock()
+        self._stopping = asyncio.Event()
+        self._claiming = Claiming(self._transport, self.id, self._lanes, self._takes, options.largest_batch, self._stopping)
+        self._wake, self._saw_empty = self._claiming.wake, self._claiming.saw_empty
         self._sweeps = Sweeps(
             self._transport,
             self.info,
             takes=self._takes,
             until_next=timedelta(seconds=clock.longest),
             lanes=self._lanes,
-            taking=self._taking,
+            taking=self._claiming.taking,
             nudge=self.nudge,
         )
-        self._wake, self._stopping, self._saw_empty = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._ended_at_beat = 0
-        self._is_claiming, self._may_be_more = False, True
         self._given_back = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.is_registered = False
@@ -137,6 +137,8 @@ class Worker:
         """Work until `stop()`, or until there is nothing left to do; then give back what is held and resign."""
         if not self._kinds:
             raise UsageError("this worker knows no kinds; import the modules whose functions are decorated with @job")
+        if self._loop is not None:
+            raise UsageError("this worker has run before, and its lease has an end; make a new Worker for every run")
         self._loop = asyncio.get_running_loop()
         try:
             await self._transport.open()
@@ -181,7 +183,7 @@ class Worker:
         return [*self._lanes.held(), *self._ends.unwritten]
 
     def _duties(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._claim_batches(), self._ends.write_batches(), self._transport.listen(self._on_hint), *self._lanes.all()]
+        return [self._claiming.run(), self._ends.write_batches(), self._transport.listen(self._on_hint), *self._lanes.all()]
 
     async def _until_told(self, duties: list[asyncio.Task[None]], *, until_empty: bool) -> None:
         async def stopped() -> None:
@@ -212,7 +214,7 @@ class Worker:
                 return
 
     def _is_quiet(self) -> bool:
-        return not self.held() and not self._is_claiming
+        return not self.held() and self._claiming.is_quiet
 
     async def _leave(self, duties: list[asyncio.Task[None]]) -> None:
         self.stop()
@@ -226,6 +228,7 @@ class Worker:
         for duty in (claiming, *others):
             duty.cancel()
         await asyncio.gather(*duties, return_exceptions=True)
+        await self._claiming.close()
         await self._sweeps.close()
         if self._isolated is not None:
             await self._isolated.close()
@@ -239,39 +242,6 @@ class Worker:
         await self._transport.close()
         log.info("worker_stopped", worker_id=self.id, completed=self.completed)
 
-    # ------------------------------------------------------------------------------------------------- claiming
-
-    async def _claim_batches(self) -> None:
-        while not self._stopping.is_set():
-            room = min(self._lanes.room(), self.options.largest_batch, self._transport.largest_batch)
-            claims: list[Claim] = []
-            if room > 0:
-                self._is_claiming = True
-                async with self._taking:
-                    room = min(room, self._lanes.may_take(room))
-                    claims = await self._claim(room) if room > 0 else []
-                    self._lanes.hand_out(claims)
-                self._is_claiming = False
-            self._may_be_more = len(claims) == room
-            if len(claims) < room or self._lanes.may_take(1) <= 0:
-                self._saw_empty.set()
-            if len(claims) < room or room <= 0:
-                await self._wake.wait()
-                self._wake.clear()
-
-    async def _claim(self, limit: int) -> list[Claim]:
-        async for _ in attempts():
-            crashpoint("claim.before")
-            try:
-                claims = await self._transport.claim(self.id, self._takes(), limit)
-                crashpoint("claim.after_commit")
-                return claims
-            except UNREACHABLE as error:  # a deadlock is one of them
-                log.warning("worker_database_lost", error=str(error), worker_id=self.id)
-            if self._stopping.is_set():
-                break
-        return []
-
     def _takes(self) -> Takes:
         return self._all_that_is_known
 
@@ -282,9 +252,7 @@ class Worker:
         self._wake.set()
 
     def _on_free_lane(self) -> None:
-        """Nothing was left when last looked: what has come since comes with a hint, and with the beat if that is lost."""
-        if self._may_be_more:
-            self._wake.set()
+        self._claiming.on_free_lane()
 
     def _on_hint(self, hint: str) -> None:
         if hint == "@":  # something for later: the beat tells when

@@ -16,6 +16,7 @@ import psycopg
 from psycopg_pool import PoolTimeout
 
 from holdfast.database.pool import LOST
+from holdfast.jobs.claim import Found
 from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
@@ -87,7 +88,14 @@ class Transport(ForHandlers, Protocol):
         """Call `wake` when there may be something to do. Runs until cancelled."""
         ...
 
-    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]: ...
+    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> Found:
+        """Claim up to `limit` jobs, or name some of them for `claim_tied`."""
+        ...
+
+    async def claim_tied(self, worker_id: WorkerId, ids: list[JobId]) -> list[Claim]:
+        """Claim those of these jobs that get their locks and their slot. May wait for somebody who decides about the same."""
+        ...
+
     async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None: ...
     async def claim_to_poll(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]: ...
 

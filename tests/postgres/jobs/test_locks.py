@@ -530,14 +530,14 @@ async def test_a_paused_kind_does_not_hold_up_the_line(conn: Any) -> None:
 
 async def test_a_job_that_is_cancelled_between_the_two_steps_of_its_claim_does_not_come_to_wait(conn: Any) -> None:
     """It would stand at the head of the line for ever, and nobody behind it would be woken."""
-    from holdfast.jobs.claim import _claim_tied
+    from holdfast.jobs.claim import claim_tied
 
     holder = await hold(conn, locks=(EXCLUSIVE,))
     named = await add(conn, locks=(EXCLUSIVE,))
     await cancel(conn, named, actor="ada")
     before = await everything(conn)
 
-    assert await _claim_tied(conn, holder.worker_id, [named]) == []
+    assert await claim_tied(conn, holder.worker_id, [named]) == []
 
     assert await everything(conn) == before
 

@@ -1,0 +1,138 @@
+"""Whoever publishes takes its time, and nobody else waits for that: neither for its lock nor for its slot.
+
+`publish` stands still where the test wants it. Everybody else is told to fail rather than to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from factories import add, end, hold, holders_of, never_wait, rows, start_worker, state_of, take, value
+from holdfast.errors import LockBusy
+from holdfast.jobs.claim import claim, claim_by_id, claim_plain, claim_tied
+from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.model import Claim, JobId, Lock, NewJob
+from holdfast.jobs.outcome import Done
+
+WAIT, REJECT = Lock("t"), Lock("t", when_busy="reject")
+
+
+@asynccontextmanager
+async def publishing(conn: Any, held: Claim) -> AsyncIterator[None]:
+    """The job is in the middle of its `publish` for as long as the block lasts; afterwards it has ended."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def publish(_: Any) -> None:
+        begun.set()
+        await go_on.wait()
+
+    ending = asyncio.create_task(end(conn, held, Done(publish=publish)))
+    async with asyncio.timeout(60):
+        await begun.wait()
+    try:
+        yield
+    finally:
+        go_on.set()
+        await ending
+
+
+@pytest.mark.parametrize("tie", [{"locks": (WAIT,)}, {"slot_key": "s"}], ids=["lock", "slot"])
+async def test_a_claim_behind_one_that_publishes_decides_at_once_and_is_woken_by_its_end(connect: Any, tie: Any) -> None:
+    conn, acting = await connect(), await connect()
+    held = await hold(conn, **tie)
+    waiting = await add(conn, **tie)
+    await never_wait(conn)
+
+    async with publishing(acting, held):
+        assert await claim_by_id(conn, await start_worker(conn), waiting) is None
+        assert await state_of(conn, waiting) == "blocked"
+
+    assert await state_of(conn, waiting) == "pending"
+    assert (await take(conn, waiting)).id == waiting
+
+
+@pytest.mark.parametrize("tie", [{"locks": (WAIT,)}, {"slot_key": "s"}], ids=["lock", "slot"])
+async def test_other_jobs_in_the_same_batch_do_not_wait_for_a_publish(connect: Any, tie: Any) -> None:
+    conn, acting = await connect(), await connect()
+    held = await hold(conn, **tie)
+    await add(conn, **tie)
+    plain, other = await add(conn), await add(conn, locks=(Lock("free"),))
+    await never_wait(conn)
+
+    async with publishing(acting, held):
+        claims = await claim(conn, await start_worker(conn), kinds=["k"])
+
+    assert {one.id for one in claims} == {plain, other}
+
+
+async def test_who_would_be_rejected_knows_at_once(connect: Any) -> None:
+    conn, acting = await connect(), await connect()
+    held = await hold(conn, locks=(REJECT,))
+    await never_wait(conn)
+
+    async with publishing(acting, held):
+        with pytest.raises(LockBusy):
+            await enqueue(conn, NewJob("k", locks=(REJECT,)))
+
+    assert (await enqueue(conn, NewJob("k", locks=(REJECT,)))).created
+
+
+async def test_what_a_job_publishes_may_have_the_lock_that_it_gives_back(conn: Any) -> None:
+    """The places are given back after `publish`, in the same transaction."""
+    held = await hold(conn, locks=(REJECT,))
+    made: list[JobId] = []
+
+    async def publish(inside: Any) -> None:
+        made.append(await add(inside, locks=(REJECT,)))
+
+    await end(conn, held, Done(publish=publish))
+
+    assert await holders_of(conn, "t") == made
+    assert (await take(conn, made[0])).id == made[0]
+
+
+async def test_a_child_steps_into_the_place_of_its_parent(conn: Any) -> None:
+    held = await hold(conn, locks=(REJECT,))
+    waiting = await add(conn, locks=(WAIT,))
+    assert await claim_by_id(conn, await start_worker(conn), waiting) is None
+
+    await end(conn, held, Done(then=[NewJob("k", locks=(REJECT,))]))
+
+    child = await value(conn, "SELECT id FROM holdfast.jobs WHERE parent_id = %s", held.id)
+    assert await holders_of(conn, "t") == [child]
+    assert await state_of(conn, waiting) == "blocked"
+    await end(conn, await take(conn, child))
+    assert await state_of(conn, waiting) == "pending"
+
+
+async def test_only_one_child_gets_the_place_of_its_parent(conn: Any) -> None:
+    held = await hold(conn, locks=(REJECT,))
+
+    with pytest.raises(LockBusy):
+        await end(conn, held, Done(then=[NewJob("k", locks=(REJECT,)), NewJob("k", locks=(REJECT,))]))
+
+    assert await holders_of(conn, "t") == [held.id]
+
+
+async def test_plain_jobs_are_claimed_while_somebody_has_the_key_of_a_tied_one(connect: Any) -> None:
+    """Whoever enqueues with `reject` has the key for as long as their own transaction lasts."""
+    conn, enqueueing = await connect(), await connect()
+    tied, plain = await add(conn, locks=(WAIT,)), await add(conn)
+    worker = await start_worker(conn)
+
+    async with enqueueing.transaction():
+        await add(enqueueing, locks=(REJECT,))
+        found = await claim_plain(conn, worker, kinds=["k"])
+        another = await add(conn)
+        in_one_go = await claim(conn, worker, kinds=["k"])
+
+    assert ([one.id for one in found.claims], found.tied) == ([plain], [tied])
+    assert [one.id for one in in_one_go] == [another], "it has claims in hand, and does not wait to the end"
+    assert await rows(conn, "SELECT state, attempt_no FROM holdfast.jobs WHERE id = %s", tied) == [("pending", 0)]
+    assert await claim_tied(conn, worker, [tied]) == []
+    assert await state_of(conn, tied) == "blocked"
