@@ -20,6 +20,8 @@ FACTS = """
         j.cause, j.error, j.parents_left, j.message, j.poll_count, j.alone,
         CASE WHEN j.alone THEN (SELECT (h.detail->>'beside')::int FROM holdfast.history h
             WHERE h.job_id = j.id AND h.detail ? 'beside' ORDER BY h.id DESC LIMIT 1) END AS beside,
+        CASE WHEN j.run_after IS NOT NULL THEN (SELECT h.move FROM holdfast.history h
+            WHERE h.job_id = j.id AND h.attempt_id IS NOT NULL ORDER BY h.id DESC LIMIT 1) END AS came_back_by,
         j.run_after - clock_timestamp() AS due_in,
         clock_timestamp() - j.claimed_at AS running_for,
         j.next_poll_at - clock_timestamp() AS poll_in,
@@ -94,6 +96,7 @@ class Facts:
     kind_version: int = 1
     known_version: int | None = None  # the newest that a living worker can run, if any runs this kind at all
     beside: int | None = None  # how many ran in the process that died with it
+    came_back_by: str | None = None  # how the last attempt of a job that waits for its time has ended
 
 
 async def explain(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> str:
@@ -151,6 +154,8 @@ def _blocked(facts: Facts, holder: tuple[Any, ...] | None, parent: tuple[Any, ..
     what = "lock" if facts.waiting_for == "lock" else "slot"
     if holder is None or holder[1] is None:
         key = f" {holder[0]!r}" if holder else ""
+        if facts.paused_as is not None:
+            return f"It waits for {what}{key}, which is free, but {_paused(facts)}"
         return f"It waits for {what}{key}, which is free: it goes on with the next sweep, in a few seconds."
     key, job_id, kind, worker, lease_left, ahead = holder
     held = f"job {job_id} ({kind}) holds it"
@@ -164,12 +169,9 @@ def _blocked(facts: Facts, holder: tuple[Any, ...] | None, parent: tuple[Any, ..
 
 def _pending(facts: Facts) -> str:
     if facts.paused_as is not None:
-        what = "everything" if facts.paused_as == "*" else facts.paused_as
-        by = f" by {facts.pause_actor}" if facts.pause_actor else ""
-        return f"It could run, but {what} is paused{by}{_because(facts.pause_reason)}; resume it to go on."
+        return f"It could run, but {_paused(facts)}"
     if facts.due_in is not None and not _over(facts.due_in):
-        why = f" after {_count(facts.errors, 'error')}, the last: {_short(facts.error)}" if facts.errors else ""
-        return f"It runs in {_span(facts.due_in)}{why}{'' if facts.errors else '.'}"
+        return _due(facts)
     if facts.workers_alive == 0:
         return f"It is ready, but no worker is alive; start one for queue {facts.queue!r}."
     if _is_too_new(facts):
@@ -179,6 +181,24 @@ def _pending(facts: Facts) -> str:
         return f"It is ready; {more} {facts.kind} jobs in queue {facts.queue!r} are ahead of it."
     alone = _alone(facts, "and will run ")
     return f"It is ready and next in queue {facts.queue!r}{alone}; is a worker there that runs {facts.kind}?"
+
+
+def _paused(facts: Facts) -> str:
+    what = "everything" if facts.paused_as == "*" else facts.paused_as
+    by = f" by {facts.pause_actor}" if facts.pause_actor else ""
+    return f"{what} is paused{by}{_because(facts.pause_reason)}; resume it to go on."
+
+
+def _due(facts: Facts) -> str:
+    when = f"It runs in {_span(facts.due_in)}"
+    if facts.came_back_by == "snooze":
+        return f"{when}: its handler put it off{_because(facts.error)}."
+    if facts.came_back_by == "rescue":
+        often = f" {_times(facts.crashes)}" if facts.crashes > 1 else ""
+        return f"{when}, because its process was lost{often} ({facts.cause}){_because(facts.error)}."
+    if facts.errors:
+        return f"{when} after {_count(facts.errors, 'error')}, the last: {_short(facts.error)}"
+    return f"{when}."
 
 
 def _is_too_new(facts: Facts) -> bool:

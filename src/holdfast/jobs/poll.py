@@ -18,7 +18,7 @@ from holdfast.jobs import locks
 from holdfast.jobs.claim import SET_CLAIMED, Kinds, known
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS, Claim, JobId, WorkerId
-from holdfast.jobs.outcome import overdue
+from holdfast.jobs.outcome import End, overdue
 
 # The same claim as to run (claim.py), from the other side. What the attempt that submitted made outside goes over to the one
 # that asks: the fence token on the row is still that of the last attempt, so what attempts before it left behind stays theirs.
@@ -87,16 +87,7 @@ async def fail_overdue(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, 
     By an attempt of its own, like every end: claimed and failed in one transaction. What the engine still does stands in
     the ledger of effects, and is cancelled from there.
     """
-    ended: list[JobId] = []
-    while len(ended) < limit:  # one a transaction: an end goes from its row to those that wait for it, and to no smaller id
-        async with conn.transaction():
-            claims = await _claim(conn, CLAIM_OVERDUE, {"worker_id": worker_id, "limit": 1})
-            for claim in claims:
-                await finish(conn, claim, overdue())
-        if not claims:
-            break
-        ended += [claim.id for claim in claims]
-    return ended
+    return await _fail_each(conn, CLAIM_OVERDUE, {"worker_id": worker_id, "limit": 1}, overdue(), limit)
 
 
 # For a service with a longest time of its own, which may have changed since the job was made.
@@ -113,9 +104,21 @@ async def fail_longer_than(
     conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, kind: str, longest: timedelta, error: str, limit: int = 50
 ) -> list[JobId]:
     """End the jobs of this kind that an engine has had for longer than `longest`, with this error; the ids of those."""
-    async with conn.transaction():
-        parameters = {"worker_id": worker_id, "kind": kind, "longest": longest, "limit": limit}
-        claims = await _claim(conn, CLAIM_LONGER, parameters)
-        for claim in claims:
-            await finish(conn, claim, overdue(error))
-    return [claim.id for claim in claims]
+    which = {"worker_id": worker_id, "kind": kind, "longest": longest, "limit": 1}
+    return await _fail_each(conn, CLAIM_LONGER, which, overdue(error), limit)
+
+
+async def _fail_each(
+    conn: psycopg.AsyncConnection[Any], statement: str, which: dict[str, Any], end: End, limit: int
+) -> list[JobId]:
+    """One a transaction: an end goes from its row to those that wait for it and to its keys, and to none that come before."""
+    ended: list[JobId] = []
+    while len(ended) < limit:
+        async with conn.transaction():
+            claims = await _claim(conn, statement, which)
+            for claim in claims:
+                await finish(conn, claim, end)
+        if not claims:
+            break
+        ended += [claim.id for claim in claims]
+    return ended

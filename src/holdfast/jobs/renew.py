@@ -80,11 +80,12 @@ CAN_CLAIM = """EXISTS (SELECT FROM unnest(%(queues)s::text[]) AS q(queue)
                                     -- the table, all of it would be walked over to find that out.
                                     ORDER BY j.priority, j.id LIMIT 1) AS waiting)"""
 
+# A worker that has resigned stays so: its row must not come back to life under a beat that was on its way.
 # clock_timestamp() and not now(): a transaction that began long ago must not renew a lease from back then.
 BEAT = f"""
     WITH beat AS (
         UPDATE holdfast.workers SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + %(lease)s
-        WHERE id = %(worker_id)s RETURNING id
+        WHERE id = %(worker_id)s AND stopped_at IS NULL RETURNING id
     ), mine AS (
         SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::uuid[]) AS mine(id, attempt_id)
     )
@@ -120,7 +121,7 @@ BEAT = f"""
 class Beat:
     """What a worker learns from its own heartbeat."""
 
-    known: bool  # False: the row is gone, the worker must start a new incarnation
+    known: bool  # False: the row is gone, or the worker has resigned
     lost: list[AttemptId]  # held by us no more
     cancelled: list[AttemptId]  # asked to stop
     can_claim: bool
@@ -176,7 +177,7 @@ async def can_claim(conn: psycopg.AsyncConnection[Any], *, kinds: Kinds, queues:
     return row is not None and bool(row[0])
 
 
-# A worker that has resigned stays so: its row must not come back to life under a beat that was on its way.
+# The same for a resigned one.
 RENEW_LEASES = """
     UPDATE holdfast.workers SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + %(lease)s
     WHERE id = ANY (%(ids)s::uuid[]) AND stopped_at IS NULL

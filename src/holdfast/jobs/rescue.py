@@ -38,7 +38,8 @@ SET_CRASHED = f"""
                            WHEN 'shared' THEN greatest(j.crashes, least(j.crashes + 1, j.max_crashes - 1))
                            ELSE j.crashes END,
     alone = j.alone OR s.fault = 'shared',
-    cause = %(cause)s, error = %(error)s,
+    cause = CASE WHEN j.cancel_requested_at IS NULL THEN %(cause)s ELSE 'cancelled' END,
+    error = CASE WHEN j.cancel_requested_at IS NULL THEN %(error)s ELSE coalesce(j.cancel_reason, 'asked to stop') END,
     (progress, message) = (SELECT j.progress, j.message WHERE j.handle IS NOT NULL OR j.cancel_requested_at IS NOT NULL
                            OR {IS_POISON}),
     finished_at = CASE WHEN j.cancel_requested_at IS NOT NULL OR {IS_POISON} THEN clock_timestamp() END,

@@ -85,7 +85,7 @@ class Heartbeat:
         try:
             async with asyncio.timeout(self._clock.beat + 2):
                 beat = await pulse.beat(self._worker, self._held(), self._takes(), lease=length)
-                if not beat.known:
+                if not beat.known and not self._stopping:  # a worker on its way out has resigned
                     log.warning("worker_unknown", worker_id=self._worker.id)
                     await pulse.register(self._worker, lease=length)
         except (psycopg.Error, HoldfastError, TimeoutError, OSError) as error:

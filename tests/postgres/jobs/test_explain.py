@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from factories import HOUR, add, end, everything, hold, lose, poll, silence, start_worker, submit, take
+from factories import HOUR, add, end, everything, hold, lose, make_due, poll, silence, start_worker, submit, take
 from holdfast.errors import NotFound
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.claim import claim_by_id
 from holdfast.jobs.control import pause
 from holdfast.jobs.explain import explain
 from holdfast.jobs.model import JobId, Lock
-from holdfast.jobs.outcome import Done, Fail, Retry
+from holdfast.jobs.outcome import Done, Fail, Retry, Snooze
 from holdfast.jobs.progress import report
 
 
@@ -62,6 +63,44 @@ async def test_delayed_after_an_error(conn: Any) -> None:
     await end(conn, claim, Retry("the warehouse sleeps", 2 * HOUR))
 
     assert await _says(conn, claim.id) == "It runs in 2 h after 1 error, the last: the warehouse sleeps"
+
+
+async def test_put_off_by_its_handler_says_why_and_not_what_went_wrong_before(conn: Any) -> None:
+    claimed = await hold(conn)
+    await end(conn, claimed, Retry("busy", delay=timedelta(0)))
+    await end(conn, await take(conn, claimed.id), Snooze(HOUR, "the mart is being rebuilt"))
+
+    assert await _says(conn, claimed.id) == "It runs in 60 min: its handler put it off: the mart is being rebuilt."
+
+    await make_due(conn, claimed.id)
+    await end(conn, await take(conn, claimed.id), Snooze(HOUR))
+
+    assert await _says(conn, claimed.id) == "It runs in 60 min: its handler put it off."
+
+
+async def test_put_off_after_a_crash_says_what_happened(conn: Any) -> None:
+    claimed = await hold(conn, max_crashes=5)
+    await lose(conn, claimed)
+    await lose(conn, await take(conn, claimed.id))
+
+    said = await _says(conn, claimed.id)
+
+    assert re.fullmatch(
+        r"It runs in \d s, because its process was lost twice \(lease_lost\): its worker went silent\.", said
+    ), said
+
+
+async def test_waiting_for_a_free_lock_while_its_kind_is_paused(conn: Any) -> None:
+    """A paused kind is not woken: it would only come to wait elsewhere."""
+    holder = await hold(conn, "other", locks=(Lock("t"),))
+    waiting = await add(conn, locks=(Lock("t"),))
+    await _refused(conn, waiting)
+    await pause(conn, "k", actor="ada", reason="mending")
+    await end(conn, holder)
+
+    assert await _says(conn, waiting) == (
+        "It waits for lock 't', which is free, but k is paused by ada: mending; resume it to go on."
+    )
 
 
 async def test_paused_by_its_kind_before_all_kinds(conn: Any) -> None:

@@ -33,6 +33,7 @@ from holdfast.jobs import effects
 from holdfast.jobs.finish import complete_plain, finish
 from holdfast.jobs.model import Lock, NewJob
 from holdfast.jobs.outcome import COMPLETED, Cancel, Done, End, Fail, Permanent, Retry, Snooze, released
+from holdfast.jobs.pipelines import complete_and_chain
 from holdfast.jobs.states import Move, State
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -51,6 +52,24 @@ async def test_a_completed_job_keeps_its_result_and_nobody_holds_it(conn: Any) -
     assert (found.state, found.result, found.attempt_id, found.worker_id) == ("completed", {"rows": 3}, None, None)
     assert before <= found.finished_at <= await clock(conn)  # type: ignore[operator]
     assert (found.attempt_no, found.fence_token) == (1, claim.fence_token), "who ended it can still be seen"
+
+
+COMPLETIONS: dict[str, Any] = {
+    "in a batch": lambda conn, claim: complete_plain(conn, [claim], [None]),
+    "by itself": end,
+    "with its next step": lambda conn, claim: complete_and_chain(conn, claim, None, NewJob("next")),
+}
+
+
+@pytest.mark.parametrize("how", COMPLETIONS)
+async def test_a_completed_job_shows_no_error_of_an_earlier_attempt(conn: Any, how: str) -> None:
+    claim = await hold(conn)
+    await end(conn, claim, Retry("busy", timedelta(0)))
+
+    await COMPLETIONS[how](conn, await take(conn, claim.id))
+
+    found = await job(conn, claim.id)
+    assert (found.state, found.errors, found.error, found.cause) == ("completed", 1, None, None)
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
 
-from factories import KIND, add, end, hold, rows, silence, start_worker, take, waits
+from factories import KIND, add, end, hold, rows, silence, start_worker, submit, take, waits
 from holdfast.jobs.cancel import abort
 from holdfast.jobs.finish import complete_plain, finish
 from holdfast.jobs.model import Claim, Lock, NewJob
 from holdfast.jobs.outcome import COMPLETED, Fail
 from holdfast.jobs.pipelines import Pipeline
+from holdfast.jobs.poll import fail_longer_than
 from holdfast.jobs.release import release_worker
 from holdfast.jobs.rescue import rescue, rescue_worker
 
@@ -118,3 +120,23 @@ async def test_the_keys_of_those_that_are_spoilt_are_held_together_with_ones_own
         assert await rows(other, HOLD_KEY, "b") == [("b",)]
 
     await act
+
+
+async def test_what_an_engine_had_for_too_long_ends_one_by_one(connect: Any) -> None:
+    """The first gives back the key `b`, the second `a`: whoever has `a` and wants `b` is not waited for with `b` in hand."""
+    conn, acting, other = await connect(), await connect(), await connect()
+    worker = await start_worker(conn)
+    first, second = await hold(conn, locks=[Lock("b")]), await hold(conn, locks=[Lock("a")])
+    for claimed in (first, second):
+        await submit(conn, claimed)
+    await conn.execute("UPDATE holdfast.jobs SET submitted_at = submitted_at - interval '1 hour'")
+
+    async with other.transaction():
+        await other.execute(HOLD_KEY, ("a",))
+        act = asyncio.create_task(
+            fail_longer_than(acting, worker, kind=KIND, longest=timedelta(minutes=1), error="it took too long")
+        )
+        await waits(conn, acting)
+        assert await rows(other, HOLD_KEY, "b") == [("b",)]
+
+    assert await act == [first.id, second.id]

@@ -215,6 +215,17 @@ async def test_a_beat_knows_when_the_next_delayed_job_and_the_next_look_are_due(
     assert not beat.can_poll
 
 
+async def test_a_beat_that_was_on_its_way_does_not_bring_a_resigned_worker_back(conn: Any) -> None:
+    claim = await hold(conn)
+    await resign(conn, claim.worker_id)
+
+    beat = await renew(conn, claim.worker_id, [claim], lease=LEASE)
+
+    assert not beat.known
+    assert await value(conn, "SELECT lease_until <= stopped_at FROM holdfast.workers WHERE id = %s", claim.worker_id)
+    assert await rescue(conn) == [claim.id]
+
+
 async def test_a_worker_that_resigns_leaves_its_jobs_to_the_others_at_once(conn: Any) -> None:
     claim = await hold(conn)
 

@@ -502,3 +502,16 @@ async def test_a_lease_that_was_over_before_it_began_protects_nothing(conn: Any,
 
     assert await rescue(conn) == [claim.id]
     assert await value(conn, "SELECT count(*) FROM holdfast.history") == 1
+
+
+@pytest.mark.parametrize(("reason", "shown"), [("the wrong year", "the wrong year"), (None, "asked to stop")])
+async def test_a_job_that_was_asked_to_stop_and_then_lost_its_worker_shows_why_it_was_asked(
+    conn: Any, reason: str | None, shown: str
+) -> None:
+    claim = await hold(conn)
+    await cancel(conn, claim.id, actor="ada", reason=reason)
+
+    await lose(conn, claim)
+
+    found = await job(conn, claim.id)
+    assert (found.state, found.cause, found.error) == ("cancelled", "cancelled", shown)
