@@ -150,7 +150,7 @@ def test_what_destroys_is_asked_about(answer: str, state: str, do: Any, database
 
 def test_the_next_command_is_suggested_to_people(failed: int, database: str) -> None:
     with on_a_terminal("job", "show", str(failed), "--dsn", database) as terminal:
-        assert f"next: holdfast job explain {failed}" in COLOUR.sub("", terminal.to_its_end())
+        assert f"next: holdfast job logs {failed}" in COLOUR.sub("", terminal.to_its_end())
 
 
 def test_ctrl_c_leaves_the_job_alone(do: Any, database: str) -> None:

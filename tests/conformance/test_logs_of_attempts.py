@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -247,6 +248,26 @@ async def test_a_thread_that_goes_on_after_its_attempt_says_nothing_more(make: M
         await asyncio.to_thread(over.wait, 120)
 
     assert await lines_of(conn, job_id) == [(1, "info", "in time")]
+
+
+async def test_a_copy_that_a_handler_forked_adds_nothing(make: Make, conn: Any) -> None:
+    def forks(ctx: SyncContext) -> None:
+        ctx.log.info("before")
+        child = os.fork()
+        if child == 0:
+            try:
+                ctx.log.info("from the copy")
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        ctx.log.info("after")
+
+    kind = a_kind(forks)
+    job_id = (await enqueue(conn, kind.new())).id
+
+    await drain(make(), kind)
+
+    assert await lines_of(conn, job_id) == [(1, "info", "before"), (1, "info", "after")]
 
 
 async def test_the_lines_of_an_attempt_that_is_cut_off_are_written_before_it_is_given_back(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class Logbook:
         self._touching = threading.Lock()  # lines come from any thread
         self._one_at_a_time = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0  # a copy that a handler forked has our connections, and perhaps a lock that nobody opens there
         self._around = contextvars.Context()  # of no attempt: what is said while lines are written is nobody's line
         self._writing: asyncio.Task[None] | None = None
         self._is_awake = False
@@ -56,7 +58,7 @@ class Logbook:
 
     def open(self) -> None:
         """Begin to hear."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._around = contextvars.copy_context()
         kept.listen()
 
@@ -74,6 +76,8 @@ class Logbook:
 
     def keep(self, claim: Claim, line: Line) -> None:
         """Add a line of this attempt. From any thread."""
+        if os.getpid() != self._process:
+            return
         with self._touching:
             tail = self._tails.get(claim.attempt_id)
             if tail is None:
@@ -121,6 +125,8 @@ class Logbook:
 
     async def _write(self) -> None:
         """What is there now; whoever waited for its turn may find that its lines were among the last one's."""
+        if os.getpid() != self._process:
+            return
         async with self._one_at_a_time:
             left = self._take()
             try:
