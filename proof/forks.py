@@ -123,6 +123,7 @@ class Forked:
         self._server = server
         self._handle = os.pidfd_open(pid)
         self.code: int | None = None
+        self.told = 0  # to end, and how often
 
     @property
     def is_alive(self) -> bool:
@@ -132,6 +133,7 @@ class Forked:
         return not ended
 
     def send(self, number: int) -> None:
+        self.told += number == signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.Signals(number))
 

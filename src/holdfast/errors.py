@@ -45,6 +45,14 @@ class UsageError(HoldfastError):
     """The call is wrong: the message names the fix."""
 
 
+class WorkerBroken(HoldfastError):
+    """A worker cannot go on; whoever runs it starts another."""
+
+
+class PublishFailed(HoldfastError):
+    """What a handler wanted to commit with the end of its job raised something: nothing was committed. Its cause says what."""
+
+
 class PayloadInvalid(UsageError):
     """The payload cannot be stored as it is."""
 

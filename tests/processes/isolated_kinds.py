@@ -147,3 +147,12 @@ async def innocent(seconds: float = 0.0) -> None:
 async def poison() -> None:
     """Not marked as dangerous by anybody: it takes down whatever it runs in."""
     os._exit(9)
+
+
+@job("isolated.watches_for_the_end", run_in="process")
+async def watches_for_the_end(ctx: Context, mark: str) -> str:
+    """Comes to its end early when its worker is told to stop."""
+    _leave(mark)
+    while not ctx.stopping:
+        await asyncio.sleep(0.01)
+    return "in time"

@@ -100,6 +100,17 @@ async def action_by_action(ctx: holdfast.Context) -> None:
         await asyncio.sleep(0.02)
 
 
+@holdfast.job("asked_for_ever")
+async def asked_for_ever(ctx: holdfast.Context) -> holdfast.Submitted:
+    if ctx.job.is_poll:
+        await asyncio.Event().wait()
+    return holdfast.Submitted("a query", poll_after=timedelta())
+
+
+async def exits(code: int) -> None:
+    sys.exit(code)
+
+
 @holdfast.job("dies_once")
 async def dies_once(ctx: holdfast.Context, how: str) -> int:
     if ctx.job.attempt_no == 1:
@@ -108,6 +119,9 @@ async def dies_once(ctx: holdfast.Context, how: str) -> int:
                 ctypes.string_at(0)
             case "exit":
                 os._exit(3)
+            case "exit in a task":
+                asyncio.create_task(exits(4))
+                await asyncio.sleep(3600)
             case "oom":
                 os._exit(137)
             case "kill":

@@ -426,3 +426,19 @@ async def test_what_a_process_of_its_own_says_is_kept_and_survives_its_death(dat
     found = await rows(conn, "SELECT attempt_no, line_no, message, fields->>'pid' FROM holdfast.log_lines ORDER BY 1, 2")
     assert [line[:3] for line in found] == [(1, 1, "here"), (2, 1, "here")]
     assert str(os.getpid()) not in {pid for *_, pid in found}
+
+
+async def test_a_handler_in_a_process_of_its_own_learns_that_its_worker_is_told_to_end(database, conn, tmp_path: Path):
+    mark = tmp_path / "begun"
+    made = await enqueue(conn, kinds.watches_for_the_end.new(mark=str(mark)))
+    patient = replace(QUICK, grace=timedelta(seconds=60))
+
+    async with working(database, patient):
+
+        async def begun() -> bool:
+            return mark.exists()
+
+        await until(begun)
+
+    found = await job(conn, made.id)
+    assert (found.state, found.result) == ("completed", "in time")

@@ -38,6 +38,7 @@ def test_f_17_a_killed_executor_costs_its_job_one_crash_and_another_runs_it_at_o
     [
         ("segfault", "SIGSEGV", "its process was killed by SIGSEGV"),
         ("exit", "exit 3", "its process ended in the middle of it, with exit code 3"),
+        ("exit in a task", "exit 4", "its process ended in the middle of it, with exit code 4"),
         ("oom", "oom", "its process ended with 137, as after the memory ran out"),
         ("kill", "SIGKILL", "its process was killed by SIGKILL"),
         ("overflow", "SIGSEGV", "its process was killed by SIGSEGV"),
@@ -85,6 +86,19 @@ def test_f_17_a_job_that_forks_and_forks_takes_nobody_along(
     assert row(db, neighbour) == ("running", 1, 0, 0)
     bystander.signal(TERM)
     assert bystander.wait() == 0
+
+
+def test_a_look_at_an_engine_does_not_hide_that_a_job_beside_it_had_begun(start: Start, db: Conn):
+    """There is one lane for jobs, and looks have their own: whoever dies there is noted as well."""
+    looked_at = enqueue_sync(db, NewJob("asked_for_ever")).id
+    keeper = start("--concurrency", "1")
+    until(lambda: row(db, looked_at)[:2] == ("running", 2))
+
+    dead = enqueue_sync(db, NewJob("dies_once", payload={"how": "kill"})).id
+
+    until(lambda: state(db, dead) == "completed")
+    assert row(db, dead) == ("completed", 2, 0, 1)
+    keeper.signal(TERM)
 
 
 def test_what_waited_in_a_dead_process_had_not_begun_and_costs_nothing(start: Start, db: Conn):

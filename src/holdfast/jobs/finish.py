@@ -7,6 +7,7 @@ the slot, the dependants, the effects, the children and the caller's `publish`, 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,10 +17,10 @@ from psycopg.types.json import Jsonb
 
 from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
-from holdfast.errors import ClaimLost
+from holdfast.errors import ClaimLost, PublishFailed, UsageError
 from holdfast.jobs import effects, locks, pipelines, slots
 from holdfast.jobs.model import DEPENDANTS, EFFECTS, LOCKS, SLOT, AttemptId, Claim, JobId
-from holdfast.jobs.outcome import End
+from holdfast.jobs.outcome import End, Publish
 from holdfast.jobs.payload import storable, to_json
 from holdfast.jobs.states import ENDED, State, is_legal
 
@@ -134,18 +135,32 @@ async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> 
         if row is None:
             raise ClaimLost(claim.id, claim.attempt_id, f"{end.move}")
         crashpoint("complete.in_tx_after_update")
-        if end.then:
+        if end.then or end.join is not None:
             await pipelines.enqueue_children(conn, claim, end.then, end.join)
             crashpoint("complete.in_tx_after_child")
         if end.publish is not None:
             crashpoint("publish.in_tx_before")
-            await end.publish(conn)
+            await _publish(conn, end.publish)
             crashpoint("publish.in_tx_after")
         # Last: from here on whoever wants one of the keys waits for our commit, and `publish` may take its time.
         await untie(cursor, Ended(*row), claim.attempt_id)
         crashpoint("complete.in_tx_after_unlock")
     if claim.ties & LOCKS:
         crashpoint("unlock.after")
+
+
+async def _publish(conn: psycopg.AsyncConnection[Any], publish: Publish) -> None:
+    """Foreign code on our connection: what it raises is its own as long as the connection lives, also where it looks like a
+    database out of reach. A file that is not there is no reason to write the same end again for ever."""
+    try:
+        published = publish(conn)
+        if not inspect.isawaitable(published):
+            raise UsageError("publish must be an async function: `async def publish(conn): …`")
+        await published
+    except Exception as error:
+        if conn.closed:
+            raise
+        raise PublishFailed(str(error)) from error
 
 
 def _parameters(claim: Claim, end: End) -> dict[str, Any]:

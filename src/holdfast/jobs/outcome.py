@@ -18,6 +18,7 @@ from holdfast.jobs.model import Claim, Json, NewJob
 from holdfast.jobs.states import Move, State
 
 Publish = Callable[[Any], Awaitable[None]]
+LONGEST_DELAY: Final = timedelta(days=36_500)  # what every timestamp of the database can still be moved by
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Done:
     then: Sequence[NewJob] = ()
     join: NewJob | None = None
 
+    def __post_init__(self) -> None:
+        if self.publish is not None and not callable(self.publish):
+            raise UsageError(f"publish is an async function that takes a connection, not {_said(self.publish)}")
+        refuse_no_jobs(self.then, self.join)
+
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
@@ -39,6 +45,10 @@ class Submitted:
 
     handle: Json
     poll_after: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.poll_after is not None:
+            _refuse_no_delay(self.poll_after, "Submitted(poll_after=…)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,11 @@ class Snooze:
     delay: timedelta
     reason: str | None = None
 
+    def __post_init__(self) -> None:
+        _refuse_no_delay(self.delay, "Snooze(…)")
+        if self.reason is not None:
+            _refuse_no_reason(self.reason, "Snooze")
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -56,6 +71,11 @@ class Retry:
     reason: str
     delay: timedelta | None = None
 
+    def __post_init__(self) -> None:
+        _refuse_no_reason(self.reason, "Retry")
+        if self.delay is not None:
+            _refuse_no_delay(self.delay, "Retry(delay=…)")
+
 
 @dataclass(frozen=True, slots=True)
 class Fail:
@@ -63,12 +83,46 @@ class Fail:
 
     reason: str
 
+    def __post_init__(self) -> None:
+        _refuse_no_reason(self.reason, "Fail")
+
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """There is no need for it any more."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        _refuse_no_reason(self.reason, "Cancel")
+
+
+# A handler that says something which cannot be is told so where it says it: the error then ends its attempt like any other.
+
+
+def refuse_no_jobs(then: object, join: object = None) -> None:
+    """What is to follow must be jobs, made and not only named."""
+    if isinstance(then, str) or not isinstance(then, Sequence):
+        raise UsageError(f"what follows is a list of jobs, as in then=[render.new(invoice_id=7)], not {_said(then)}")
+    for job in (*then, *(() if join is None else (join,))):
+        if not isinstance(job, NewJob):
+            raise UsageError(f"what follows are jobs, as render.new(invoice_id=7) makes them, not {_said(job)}")
+
+
+def _refuse_no_delay(delay: object, where: str) -> None:
+    if not isinstance(delay, timedelta):
+        raise UsageError(f"{where} takes a timedelta, as in timedelta(seconds=30), not {_said(delay)}")
+    if delay > LONGEST_DELAY:
+        raise UsageError(f"{where} takes a delay of at most {LONGEST_DELAY.days} days, not {delay.days}")
+
+
+def _refuse_no_reason(reason: object, where: str) -> None:
+    if not isinstance(reason, str):
+        raise UsageError(f"{where} takes its reason as text, as in {where}(str(error)), not {_said(reason)}")
+
+
+def _said(something: object) -> str:
+    return f"{type(something).__name__} ({something!r:.80})"
 
 
 Outcome = Done | Submitted | Snooze | Retry | Fail | Cancel
@@ -100,7 +154,7 @@ class End:
     @property
     def is_only_a_completion(self) -> bool:
         """Nothing else has to commit with it: it may go in a batch."""
-        return self.move is Move.COMPLETE and self.publish is None and not self.then
+        return self.move is Move.COMPLETE and self.publish is None and not self.then and self.join is None
 
     @property
     def waits_for(self) -> list[int]:
@@ -208,6 +262,11 @@ def released_poll(claim: Claim, reason: str) -> End:
     return End(Move.RELEASE, State.SUBMITTED, delay=poll_delay(claim.poll_count), error=reason, **kept)
 
 
+def impossible(error: BaseException) -> End:
+    """How the attempt should end could not be written, for a reason that is there every time: it has failed, and plainly."""
+    return End(Move.FAIL, State.FAILED, error=f"its end could not be written: {_what(error)}", cause="permanent", errors=1)
+
+
 def overdue(error: str = "its engine had it for longer than max_runtime") -> End:
     """The engine has had the work for longer than the job may take; what it still does is cleaned up as an effect."""
     return End(Move.FAIL, State.FAILED, error=error, cause="max_runtime", errors=1)
@@ -220,7 +279,7 @@ def _submitted(claim: Claim, handle: Json, poll_after: timedelta | None) -> End:
 
 
 def _surprised(claim: Claim, error: BaseException, policy: RetryPolicy, chance: Callable[[], float]) -> End:
-    what = "".join(traceback.format_exception_only(error)).strip()
+    what = _what(error)
     trace = "".join(traceback.format_exception(error))[-8000:]
     worth_a_retry = claim.is_poll or isinstance(error, policy.only)
     if isinstance(error, policy.permanent) or not worth_a_retry:
@@ -247,3 +306,7 @@ def _retry(claim: Claim, reason: str, cause: str, delay: timedelta, detail: Json
     if claim.errors + 1 >= claim.max_attempts:
         return End(Move.FAIL, State.FAILED, error=reason, cause=cause, errors=1, detail=detail)
     return End(Move.RETRY, State.PENDING, delay=delay, error=reason, cause=cause, errors=1, detail=detail)
+
+
+def _what(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()

@@ -30,9 +30,13 @@ Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
 def as_children(claim: Claim, jobs: Sequence[NewJob]) -> list[NewJob]:
     """The jobs as children of the claimed one: they share its pipeline, and each has a step that is its own."""
+    steps = [job.step or name_of_step(job, number) for number, job in enumerate(jobs)]
+    if len(set(steps)) < len(steps):
+        twice = next(step for step in steps if steps.count(step) > 1)
+        raise UsageError(f"two jobs that follow job {claim.id} have the step {twice!r}: give each a step of its own, or none")
     return [
-        replace(job, parent_id=claim.id, step=job.step or name_of_step(job, number), pipeline_id=claim.pipeline_id)
-        for number, job in enumerate(jobs)
+        replace(job, parent_id=claim.id, step=step, pipeline_id=claim.pipeline_id)
+        for job, step in zip(jobs, steps, strict=True)
     ]
 
 
@@ -51,7 +55,7 @@ async def enqueue_children(
     """
     if claim.pipeline_id is not None and await _is_aborted(conn, claim.pipeline_id):
         return
-    made = await enqueue_many(conn, as_children(claim, children))
+    made = await enqueue_many(conn, as_children(claim, children)) if children else []
     if join is not None:
         (join,) = as_children(claim, [replace(join, step=join.step or f"join:{join.kind}")])
         await enqueue(conn, replace(join, after=(*join.after, *(child.id for child in made))))

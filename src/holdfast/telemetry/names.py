@@ -22,6 +22,7 @@ EVENTS: Final[dict[str, str]] = {
     "probe_listening": "A worker serves /health, /ready and /metrics at this address.",
     "no_work": "`--once` found nothing to do.",
     "heartbeat_failed": "A beat did not get through; the local deadline goes on counting.",
+    "handler_ignores_cancel": "A worker ends although a handler does not let itself be cancelled; its job was given back.",
     "loop_blocked": "A worker's event loop has not turned for seconds; says for how long, which kind, and where it is.",
     "runner_failed": "The worker inside an application failed; it is started again, and the application goes on.",
     "embedded_postgres": "What the embedded Postgres of an application says while it starts.",

@@ -16,6 +16,7 @@ from holdfast.jobs.model import JobId, WorkerId
 from holdfast.telemetry.gathered import Family
 from holdfast.worker import spawn
 from holdfast.worker.noticeboard import TURNED_AT, Noticeboard
+from holdfast.worker.options import LOOKS
 from holdfast.worker.orders import FIGURES, STOP, Line, Message, Orders
 from holdfast.worker.tally import Tally
 
@@ -30,7 +31,7 @@ class Child:
     ) -> None:
         """Start it, from the main thread: the kernel ends it with the thread that started it."""
         self.id = worker_id
-        self.board = Noticeboard.new(orders.concurrency)
+        self.board = Noticeboard.new(orders.concurrency + LOOKS)
         self.begun: list[JobId] = []  # when it died
         self.kinds: list[str] = []
         self.failing: list[str] = []

@@ -14,6 +14,7 @@ from holdfast.crashpoints import crashpoint
 from holdfast.errors import CancelRequested, ClaimLost, ShutdownRequested
 from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import Claim, Json, NewJob
+from holdfast.jobs.outcome import refuse_no_jobs
 from holdfast.telemetry.kept import job_log
 from holdfast.worker.transport import ForHandlers
 
@@ -145,6 +146,7 @@ class Context:
 
     def chain(self, *jobs: NewJob, join: NewJob | None = None) -> None:
         """Jobs that follow when this one completes, in the same transaction; `join` waits for all of them."""
+        refuse_no_jobs(jobs, join)
         self.children += jobs
         self.join = join or self.join
 

@@ -1,15 +1,19 @@
 """Why a process died, in words that its jobs are given back with. The decision is pure; only the counter is read.
 
-Called by: the keeper, when one of its executors is gone.
+Called by: the keeper, when one of its executors is gone; and by processes that run handlers, to die in a way that can be told.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import signal
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -23,6 +27,16 @@ class Death:
 
     cause: str
     error: str
+
+
+def run_or_die(work: Coroutine[Any, Any, None]) -> None:
+    """`asyncio.run` for a process that runs handlers. One that calls `sys.exit` in a task of its own ends the process where it
+    stands, like any other death: tidied up, it would give its job back as if it had been told to end, again and again."""
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(work)
+        except SystemExit as left:
+            os._exit(left.code if isinstance(left.code, int) else 1)
 
 
 def cause_of_death(returncode: int, *, oom_kills_rose: bool) -> Death:

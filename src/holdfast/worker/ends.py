@@ -16,9 +16,9 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.crashpoints import crashpoint
-from holdfast.errors import ClaimLost, HoldfastError, Unreachable
-from holdfast.jobs.model import Claim, NewJob
-from holdfast.jobs.outcome import COMPLETED, SHUTDOWN, End, RetryPolicy, decide
+from holdfast.errors import ClaimLost, HoldfastError, PublishFailed, Unreachable
+from holdfast.jobs.model import Claim
+from holdfast.jobs.outcome import COMPLETED, SHUTDOWN, End, RetryPolicy, decide, impossible
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.states import Move, State
 from holdfast.telemetry.log import log
@@ -71,15 +71,18 @@ class Ends:
             await self._write(self._writing)
             self._writing = _Batch()
 
-    def note(self, claim: Claim, move: str | None, *, back_in: timedelta | None) -> None:
+    def note(self, claim: Claim, move: str | None, *, back: tuple[State, timedelta] | None) -> None:
         """An end that a process of our own has written; None: it was refused."""
         self.completed += move == Move.COMPLETE
         if move is not None:
             attempts_ended.labels(claim.kind, move).inc()
-        self._on_end(COMPLETED if back_in is None else End(Move.RETRY, State.PENDING, delay=back_in))
+        self._on_end(COMPLETED if back is None else End(Move.RELEASE, back[0], delay=back[1]))
 
-    async def write(self, claim: Claim, end: End, *, unsure: bool = False) -> None:
-        """Write any other end, in its own transaction with all that follows from it; `unsure`: it may be there already."""
+    async def write(self, claim: Claim, end: End, *, unsure: bool = False, instead: bool = False) -> None:
+        """Write any other end, in its own transaction with all that follows from it; `unsure`: it may be there already.
+
+        One that cannot be written is written as a failure `instead`: a handler must not end the worker by what it returns.
+        """
         async for _ in attempts():
             try:
                 if not unsure or not await self._transport.was_written(claim):
@@ -94,23 +97,33 @@ class Ends:
                 if isinstance(error, Unreachable) and error.is_fault and end.move in (Move.COMPLETE, Move.SUBMIT):
                     end = decide(claim, error, self._policy_of(claim.kind))  # not the same again for ever
             except Exception as error:  # a publish, a child or a result that cannot be: nothing was committed, so it has failed
-                if end.move not in (Move.COMPLETE, Move.SUBMIT):
+                if instead:
                     raise
-                await self.write(claim, decide(claim, error, self._policy_of(claim.kind)), unsure=unsure)
+                failure = self._failure(claim, end, error)
+                await self.write(claim, failure, unsure=unsure, instead=failure.move is Move.FAIL)
                 return
         crashpoint("complete.after_commit_before_ack")
         self._tell(claim, end)
 
-    async def write_and_take_along(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
-        """Complete a job and claim its only child in the same commit; None if it must go the long way."""
+    async def write_and_take_along(self, claim: Claim, end: End, result: str | None) -> Claim | None:
+        """Complete a job and claim its only child in the same commit; where that cannot be, it goes the long way.
+
+        The child that a lost answer claimed is nobody's: the next beat says so, and it is given back.
+        """
+        following, unsure = None, False
         try:
-            following = await self._transport.complete_and_chain(claim, result, child)
-        except (HoldfastError, *UNREACHABLE):  # the long way says what is wrong with it
+            following = await self._transport.complete_and_chain(claim, result, end.then[0])
+        except HoldfastError:  # the long way says what is wrong with it
+            pass
+        except UNREACHABLE as error:
+            log.warning("worker_database_lost", error=str(error))
+            unsure = True
+        if following is None:
+            await self.write(claim, end, unsure=unsure)
             return None
         crashpoint("complete.after_commit_before_ack")
-        if following is not None:
-            self.completed += 1
-            attempts_ended.labels(claim.kind, "complete").inc()
+        self.completed += 1
+        attempts_ended.labels(claim.kind, "complete").inc()
         return following
 
     async def _write(self, batch: _Batch) -> None:
@@ -134,6 +147,13 @@ class Ends:
         """A completion that the batch did not take: something hangs on the job, an earlier try was committed, or it is lost."""
         end = End(Move.COMPLETE, State.COMPLETED, result=None if result is None else json.loads(result))
         await self.write(claim, end, unsure=unsure)
+
+    def _failure(self, claim: Claim, end: End, error: Exception) -> End:
+        """As if the handler had raised it; plainly, where it had failed already."""
+        if end.move not in (Move.COMPLETE, Move.SUBMIT):
+            return impossible(error)
+        raised = error.__cause__ if isinstance(error, PublishFailed) and error.__cause__ is not None else error
+        return decide(claim, raised, self._policy_of(claim.kind))
 
     def _tell(self, claim: Claim, end: End) -> None:
         self.completed += end.move is Move.COMPLETE

@@ -28,14 +28,14 @@ async def execute(kind: Job[..., Any], claim: Claim, make_context: MakeContext) 
         ended_with = await _call(kind, claim, context)
     except ClaimLost:
         raise
-    except Exception as error:  # foreign code: whatever it raises is an outcome
+    except (Exception, SystemExit) as error:  # foreign code: whatever it raises is an outcome
         ended_with = error
     finally:
         leave_if_forked(ours)
     crashpoint("run.after")
     if claim.is_poll:
         crashpoint("poll.after_reply_before_persist")
-    if context is not None and context.children:
+    if context is not None and (context.children or context.join is not None):
         ended_with = _with_children(ended_with, context)
     return decide(claim, ended_with, kind.policy.retry)
 

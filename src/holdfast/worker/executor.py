@@ -29,6 +29,7 @@ from holdfast.telemetry import trace
 from holdfast.telemetry.gathered import dump
 from holdfast.telemetry.log import configure
 from holdfast.telemetry.metrics import REGISTRY
+from holdfast.worker.deaths import run_or_die
 from holdfast.worker.heartbeat import SAFE_SHARE
 from holdfast.worker.kinds import Job
 from holdfast.worker.loop import Worker
@@ -56,7 +57,7 @@ def main(keeper: int, line_end: int, board: int) -> int:
         trace.export_to(orders.traces)
         kinds = _import_kinds(orders)
         line.say({"say": "ready", "kinds": sorted(kind.kind for kind in kinds), "failing": _failing(kinds)})
-        asyncio.run(_work(orders, kinds, line, heard, Noticeboard(board)))
+        run_or_die(_work(orders, kinds, line, heard, Noticeboard(board)))
         trace.flush()
     except HoldfastError as error:
         line.say({"say": "cannot_start", "error": str(error)})

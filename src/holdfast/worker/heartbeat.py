@@ -15,9 +15,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
-import psycopg
-
-from holdfast.errors import HoldfastError
 from holdfast.jobs.model import Claim
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.telemetry.log import log
@@ -88,8 +85,8 @@ class Heartbeat:
                 if not beat.known and not self._stopping:  # a worker on its way out has resigned
                     log.warning("worker_unknown", worker_id=self._worker.id)
                     await pulse.register(self._worker, lease=length)
-        except (psycopg.Error, HoldfastError, TimeoutError, OSError) as error:
-            log.warning("heartbeat_failed", error=str(error), worker_id=self._worker.id)
+        except Exception as error:  # whatever it is: without a next beat everything that this worker holds would be lost
+            log.warning("heartbeat_failed", error=str(error) or type(error).__name__, worker_id=self._worker.id)
             renewals.labels("failed").inc()
             return None
         renewals.labels("late" if self.lease.is_over else "renewed").inc()

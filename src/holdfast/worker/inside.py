@@ -30,6 +30,7 @@ from holdfast.telemetry import trace
 from holdfast.telemetry.log import configure
 from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.context import Lease
+from holdfast.worker.deaths import run_or_die
 from holdfast.worker.direct import Direct
 from holdfast.worker.ends import Ends
 from holdfast.worker.handover import claim_from, load
@@ -56,7 +57,7 @@ def main(parent: int, line_end: int) -> None:
         configure(**hello["log"])
     trace.export_to(hello["traces"])
     arm_from_settings(hello["crash_at"])
-    asyncio.run(Inside(hello["url"], hello["name"], line, keep_logs=hello["keep_logs"]).serve(heard))
+    run_or_die(Inside(hello["url"], hello["name"], line, keep_logs=hello["keep_logs"]).serve(heard))
 
 
 class OneConnection(Direct):
@@ -131,7 +132,7 @@ class Inside:
                 "say": "ended",
                 "move": None if wrote is None else str(wrote.move),
                 "refused": _take_refusals(),
-                "back_in": _back_in(self._wrote),
+                "back": _back(self._wrote),
                 "clean": at_work() == 0,  # a thread that goes on is a reason not to use this process again
             }
         )
@@ -148,6 +149,8 @@ class Inside:
                 case {"say": "run", "until": until}:
                     self._lease.extend(until)
                     loop.call_soon_threadsafe(self._orders.put_nowait, message)
+                case {"say": "stopping"}:
+                    self._lease.stopping = True
                 case {"say": "stop", "reason": reason}:
                     loop.call_soon_threadsafe(self._stop, reason)
                 case {"say": "lose"}:
@@ -181,9 +184,11 @@ def _take_refusals() -> list[str]:
     return [operation for operation, count in counted.items() for _ in range(count)]
 
 
-def _back_in(end: End | None) -> float | None:
-    """When the job comes back to the queue, if it does."""
-    return end.delay.total_seconds() if end is not None and end.delay is not None and end.state is State.PENDING else None
+def _back(end: End | None) -> tuple[str, float] | None:
+    """Where the job waits, and for how long, if it is to come back."""
+    if end is None or end.delay is None or end.state not in (State.PENDING, State.SUBMITTED):
+        return None
+    return str(end.state), end.delay.total_seconds()
 
 
 def _messages(line: socket.socket) -> Iterator[Message]:

@@ -220,7 +220,7 @@ class Isolated:
         if said["say"] == "cannot":
             await self._put_back(cell, clean=True)
             return decide(claim, RuntimeError(f"its process could not load it: {said['error']}"), kind.policy.retry), None
-        self._ends.note(claim, said["move"], back_in=_seconds(said["back_in"]))
+        self._ends.note(claim, said["move"], back=_back(said["back"]))
         self._transport.changed()  # the child wrote it, and hears nobody
         for operation in said["refused"]:
             stale_writebacks.labels(operation).inc()
@@ -231,6 +231,11 @@ class Isolated:
         """The lease was renewed: what runs in children may go on."""
         for cell in self._busy:
             cell.say({"say": "lease", "until": self._lease.until})
+
+    def stopping(self) -> None:
+        """The worker was told to end: handlers in children learn of it too."""
+        for cell in self._busy:
+            cell.say({"say": "stopping"})
 
     async def close(self) -> None:
         """End every child that waits for work. Those that run something end with their lanes."""
@@ -319,5 +324,5 @@ class Isolated:
                 log.warning("worker_database_lost", error=str(error), worker_id=self._worker.id)
 
 
-def _seconds(number: float | None) -> timedelta | None:
-    return None if number is None else timedelta(seconds=number)
+def _back(said: tuple[str, float] | None) -> tuple[State, timedelta] | None:
+    return None if said is None else (State(said[0]), timedelta(seconds=said[1]))

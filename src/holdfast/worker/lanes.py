@@ -27,10 +27,9 @@ from holdfast.worker.execute import execute
 from holdfast.worker.isolated import Attempt, Isolated
 from holdfast.worker.kinds import Job
 from holdfast.worker.logbook import Logbook
+from holdfast.worker.options import LOOKS
 from holdfast.worker.pace import Pace
 from holdfast.worker.transport import ForHandlers, Takes
-
-LOOKS = 50  # at once
 
 
 @dataclass(slots=True)
@@ -256,12 +255,13 @@ class Lanes:
             ran.observe((claim.kind, _outcome(running, end)), time.perf_counter() - started)
             if self._logbook is not None and claim.attempt_id in self._logbook:
                 await self._logbook.finish(claim)
-            return None if end is None else await self._end(claim, end)
+            following = None if end is None else await self._end(claim, end)
+            self._lease.end(claim.id)  # not if anything is raised: what ends this process by itself must be seen as begun
+            return following
         finally:
             if running.span is not None:
                 running.span.end(_outcome(running, end), None if end is None else end.error)
             del self._running[claim.attempt_id]
-            self._lease.end(claim.id)
             if is_look:
                 self._looked += 1
             else:
@@ -285,10 +285,13 @@ class Lanes:
         except UnknownKind as unknown:
             log.error("job_unknown_kind", job_id=claim.id, error=str(unknown))
             return given_back(claim, str(unknown))
-        except asyncio.CancelledError:
-            if running.stop_reason is None or running.lane is None:
+        except asyncio.CancelledError as cancelled:
+            if running.lane is None or (running.stop_reason is None and self._closing):
                 raise
-            running.lane.uncancel()  # the handler was stopped, not its lane
+            while running.lane.cancelling():
+                running.lane.uncancel()  # the handler was stopped, not its lane
+            if running.stop_reason is None:  # it waited for something that was cancelled, or cancelled itself
+                return decide(claim, cancelled, self._kinds[claim.kind].policy.retry)
             return End(Move.CANCEL, State.CANCELLED, error=running.stop_reason, cause="cancelled")
 
     def _make_context(self, claim: Claim) -> Context:
@@ -307,10 +310,9 @@ class Lanes:
             self._ends.gather(claim, result)
             return None
         if self._can_take_along(claim, end):
-            following = await self._ends.write_and_take_along(claim, result, end.then[0])
-            if following is not None:
-                self.taken += 1
-                return following if following.attempt_id not in self._renounced else None
+            following = await self._ends.write_and_take_along(claim, end, result)
+            self.taken += following is not None
+            return following if following is None or following.attempt_id not in self._renounced else None
         await self._ends.write(claim, end)
         return None
 

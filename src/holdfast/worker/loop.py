@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import psycopg
 
-from holdfast.errors import ClaimLost, HoldfastError, UsageError
+from holdfast.errors import ClaimLost, HoldfastError, UsageError, WorkerBroken
 from holdfast.jobs.model import Claim, JobId, WorkerId
 from holdfast.jobs.outcome import SHUTDOWN, End, cut_off
 from holdfast.jobs.renew import Beat
@@ -39,7 +39,10 @@ from holdfast.worker.poller import Clock
 from holdfast.worker.presence import Presence
 from holdfast.worker.sweeps import Sweeps
 from holdfast.worker.tally import Tally
+from holdfast.worker.tasks import cancel_all
 from holdfast.worker.transport import UNREACHABLE, Takes, Transport
+
+UNTIL_CANCELLED = 5.0  # seconds
 
 
 class Worker:
@@ -163,6 +166,8 @@ class Worker:
         """Claim no more; `run` returns when running jobs had their grace."""
         self._lanes.close()
         self._heartbeat.lease.stopping = True
+        if self._isolated is not None:
+            self._isolated.stopping()
         self._stopping.set()
         self._wake.set()
 
@@ -195,6 +200,8 @@ class Worker:
         try:
             done, _ = await asyncio.wait([*told, *duties], return_when=asyncio.FIRST_COMPLETED)
             for duty in done:
+                if duty.cancelled():
+                    raise WorkerBroken("one of its own tasks was cancelled from outside")
                 duty.result()  # a duty that ended has failed: raise what it raised
         finally:
             for wait in told:
@@ -219,15 +226,14 @@ class Worker:
     async def _leave(self, duties: list[asyncio.Task[None]]) -> None:
         self.stop()
         log.info("worker_stopping", worker_id=self.id, running=self._lanes.running)
-        claiming, *others = duties
+        claiming = duties[0]
         grace_ends = asyncio.get_running_loop().time() + self.options.grace.total_seconds()
         await asyncio.wait([claiming], timeout=10)  # not cancelled: what it is just claiming would be nobody's
         left = await self._give_back([(held, given_back(held, SHUTDOWN)) for held in self._lanes.take_back()])
         await self._give_grace(grace_ends)
         left += self._cut_off()  # before the lanes are cancelled and forget what they were at
-        for duty in (claiming, *others):
-            duty.cancel()
-        await asyncio.gather(*duties, return_exceptions=True)
+        if await cancel_all(duties, within=UNTIL_CANCELLED):
+            log.warning("handler_ignores_cancel", worker_id=self.id, running=self._lanes.running)
         await self._claiming.close()
         await self._sweeps.close()
         if self._isolated is not None:

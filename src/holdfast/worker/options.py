@@ -9,6 +9,7 @@ from datetime import timedelta
 from holdfast.jobs.renew import Runner
 
 LARGEST_BATCH = 500
+LOOKS = 50  # at external engines, at once, beside the jobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from factories import rows, value
 from holdfast import Context, Done, Retry, Submitted, Worker, WorkerOptions
 from holdfast.jobs.enqueue import enqueue, enqueue_many
 from holdfast.worker.kinds import Job, job
-from holdfast.worker.lanes import LOOKS
+from holdfast.worker.options import LOOKS
 
 MOMENT = timedelta(milliseconds=20)
 # Nothing but the first beat tells this worker anything: what it knows later it knows by itself.
