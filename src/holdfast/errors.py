@@ -50,7 +50,8 @@ class WorkerBroken(HoldfastError):
 
 
 class PublishFailed(HoldfastError):
-    """What a handler wanted to commit with the end of its job raised something: nothing was committed. Its cause says what."""
+    """What a handler wanted to commit with the end of its job raised what a lost database raises, and the database is there:
+    nothing was committed, and its cause is the handler's own."""
 
 
 class PayloadInvalid(UsageError):

@@ -17,6 +17,7 @@ from psycopg.types.json import Jsonb
 
 from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
+from holdfast.database.pool import LOST
 from holdfast.errors import ClaimLost, PublishFailed, UsageError
 from holdfast.jobs import effects, locks, pipelines, slots
 from holdfast.jobs.model import DEPENDANTS, EFFECTS, LOCKS, SLOT, AttemptId, Claim, JobId
@@ -157,7 +158,7 @@ async def _publish(conn: psycopg.AsyncConnection[Any], publish: Publish) -> None
         if not inspect.isawaitable(published):
             raise UsageError("publish must be an async function: `async def publish(conn): …`")
         await published
-    except Exception as error:
+    except (*LOST, OSError) as error:
         if conn.closed:
             raise
         raise PublishFailed(str(error)) from error
