@@ -111,3 +111,104 @@ async def test_an_update_that_is_not_whole_is_refused(ops: Client, worker: Clien
     for said in ({"status": "submitted"}, {"status": "completed", "row_count": 1}, {"status": "failed"}, {"status": "done"}):
         assert (await update(worker, one, **said)).status_code == 422, said
     assert (await analyst.post("/export-jobs/claim", json={"worker_id": "me"})).status_code == 403
+
+
+LEADS_AWAY = [
+    "../../../other/secret.parquet",
+    "%2e%2e/secret.parquet",
+    "a/%2E%2E/b.parquet",
+    "/etc/passwd",
+    "gs://other-bucket/a.parquet",
+    "a\\..\\b.parquet",
+    "a\u0001.parquet",
+    "a\u202eb.parquet",
+    "a//b.parquet",
+    "./a.parquet",
+    "/".join(["n" * 204] * 5) + "/abcde",
+    "n" * 256,
+    "\u2025/secret.parquet",  # each of these becomes `..` or a slash when it is normalised
+    "\uff0e\uff0e/secret.parquet",
+    "a\uff0fb.parquet",
+    "a\uff05b.parquet",
+    "attempt=6b8a2ad4-8a4a-4b6e-9d5c-0f8d5a1a2b3c/of-another.parquet",
+]
+
+
+@pytest.mark.parametrize("path", LEADS_AWAY)
+async def test_f_74_a_path_that_leaves_its_prefix_is_refused_and_nothing_is_stored(
+    ops: Client, worker: Client, conn: Any, path: str
+) -> None:
+    await make(ops)
+    (one,) = await claimed(worker, limit=1)
+
+    answer = await update(worker, one, status="completed", row_count=1, size_bytes=1, files=[{"path": path}])
+
+    assert answer.status_code == 422, answer.text
+    assert await state_of(conn, one["id"]) == "running"
+
+
+async def test_files_are_kept_below_the_attempt_that_wrote_them(ops: Client, worker: Client, conn: Any) -> None:
+    await make(ops)
+    first, second, third = await claimed(worker)
+    mine = f"attempt={first['attempt_id']}"
+    files = [{"path": "part-0.parquet"}, {"path": f"{mine}/part-1.parquet"}]
+    done = await update(worker, first, status="completed", row_count=1, size_bytes=1, files=files)
+    assert [file["path"] for file in done.json()["data"]["files"]] == [f"{mine}/part-0.parquet", f"{mine}/part-1.parquet"]
+
+    await update(worker, second, status="failed", error_message="no")
+    await update(worker, third, status="submitted", starburst_query_id="q1", next_uri="http://t/1")
+    (poll,) = await polled(worker, conn)
+    done = await update(worker, poll, status="completed", row_count=1, size_bytes=1, files=[{"path": "part-0.parquet"}])
+    written_by = f"attempt={third['attempt_id']}"
+    assert poll["gcs_path"].endswith(written_by)
+    assert [file["path"] for file in done.json()["data"]["files"]] == [f"{written_by}/part-0.parquet"]
+
+
+async def alive(conn: Any) -> int:
+    return int(await value(conn, "SELECT count(*) FROM holdfast.workers WHERE stopped_at IS NULL"))
+
+
+async def test_who_claims_nothing_is_no_worker_and_who_holds_nothing_any_more_is_none_either(
+    ops: Client, worker: Client, conn: Any
+) -> None:
+    """Else each look of an idle pod would be one more worker, for ten minutes."""
+    for _ in range(3):
+        assert await claimed(worker) == []
+        assert (await worker.get("/export-jobs/pollable")).json()["data"] == []
+    assert await value(conn, "SELECT count(*) FROM holdfast.workers") == 0
+
+    await make(ops)
+    *claims, last = await claimed(worker)
+    for one in claims:
+        assert await alive(conn) == 1
+        await update(worker, one, status="completed", row_count=1, size_bytes=1)
+    assert await alive(conn) == 1, "it holds one more"
+    await update(worker, last, status="submitted", starburst_query_id="q1", next_uri="http://t/1")
+    assert await alive(conn) == 0
+
+
+async def test_who_only_looks_sees_neither_the_sql_nor_where_the_engine_hands_out_rows(
+    ops: Client, worker: Client, viewer: Client, analyst: Client, as_role: Any, conn: Any
+) -> None:
+    made = (await analyst.post("/api/mappings", json=mapping())).json()["data"]
+    asked = {"mapping_id": made["id"]}
+    snapshot = (await ops.post("/api/snapshots", json=asked, headers={"X-Use-Case-Id": "risk"})).json()["data"]["snapshot"]
+    await conn.execute("UPDATE holdfast.snapshots SET owner = 'token:analyst'")
+    claims = await claimed(worker)
+    for one in claims:
+        await update(worker, one, status="submitted", starburst_query_id="q1", next_uri="http://trino/v1/q1/slug")
+    one_of_them = f"/api/export-jobs/{claims[0]['id']}"
+    other = await as_role("analyst", "bob")
+
+    async def seen(client: Client) -> set[tuple[bool, bool]]:
+        listed = (await client.get("/api/export-jobs")).json()["data"]
+        of_snapshot = (await client.get(f"/api/snapshots/{snapshot['id']}")).json()["data"]["exports"]
+        single = await client.get(one_of_them)
+        found = [*listed, *of_snapshot, *([single.json()["data"]] if single.status_code == 200 else [])]
+        return {(one["sql"] is not None, one["next_uri"] is not None) for one in found}
+
+    assert await seen(viewer) == {(False, False)}
+    assert await seen(analyst) == await seen(ops) == {(True, True)}
+    assert await seen(other) == {(False, False)}
+    assert (await other.get(one_of_them)).status_code == 404
+    assert (await other.get("/api/export-jobs")).json()["data"] == []

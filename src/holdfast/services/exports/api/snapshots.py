@@ -6,6 +6,7 @@ Instances make their snapshots by themselves. To make one by hand is for operato
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import psycopg
@@ -17,9 +18,10 @@ from holdfast.api.acts import Acting, Model, Reason, Text
 from holdfast.api.config import value_of
 from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, jsonable, respond, respond_tagged
 from holdfast.api.paging import JobNumber, Paged
-from holdfast.api.plane import caller_of, plane_of
+from holdfast.api.plane import Principal, caller_of, plane_of
 from holdfast.api.policy import Role
 from holdfast.api.routes import Routes
+from holdfast.errors import NotFound
 from holdfast.services.exports.api.asking import Description, Duration, Here, Title, UseCase, require_role
 from holdfast.services.exports.export.payload import Runtime
 from holdfast.services.exports.mappings import store
@@ -44,12 +46,21 @@ class SnapshotShown(Model):
     exports: list[ExportView]
 
 
-async def shown(conn: Conn, snapshot_id: int) -> dict[str, Any]:
+async def shown(conn: Conn, snapshot_id: int, caller: Principal) -> dict[str, Any]:
     """A snapshot with its exports."""
     snapshot = await read.get(conn, snapshot_id)
-    exports = await read.exports_of(conn, snapshot_id)
+    exports = [visible(one, snapshot.owner, caller) for one in await read.exports_of(conn, snapshot_id)]
     found: dict[str, Any] = jsonable({"snapshot": snapshot, "progress": read.progress_of(exports), "exports": exports})
     return found
+
+
+def visible(export: ExportView, owner: str | None, caller: Principal) -> ExportView:
+    """An export as this caller may see it. Who does not see payloads does not see its SQL, nor the address at which the engine
+    would hand its rows to anybody; an analyst sees those of their own. Pure."""
+    is_others = caller.role is Role.ANALYST and owner != caller.actor
+    if caller.may("jobs.read_payload") and not is_others:
+        return export
+    return replace(export, sql=None, next_uri=None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -79,7 +90,7 @@ async def list_snapshots(
 async def show_snapshot(request: Request, snapshot_id: JobNumber) -> Response:
     """Show a snapshot with its exports: rows, bytes, what the engine says, and the place in the queue."""
     async with plane_of(request).pool.connection() as conn:
-        return respond_tagged(request, await shown(conn, snapshot_id))
+        return respond_tagged(request, await shown(conn, snapshot_id, caller_of(request)))
 
 
 @routes.add(
@@ -106,15 +117,20 @@ async def list_export_jobs(
         found = await read.list_exports(
             conn, limit=page.limit, before=page.after, status=status, snapshot_id=snapshot_id, owner=owner
         )
-    some = found[: page.limit]
+    some = [visible(one, owner, caller) for one in found[: page.limit]]
     return page.answer(some, some[-1].id if len(found) > page.limit else None)
 
 
 @routes.add("GET", "/api/export-jobs/{job_id}", action="snapshots.read", answers=Data[ExportView], refuses=["not-found"])
 async def show_export_job(request: Request, job_id: JobNumber) -> Response:
-    """Show one export job."""
+    """Show one export job: of one's own snapshots, or any for operators and viewers."""
+    caller = caller_of(request)
     async with plane_of(request).pool.connection() as conn:
-        return respond(await read.get_export(conn, job_id))
+        found = await read.get_export(conn, job_id)
+        owner = (await read.get(conn, found.snapshot_id)).owner
+    if caller.role is Role.ANALYST and owner != caller.actor:
+        raise NotFound(f"there is no export job {job_id} of yours")
+    return respond(visible(found, owner, caller))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -147,7 +163,9 @@ async def create_snapshot(asked: SnapshotAsked, act: Acting, here: Here, use_cas
         longest = await value_of(conn, MAX_DURATION)
         new = NewSnapshot(**asked.model_dump(), root=here.root, max_seconds=float(longest), role=use_case)
         snapshot_id = await create(conn, new, owner=act.actor)
-        return Answer(202, await shown(conn, snapshot_id), {"Location": f"/api/snapshots/{snapshot_id}", "Retry-After": "1"})
+        return Answer(
+            202, await shown(conn, snapshot_id, act.caller), {"Location": f"/api/snapshots/{snapshot_id}", "Retry-After": "1"}
+        )
 
     return await act.run("snapshot", do, detail={"mapping_id": asked.mapping_id})
 
@@ -168,7 +186,7 @@ async def cancel_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None
 
     async def do(conn: Conn) -> Answer:
         await steer.cancel(conn, snapshot_id, actor=act.actor, reason=reason)
-        return Answer(202, await shown(conn, snapshot_id))
+        return Answer(202, await shown(conn, snapshot_id, act.caller))
 
     return await act.run(f"snapshot/{snapshot_id}", do, reason=reason)
 
@@ -183,7 +201,7 @@ async def retry_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None 
 
     async def do(conn: Conn) -> Answer:
         await steer.retry(conn, snapshot_id, actor=act.actor, reason=reason)
-        return Answer(202, await shown(conn, snapshot_id))
+        return Answer(202, await shown(conn, snapshot_id, act.caller))
 
     return await act.run(f"snapshot/{snapshot_id}", do, reason=reason)
 

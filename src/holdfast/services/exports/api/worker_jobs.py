@@ -13,7 +13,8 @@ from uuid import uuid4
 
 import psycopg
 from fastapi import Query, Request
-from pydantic import Field, model_validator
+from psycopg.rows import tuple_row
+from pydantic import AfterValidator, Field, model_validator
 from starlette.responses import Response
 
 from holdfast.api.acts import Model, Text
@@ -21,6 +22,7 @@ from holdfast.api.envelope import Data, respond
 from holdfast.api.fenced import Attempt, holding
 from holdfast.api.paging import JobNumber
 from holdfast.api.plane import plane_of
+from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
 from holdfast.jobs.claim import claim
 from holdfast.jobs.finish import finish
@@ -28,10 +30,12 @@ from holdfast.jobs.model import Claim, WorkerId
 from holdfast.jobs.outcome import Done, Fail, Submitted, decide
 from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.progress import report
-from holdfast.jobs.renew import WorkerInfo, register, renew_leases
+from holdfast.jobs.renew import WorkerInfo, register, renew_leases, resign
 from holdfast.services.exports.export.payload import KIND
+from holdfast.services.exports.export.written import attempt_prefix
 from holdfast.services.exports.snapshots import read
 from holdfast.services.exports.snapshots.read import ExportView
+from holdfast.services.exports.stores.paths import PathRefused, joined
 
 routes = Routes("export-jobs")
 
@@ -80,11 +84,17 @@ def shown(one: Claim) -> ExportClaim:
         column_names=[column["name"] for column in payload.get("columns", ())],
         starburst_catalog=payload.get("catalog"),
         starburst_role=payload.get("role"),
-        gcs_path=f"{payload['location']}/attempt={handle.get('attempt_id', one.attempt_id)}",
+        gcs_path=f"{payload['location']}/{prefix_of(one)}",
         starburst_query_id=query.get("query_id"),
         next_uri=query.get("next_uri"),
         poll_count=one.poll_count,
     )
+
+
+def prefix_of(one: Claim) -> str:
+    """Where the files of a claim go, below the export's place: what was submitted by an earlier attempt goes to that one's."""
+    handle = one.handle if isinstance(one.handle, dict) else {}
+    return attempt_prefix(handle.get("attempt_id", one.attempt_id))
 
 
 class ClaimAsked(Model):
@@ -100,8 +110,10 @@ class ClaimAsked(Model):
 async def claim_jobs(request: Request, asked: ClaimAsked) -> Response:
     """Claim export jobs that wait, nodes before edges."""
     async with plane_of(request).pool.connection() as conn, conn.transaction():
-        me = await _announce(conn, asked.worker_id)
-        claims = await claim(conn, me, kinds=KINDS, limit=asked.limit)
+        me = _somebody(asked.worker_id)
+        claims = await claim(conn, me.id, kinds=KINDS, limit=asked.limit)
+        if claims:
+            await register(conn, me, lease=LEASE)
     return respond([shown(one).model_dump() for one in claims])
 
 
@@ -115,22 +127,44 @@ async def claim_polls(
 ) -> Response:
     """Claim submitted export jobs whose engine is due to be asked; nobody else asks about them meanwhile."""
     async with plane_of(request).pool.connection() as conn, conn.transaction():
-        me = await _announce(conn, worker_id)
-        claims = await claim_to_poll(conn, me, kinds=KINDS, limit=limit)
+        me = _somebody(worker_id)
+        claims = await claim_to_poll(conn, me.id, kinds=KINDS, limit=limit)
+        if claims:
+            await register(conn, me, lease=LEASE)
     return respond([shown(one).model_dump() for one in claims])
 
 
-async def _announce(conn: Conn, name: str) -> WorkerId:
-    """A claim of its own has a lease of its own: a pod that comes back under its old name keeps nobody's jobs alive."""
-    me = WorkerInfo(WorkerId(str(uuid4())), name, host=name, pid=0, version="protocol", runner="remote", kinds=dict(KINDS))
-    await register(conn, me, lease=LEASE)
-    return me.id
+def _somebody(name: str) -> WorkerInfo:
+    """A claim of its own has a lease of its own: a pod that comes back under its old name keeps nobody's jobs alive.
+
+    It is written down with what it claims, in one transaction, and goes with the last of it: who holds nothing is nobody.
+    """
+    return WorkerInfo(WorkerId(str(uuid4())), name, host=name, pid=0, version="protocol", runner="remote", kinds=dict(KINDS))
+
+
+HOLDS_SOMETHING = "SELECT EXISTS (SELECT FROM holdfast.jobs WHERE worker_id = %(worker_id)s)"
+
+
+async def _resign_if_done(conn: Conn, worker_id: WorkerId) -> None:
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(HOLDS_SOMETHING, {"worker_id": worker_id})
+        ((holds_something,),) = await cursor.fetchall()
+    if not holds_something:
+        await resign(conn, worker_id)
+
+
+def _below(path: str) -> str:
+    """A path that stays where the attempt may write."""
+    try:
+        return joined(path)
+    except PathRefused as refused:
+        raise ValueError(str(refused)) from None
 
 
 class WrittenFile(Model):
-    """One Parquet file, by its path below `gcs_path` without the attempt's folder."""
+    """One Parquet file, by its path below the `gcs_path` of the claim; the attempt's folder may stand before it."""
 
-    path: Annotated[Text, Field(min_length=1, max_length=2000)]
+    path: Annotated[Text, Field(min_length=1, max_length=2000), AfterValidator(_below)]
     rows: Annotated[int, Field(ge=0)] = 0
     bytes: Annotated[int, Field(ge=0)] = 0
 
@@ -172,7 +206,18 @@ async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt
             await report(conn, mine, progress=asked.progress, message=asked.message)
         else:
             await finish(conn, mine, decide(mine, ended))
+            await _resign_if_done(conn, mine.worker_id)
         return respond(await read.get_export(conn, job_id))
+
+
+def _placed(mine: Claim, path: str) -> str:
+    """The path below the export's place, always in the folder of the attempt that wrote it. Pure."""
+    prefix = prefix_of(mine)
+    if path.startswith(f"{prefix}/"):
+        return path
+    if path.startswith(attempt_prefix("")):
+        raise Problem("invalid-request", f"{path!r} is in the folder of another attempt; yours is {prefix}")
+    return f"{prefix}/{path}"
 
 
 def ending(mine: Claim, asked: Update) -> Done | Submitted | Fail | None:
@@ -181,7 +226,7 @@ def ending(mine: Claim, asked: Update) -> Done | Submitted | Fail | None:
         return Fail(asked.error_message or "no reason was given")
     if asked.status == "completed":
         columns = [{**column, "arrow": ""} for column in mine.payload.get("columns", ())]
-        files = [file.model_dump() for file in asked.files]
+        files = [{**file.model_dump(), "path": _placed(mine, file.path)} for file in asked.files]
         counts = {"rows": asked.row_count, "bytes": asked.size_bytes, "files": files, "columns": columns}
         return Done({**counts, "to": mine.payload["location"], "attempt_id": mine.attempt_id, "runtime": "remote"})
     if asked.status == "submitted":

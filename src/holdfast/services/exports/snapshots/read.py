@@ -56,7 +56,7 @@ class ExportView:
     entity_name: str
     status: str
     gcs_path: str
-    sql: str
+    sql: str | None  # null: not for who asks
     column_names: list[str]
     starburst_catalog: str | None
     starburst_role: str | None

@@ -6,6 +6,7 @@ somebody else might undo) is refused and never repaired.
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -13,6 +14,7 @@ from holdfast.errors import UsageError
 
 Scheme = Literal["file", "s3", "gs"]
 LONGEST_NAME = 255  # bytes, as file systems have it
+LONGEST_PATH = 1024  # bytes, as object stores have it
 FORBIDDEN = frozenset('\\"<>|*?%#')  # no store needs them, and some library somewhere reads more into each of them
 
 
@@ -74,13 +76,16 @@ def joined(*parts: str) -> str:
     path = "/".join(parts)
     for name in path.split("/"):
         _refuse(name, path, forbidden=FORBIDDEN)
+    if len(path.encode()) > LONGEST_PATH:
+        raise PathRefused(f"path {path[:80]!r}… is longer than {LONGEST_PATH} bytes")
     return path
 
 
 def _refuse(name: str, path: str, *, forbidden: frozenset[str]) -> None:
-    if name in ("", ".", ".."):
+    plain = unicodedata.normalize("NFKC", name)  # what somebody else may take it for
+    if plain in ("", ".", "..") or "/" in plain:
         raise PathRefused(f"path {path!r} is absolute or leads elsewhere; use names, with single slashes between them")
-    wrong = sorted({sign for sign in name if sign in forbidden or not sign.isprintable()})
+    wrong = sorted({sign for sign in name if sign in forbidden or not sign.isprintable()} | (set(plain) & forbidden))
     if wrong:
         raise PathRefused(f"path {path!r} has {wrong[0]!r} in it; use letters, digits and plain signs")
     try:
