@@ -5,21 +5,26 @@
 Workers are the real program, `holdfast worker run`, and what runs is told by a witness outside. The accidents: an executor
 is killed and its keeper lives; keeper and executors are killed together while another worker lives, with the default settings
 and where the end of their database session counts (`HOLDFAST_RESCUE_ON_DISCONNECT`); SIGTERM; the database crashes and comes
-back.
+back; no packet comes through to it, for a client and for an API.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import psycopg
 from proof.forks import descendants, until
@@ -27,12 +32,15 @@ from proof.handlers import FOLDER
 from proof.outside import read_witness
 from proof.postgres import OwnPostgres
 from proof.processes import CLEAR
+from proof.proxy import Proxy
 
+from holdfast.database.pool import careful
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 120.0
+ask = build_opener(ProxyHandler({})).open  # nobody stands between us and this machine
 LONG = {"steps": 100_000, "pause": 0.05}
 GOALS = {  # seconds
     "recovery_executor_s": 2.0,
@@ -40,6 +48,8 @@ GOALS = {  # seconds
     "recovery_pod_disconnect_s": 5.0,
     "release_sigterm_s": 2.0,
     "recovery_database_s": 10.0,
+    "partition_error_s": 6.0,
+    "partition_api_s": 6.0,
 }
 
 
@@ -178,12 +188,59 @@ def database_restarted(at: Site) -> float:
     return float(at.until_started(at.add("proof.quick")).at - began)
 
 
+def client_cut_off(at: Site) -> float:
+    """From a statement that no packet comes back for to the error."""
+    with Proxy("127.0.0.1", at.postgres.port) as proxy:
+        conn = psycopg.connect(careful(at.postgres.through(proxy.port)), autocommit=True)
+        proxy.black_hole()
+        began = time.monotonic()
+        try:
+            conn.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return time.monotonic() - began
+        raise AssertionError("there was an answer out of a black hole")
+
+
+def api_cut_off(at: Site) -> float:
+    """From a request to its 503: the longest of many at once, on open connections and then without any."""
+    log = at.folder / "api"
+    with Proxy("127.0.0.1", at.postgres.port) as proxy, log.open("wb") as out:
+        command = ["serve", "--url", at.postgres.through(proxy.port), "--port", "0", "--no-loops"]
+        api = subprocess.Popen([sys.executable, "-m", "holdfast", *command], stdout=out, stderr=out)
+        try:
+            link = until(lambda: re.search(r"(http://\S+)/login\?code=\S+(?=')", log.read_text()), PATIENCE)
+            with ask(link[0], timeout=PATIENCE) as answer:
+                token = json.load(answer)["data"]["token"]
+            jobs = Request(f"{link[1]}/api/jobs", headers={"Authorization": f"Bearer {token}"})
+            ask(jobs, timeout=PATIENCE).close()
+            proxy.black_hole()
+            with ThreadPoolExecutor(12) as people:
+                return max(max(people.map(_seconds_to_503, [jobs] * 12)) for _ in range(2))
+        finally:
+            proxy.heal()
+            api.terminate()
+            api.wait(PATIENCE)
+
+
+def _seconds_to_503(request: Request) -> float:
+    began = time.monotonic()
+    try:
+        ask(request, timeout=PATIENCE).close()
+    except HTTPError as error:
+        error.close()
+        if error.code == 503 and error.headers["Retry-After"]:
+            return time.monotonic() - began
+    raise AssertionError("it did not say that its database is away")
+
+
 ACCIDENTS = {
     "recovery_executor_s": executor_killed,
     "recovery_pod_s": pod_killed,
     "recovery_pod_disconnect_s": pod_killed_and_disconnected,
     "release_sigterm_s": told_to_stop,
     "recovery_database_s": database_restarted,
+    "partition_error_s": client_cut_off,
+    "partition_api_s": api_cut_off,
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from datetime import timedelta
 
 import pytest
@@ -183,7 +182,6 @@ def test_f_20_a_herd_that_starts_at_once_claims_nothing_twice(scene: Scene):
     with scene.conn.transaction():
         jobs = [scene.add("proof.quick") for _ in range(300)]
     scene.postgres.restart(signal.SIGINT)
-    began = time.monotonic()
     for number in range(8):
         scene.worker(name=f"herd-{number}", beat=0.5, lease=30.0)
     scene.reconnect()
@@ -191,4 +189,3 @@ def test_f_20_a_herd_that_starts_at_once_claims_nothing_twice(scene: Scene):
     account = scene.all_is_well()
 
     assert len({line.job for line in account.lines}) == len(jobs) == len(scene.lines("start"))
-    assert time.monotonic() - began < PATIENCE

@@ -179,6 +179,7 @@ class Worker:
         """Claim this very job and run it here; False if it could not be claimed, and then nothing was called."""
         one = await self._transport.claim_by_id(self.id, self._takes(), job_id)
         if one is None:
+            log.warning("job_skipped", job_id=job_id)
             return False
         self._lanes.hand_out([one])
         return True

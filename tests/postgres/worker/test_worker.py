@@ -31,6 +31,7 @@ from holdfast import (
 )
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.enqueue import enqueue, enqueue_many
+from holdfast.jobs.explain import explain
 from holdfast.jobs.history import history
 from holdfast.jobs.read import get_job
 from holdfast.jobs.renew import Beat
@@ -361,8 +362,8 @@ async def test_the_lease_is_a_setting_of_the_worker(database, conn):
         await until(registered_for_long)
 
 
-async def test_a_kind_that_this_worker_does_not_know_is_left_to_others(database, conn):
-    """K-42, K-43: dispatch goes by the registry; an unknown kind is neither run nor harmed."""
+async def test_a_kind_that_this_worker_does_not_know_is_left_to_others(database, conn, caplog):
+    """K-42, K-43: dispatch goes by the registry; an unknown kind is neither run nor harmed, and whoever asks is told."""
     ran: list[str] = []
 
     async def known() -> None:
@@ -372,11 +373,15 @@ async def test_a_kind_that_this_worker_does_not_know_is_left_to_others(database,
     unknown = await enqueue(conn, NewJob("nobody.knows"))
     made = await enqueue(conn, kind.new())
 
-    async with working(database, kind):
+    async with working(database, kind) as worker:
         assert (await ended(conn, made.id)).state == "completed"
+        assert not await worker.run_by_id(unknown.id)
+        assert "is a worker there that runs nobody.knows?" in await explain(conn, unknown.id)
 
     assert ran == ["known"]
     assert (await get_job(conn, unknown.id)).attempt_no == 0
+    (skipped,) = [line for line in caplog.messages if "job_skipped" in line]
+    assert str(unknown.id) in skipped
 
 
 async def test_the_same_function_runs_by_hand_inline_and_in_a_worker(database, conn):
@@ -602,7 +607,7 @@ async def test_a_worker_without_a_schema_or_without_kinds_says_what_to_do(databa
 
 
 async def test_run_by_id_runs_this_very_job_and_refuses_what_cannot_be_claimed(database, conn):
-    """K-49: the handler is never called when the claim fails."""
+    """K-42, K-49: one boundary, by the job's id; the handler is never called when the claim fails."""
     called: list[int] = []
 
     async def work(number: int) -> None:
