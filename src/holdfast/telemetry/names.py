@@ -32,7 +32,7 @@ EVENTS: Final[dict[str, str]] = {
     "job_retried": "An attempt ended in an error and the job will run again.",
     "job_cancelled": "A job was cancelled.",
     "job_ended": "An attempt ended in another way: submitted, snoozed, released.",
-    "job_skipped": "A job was asked for by its id and cannot run here now: no handler, held, ended, not due; `explain` says why.",
+    "job_skipped": "A job that was asked for by its id cannot run here now (no handler, held, not due); `explain` says why.",
     "job_unknown_kind": "A claimed job has no handler here; it was given back.",
     "job_process_died": "The process that a job had for itself died; exactly that job was given back, with the cause.",
     "job_process_not_started": "A process for a job could not be started; the job comes back in a few seconds.",
