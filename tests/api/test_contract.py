@@ -162,6 +162,18 @@ async def test_a_method_that_is_not_served_is_named_with_those_that_are(viewer: 
     answer = await viewer.patch("/api/locks", json={})
 
     assert (answer.status_code, answer.json()["code"], answer.headers["Allow"]) == (405, "METHOD_NOT_ALLOWED", "GET")
+    assert (await viewer.put("/api/jobs", json={})).headers["Allow"] == "GET, POST", "of all routes at the path"
+    assert (await viewer.post("/api/locks/a/b", json={})).headers["Allow"] == "DELETE"
+
+
+async def test_the_advice_fits_the_problem(ops: Client, anyone: Client) -> None:
+    whole = await ops.post("/api/snapshots", json={"mapping_id": 1, "engine": "nowhere"}, headers={"X-Use-Case-Id": "r"})
+    single = await ops.put("/api/ops/drain", json={"enabled": True})
+    link = await anyone.get("/login", params={"code": "used"})
+
+    for answer in (whole, single):
+        assert ("`errors`" in answer.json()["what_to_do"]) == ("errors" in answer.json()), answer.text
+    assert "another link" in link.json()["what_to_do"]
 
 
 async def test_a_client_cannot_say_another_method_than_it_uses(ops: Client) -> None:

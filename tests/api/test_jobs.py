@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 
 from factories import add, end, hold, moves_of, rows, silence, state_of, value
 from holdfast.jobs import control
+from holdfast.jobs.cancel import cancel
+from holdfast.jobs.model import JobId
 from holdfast.jobs.outcome import Fail
 
 Client = httpx.AsyncClient
@@ -72,6 +75,41 @@ async def test_k_62_a_waiting_job_is_cancelled_and_an_ended_one_cannot_be(ops: C
     assert await value(conn, "SELECT count(*) FROM holdfast.audit WHERE action = 'jobs.cancel'") == 1
 
 
+@pytest.mark.parametrize("act", ["cancel", "retry"])
+async def test_an_operator_who_steers_the_job_of_somebody_else_says_why(
+    act: str, ops: Client, analyst: Client, conn: Any
+) -> None:
+    """Q-05: the audit is there to be asked why."""
+
+    async def ready(job_id: int) -> int:
+        if act == "retry":
+            await cancel(conn, JobId(job_id), actor="test")
+        return job_id
+
+    own = await ready((await ops.post("/api/jobs", json={"kind": "k"})).json()["data"]["id"])
+    foreign = await ready((await analyst.post("/api/jobs", json={"kind": "k"})).json()["data"]["id"])
+    before = await state_of(conn, foreign)
+
+    refused = await ops.post(f"/api/jobs/{foreign}/{act}")
+
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/body/reason")
+    assert await state_of(conn, foreign) == before, "nothing was done"
+    assert (await ops.post(f"/api/jobs/999/{act}")).status_code == 404, "that there is no such job counts more"
+    assert (await ops.post(f"/api/jobs/{own}/{act}")).status_code == 202, "of one's own nobody asks"
+    assert (await ops.post(f"/api/jobs/{foreign}/{act}", json={"reason": "source is back"})).status_code == 202
+    audited = await rows(conn, "SELECT object, reason FROM holdfast.audit WHERE action = %s ORDER BY id", f"jobs.{act}")
+    assert audited == [(f"job/{own}", None), (f"job/{foreign}", "source is back")]
+
+
+async def test_at_an_address_of_a_document_a_missing_reason_is_on_record(ops: Client, conn: Any) -> None:
+    """Who wrote a client by the document has no field for it."""
+    job_id = await add(conn)
+
+    assert (await ops.post(f"/jobs/{job_id}/cancel")).status_code == 202
+
+    assert await rows(conn, "SELECT actor, reason FROM holdfast.audit") == [("token:ops", "no reason was given")]
+
+
 async def test_an_analyst_steers_its_own_jobs_and_no_others(analyst: Client, conn: Any) -> None:
     own = (await analyst.post("/api/jobs", json={"kind": "k"})).json()["data"]["id"]
     foreign = await add(conn)
@@ -127,10 +165,10 @@ async def test_a_write_by_somebody_who_saw_an_older_state_is_refused(ops: Client
     assert (await ops.get(f"/api/jobs/{job_id}", headers={"If-None-Match": seen})).status_code == 304
     await conn.execute("UPDATE holdfast.jobs SET priority = 5 WHERE id = %s", [job_id])
 
-    late = await ops.post(f"/api/jobs/{job_id}/cancel", headers={"If-Match": seen})
+    late = await ops.post(f"/api/jobs/{job_id}/cancel", headers={"If-Match": seen}, json={"reason": "r"})
     assert (late.status_code, late.json()["code"]) == (412, "CHANGED_MEANWHILE")
     assert await state_of(conn, job_id) == "pending"
-    timely = await ops.post(f"/api/jobs/{job_id}/cancel", headers={"If-Match": late.headers["ETag"]})
+    timely = await ops.post(f"/api/jobs/{job_id}/cancel", headers={"If-Match": late.headers["ETag"]}, json={"reason": "r"})
     assert timely.status_code == 202
 
 

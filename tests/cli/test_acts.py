@@ -67,7 +67,7 @@ def test_retry_cancel_and_recover_do_what_they_say_and_are_on_record(command: Ru
 def test_one_refusal_does_not_stop_the_others(command: Run, do: Any) -> None:
     first, second = do(add), do(add)
 
-    result = command("job", "cancel", str(first), "999", str(second), "--yes", "-o", "name")
+    result = command("job", "cancel", str(first), "999", str(second), "--reason", "x", "--yes", "-o", "name")
 
     assert result.code == Exit.PARTIAL
     assert result.out.split() == [f"job/{first}", f"job/{second}"]

@@ -307,6 +307,14 @@ def test_several_that_refuse_for_the_same_reason_end_with_its_code(command: Run,
     assert command("job", "cancel", "99", str(held.id), "--reason", "x", "--yes").code == Exit.PARTIAL
 
 
+def test_who_does_not_say_why_is_told_how(command: Run, do: Any) -> None:
+    """A job that somebody else made; without a terminal nobody can be asked."""
+    result = command("job", "cancel", str(do(add)), "--yes")
+
+    assert result.code == Exit.USAGE
+    assert result.err.endswith("It is not yours, so the audit wants the reason\n  Say why with --reason.\n")
+
+
 def test_several_that_are_denied_end_with_denied(run: Run, served: Served, do: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, token = do(lambda conn: create_token(conn, "bo", Role.VIEWER, by="test"))
     monkeypatch.setenv("HOLDFAST_TOKEN", token)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from factories import add, end, hold, state_of
+from factories import add, end, hold, rows, state_of
 from holdfast.cli.exits import Exit
 
 pytestmark = pytest.mark.processes
@@ -143,9 +143,13 @@ def test_what_destroys_is_asked_about(answer: str, state: str, do: Any, database
     with on_a_terminal("job", "cancel", str(job_id), "--dsn", database) as terminal:
         terminal.until(f"Cancel job {job_id}?")
         terminal.type(f"{answer}\n")
+        if answer == "y":  # it is not theirs
+            terminal.until("Why? It stands in the audit")
+            terminal.type("wrong year\n")
         terminal.to_its_end()
 
     assert do(lambda conn: state_of(conn, job_id)) == state
+    assert do(lambda conn: rows(conn, "SELECT reason FROM holdfast.audit")) == ([("wrong year",)] if answer == "y" else [])
 
 
 def test_the_next_command_is_suggested_to_people(failed: int, database: str) -> None:

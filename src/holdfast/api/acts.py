@@ -15,6 +15,7 @@ from holdfast.api.envelope import Answer, jsonable
 from holdfast.api.plane import Principal, caller_of, plane_of
 from holdfast.api.policy import POLICY
 from holdfast.api.problems import Problem
+from holdfast.api.routes import is_alias
 
 Do = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Answer]]
 
@@ -26,6 +27,7 @@ def _storable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_storable)]  # what Postgres can take
+NOT_SAID = "no reason was given"  # by an operator at an address of a document, which has no place for one
 Reason = Annotated[Text, Field(min_length=1, max_length=500, description="Why; it stands in the audit.")]
 
 
@@ -47,6 +49,16 @@ class NotOwn(Problem):
     def __init__(self, caller: Principal, action: str) -> None:
         super().__init__(
             "forbidden", f"the role {caller.role} may do this to its own only", required_roles=sorted(POLICY[action].roles)
+        )
+
+
+class NotSaidWhy(Problem):
+    """An operator's act on what somebody else made, without its reason."""
+
+    def __init__(self, thing: str) -> None:
+        why = "why? It is not yours, so the audit wants the reason"
+        super().__init__(
+            "invalid-request", f"/body/reason: {thing}: {why}", errors=[{"pointer": "/body/reason", "message": why}]
         )
 
 
@@ -80,9 +92,12 @@ class Act:
                 stored = await idempotency.reserve(conn, self.request, self.actor, key)
                 if stored is not None:
                     return JSONResponse(stored.body, stored.status, {**stored.headers, "Idempotency-Replayed": "true"})
-            if self.caller.only_own(self.action) and not await audit.made_by(conn, thing, self.caller):
+            is_others = bool(POLICY[self.action].own) and not await audit.made_by(conn, thing, self.caller)
+            if is_others and self.caller.only_own(self.action):
                 raise NotOwn(self.caller, self.action)
             answer = await do(conn)
+            if is_others and reason is None:  # only now: that there is no such thing, or that it is too late, counts more
+                reason = self._default_reason(thing)
             data = jsonable(answer.data)
             named = self._made(answer) or thing
             await audit.write(conn, self.caller, self.action, named, request=self.request, reason=reason, detail=detail)
@@ -91,6 +106,12 @@ class Act:
         return JSONResponse(
             {"data": {**data, **answer.shown_once} if answer.shown_once else data}, answer.status, answer.headers
         )
+
+    def _default_reason(self, thing: str) -> str:
+        """What the audit has where an operator's act on what somebody else made may come without a reason; else a problem."""
+        if POLICY[self.action].asks_why and not is_alias(self.request):
+            raise NotSaidWhy(thing)
+        return NOT_SAID
 
     @staticmethod
     def _made(answer: Answer) -> str | None:

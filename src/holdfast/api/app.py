@@ -42,6 +42,7 @@ from holdfast.api.metrics import Gauges
 from holdfast.api.oidc import Oidc
 from holdfast.api.periodic import Loops, NoLoops
 from holdfast.api.plane import ApiOptions, Plane
+from holdfast.api.policy import POLICY
 from holdfast.api.routes import Route, Routes, mount
 from holdfast.api.sse import Hub
 
@@ -133,6 +134,10 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        for path, operations in made["paths"].items():
+            if path.startswith(f"{worker_protocol.router.prefix}/"):  # guarded as a whole, by one action
+                for operation in operations.values():
+                    operation |= {"x-action": "work", "x-roles": sorted(POLICY["work"].roles), "security": [{"token": []}]}
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
         problem = problems.ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas |= problem.pop("$defs", {}) | {"Problem": problem}

@@ -37,8 +37,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 class Unknown(Problem):
     """Nobody we know. Names the principal when the credentials were good once, so that it can be audited."""
 
-    def __init__(self, detail: str, was: Principal | None = None) -> None:
-        super().__init__("unauthenticated", detail, headers=CHALLENGE)
+    def __init__(self, detail: str, was: Principal | None = None, **members: str) -> None:
+        super().__init__("unauthenticated", detail, headers=CHALLENGE, **members)
         self.was = was
 
 

@@ -67,7 +67,10 @@ async def login(
     offered: OneTimeLogin | None = request.app.state.login
     token = None if offered is None else offered.redeem(code)
     if offered is None or token is None:
-        raise Unknown("this link was used already, or is not one of this process; start it again for another")
+        raise Unknown(
+            "this link was used already, or is not one of this process",
+            what_to_do="Start the control plane again for another link, or make a token: `holdfast auth token create`.",
+        )
     async with plane_of(request).pool.connection() as conn:
         await audit.write(conn, offered.caller, "login", "one-time link", request=request)
     if "text/html" not in accept:

@@ -32,6 +32,7 @@ class Rule:
     anyone: bool = False  # no credentials are asked for
     permission: str | None = None  # another name for it, which an identity provider may grant by itself
     needs_reason: bool = False
+    asks_why: bool = False  # who does it to what somebody else made must say why; see docs/decisions/0016
 
 
 V, A, O, D = Role.VIEWER, Role.ANALYST, Role.OPS, Role.ADMIN  # noqa: E741
@@ -54,8 +55,8 @@ POLICY: Final[Mapping[str, Rule]] = {
     "jobs.read_payload": Rule("see payloads, results and handles of jobs", MAKERS),
     "jobs.read_logs": Rule("read what the handlers of jobs have logged", MAKERS),
     "jobs.enqueue": Rule("enqueue a job", MAKERS),
-    "jobs.cancel": Rule("cancel a job", OPERATORS, OWN),
-    "jobs.retry": Rule("run an ended job once more", OPERATORS, OWN),
+    "jobs.cancel": Rule("cancel a job", OPERATORS, OWN, asks_why=True),
+    "jobs.retry": Rule("run an ended job once more", OPERATORS, OWN, asks_why=True),
     "jobs.recover": Rule(
         "take a job from a holder that went silent", OPERATORS, permission="backoffice.data_management.sync", needs_reason=True
     ),

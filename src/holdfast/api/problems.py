@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psycopg
 from fastapi import FastAPI, Request
@@ -16,6 +16,7 @@ from psycopg_pool import PoolTimeout
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 
 from holdfast import errors
 from holdfast.database.pool import LOST
@@ -124,6 +125,13 @@ def code_of(slug: str) -> str:
     return slug.upper().replace("-", "_")
 
 
+def advice_for(problem: Problem) -> str:
+    """What to do; of a request that is wrong as a whole there is no list of mistakes. Pure."""
+    if problem.slug == "invalid-request" and "errors" not in problem.members:
+        return "Mend what `detail` names and send it again."
+    return KINDS[problem.slug].advice
+
+
 def answer(request: Request, problem: Problem) -> JSONResponse:
     """The problem as a response."""
     kind = KINDS[problem.slug]
@@ -133,7 +141,7 @@ def answer(request: Request, problem: Problem) -> JSONResponse:
         "status": kind.status,
         "detail": problem.detail,
         "code": code_of(problem.slug),
-        "what_to_do": kind.advice,
+        "what_to_do": advice_for(problem),
         "instance": request.url.path,
         "request_id": getattr(request.state, "request_id", ""),
         **problem.members,
@@ -232,4 +240,17 @@ def install(app: FastAPI) -> None:
     answers(of_the_database, *LOST, PoolTimeout)
     answers(of_the_database, psycopg.DataError, psycopg.errors.IntegrityError, psycopg.errors.ReadOnlySqlTransaction)
     answers(of_validation, RequestValidationError)
-    answers(of_http, HTTPException)
+
+    async def of_the_framework(request: Request, error: Exception) -> JSONResponse:
+        problem = of_http(cast("HTTPException", error))
+        if problem.slug == "method-not-allowed":  # the framework names those of one route; there may be more at this path
+            problem.headers["Allow"] = ", ".join(sorted(methods_at(request) | {problem.headers["Allow"]}))
+        return answer(request, problem)
+
+    app.add_exception_handler(HTTPException, of_the_framework)
+
+
+def methods_at(request: Request) -> set[str]:
+    """The methods of all routes at the path of this request."""
+    there = [route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL]
+    return {method for route in there for method in getattr(route, "methods", ())}

@@ -141,6 +141,11 @@ async def guard(request: Request, action: str) -> Principal:
     return caller
 
 
+def is_alias(request: Request) -> bool:
+    """Whether the request came by another path than our own: one that a document names."""
+    return "x-alias-of" in (getattr(request.scope.get("route"), "openapi_extra", None) or {})
+
+
 def forbidden(caller: Principal, action: str) -> Problem:
     rule = POLICY[action]
     who = f"the role {caller.role}" if caller.role else "somebody without a role"

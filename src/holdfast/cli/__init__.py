@@ -137,6 +137,8 @@ def tell(error: Exception) -> None:
 
 def advice_of(told: Told) -> str | None:
     """What to do, with the seconds to wait where the server named them. Pure."""
+    if told.wants("reason"):
+        return "Say why with --reason."
     seconds = told.problem.get("retry_after")
     return told.advice if seconds is None else f"Try again in {seconds} s."
 

@@ -39,6 +39,10 @@ class Told(errors.HoldfastError):
     def code(self) -> str:
         return str(self.problem.get("code", ""))
 
+    def wants(self, field: str) -> bool:
+        """Whether it is this field of the body that is missing or wrong."""
+        return any(error.get("pointer") == f"/body/{field}" for error in self.problem.get("errors") or ())
+
     @property
     def put_off(self) -> float | None:
         """How many seconds to wait before it is worth asking again; None: it is not."""

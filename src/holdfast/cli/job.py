@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any
@@ -304,7 +305,7 @@ def _each(session: Session, jobs: list[str], act: str, body: dict[str, Any], wai
     for job in jobs:
         job_id = job_id_of(session, job)
         try:
-            changed.append(session.act("POST", f"/api/jobs/{job_id}/{act}", body))
+            changed.append(_act(session, f"/api/jobs/{job_id}/{act}", body))
         except Told as told:
             if len(jobs) == 1:
                 raise
@@ -317,6 +318,18 @@ def _each(session: Session, jobs: list[str], act: str, body: dict[str, Any], wai
         raise typer.Exit(Exit.PARTIAL if changed else exit_of(refused))
     if wait:
         end_with(changed)
+
+
+def _act(session: Session, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """One act. Somebody at a terminal who did not say why is asked, if whoever keeps the audit wants to know; once for all."""
+    try:
+        changed: dict[str, Any] = session.act("POST", path, body)
+    except Told as told:
+        if not told.wants("reason") or not sys.stdin.isatty():
+            raise
+        body["reason"] = typer.prompt("Why? It stands in the audit", err=True)
+        changed = session.act("POST", path, body)
+    return changed
 
 
 @verb(app, "bulk")

@@ -321,7 +321,7 @@ async def test_one_export_that_an_operator_runs_again_opens_its_snapshot(ops: Cl
         await end(conn, claim, way)
     assert await status(ops, made) == "failed"
 
-    assert (await ops.post(f"/api/jobs/{claims[0].id}/retry")).status_code == 202
+    assert (await ops.post(f"/api/jobs/{claims[0].id}/retry", json={"reason": "r"})).status_code == 202
 
     assert await status(ops, made) == "pending"
     await end(conn, await take(conn, claims[0].id), written())
