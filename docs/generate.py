@@ -658,7 +658,7 @@ def roles() -> str:
         marks = [
             "anyone" if rule.anyone else "yes" if role in rule.roles else "own" if role in rule.own else "" for role in Role
         ]
-        rows.append([code(action), rule.says, *marks, "yes" if rule.needs_reason else ""])
+        rows.append([code(action), rule.says, *marks, "yes" if rule.needs_reason else "of others'" if rule.asks_why else ""])
     said = comments_of(Role)
     return page(
         "Roles",
