@@ -179,6 +179,7 @@ def test_f_19_a_handler_that_never_stops_loses_its_job_and_its_finish(scene: Sce
 
 
 def test_f_20_a_herd_that_starts_at_once_claims_nothing_twice(scene: Scene):
+    """A small one, of real processes; `benchmarks/herd.py` has 50 workers and 50,000 jobs, and measures the claims."""
     with scene.conn.transaction():
         jobs = [scene.add("proof.quick") for _ in range(300)]
     scene.postgres.restart(signal.SIGINT)
