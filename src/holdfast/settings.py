@@ -31,7 +31,7 @@ def _interval_of(loop: str) -> Any:
 class Settings(BaseSettings):
     """What can be set from outside."""
 
-    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", frozen=True, extra="ignore", populate_by_name=True)
 
     database_url: str | None = Field(default=None, description="A Postgres (15 or newer) to use instead of the embedded one.")
     data_dir: Path = Field(default=Path(".holdfast"), description="Where the embedded Postgres keeps its data.")
@@ -39,7 +39,16 @@ class Settings(BaseSettings):
 
     beat_seconds: float = Field(default=5.0, gt=0, description="How often a worker renews its lease.")
     poll_seconds: float = Field(
-        default=10.0, gt=0, description="How often an idle worker looks for what no hint told it of, and up to a fifth later."
+        default=10.0,
+        gt=0,
+        validation_alias=AliasChoices("HOLDFAST_POLL_SECONDS", "EMPTY_POLL_BACKOFF", "EMPTY_POLL_BACKOFF_SECONDS"),
+        description="How often an idle worker looks for what no hint told it of, and up to a fifth later.",
+    )
+    poll_interval_seconds: float | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOLDFAST_POLL_INTERVAL_SECONDS", "POLL_INTERVAL_SECONDS"),
+        description="Accepted because the documents name it, and without a meaning here: a worker that has room takes the next "
+        "job at once, and one that has found none waits HOLDFAST_POLL_SECONDS.",
     )
     run_background_poller: bool = Field(
         default=True,
@@ -135,7 +144,11 @@ class Settings(BaseSettings):
         description="Send tokens to an API over plain http, too, and not only to this machine: for a network where nobody can "
         "listen, such as within a pod.",
     )
-    api_url: str | None = Field(default=None, description="The HTTP API that the command line and a remote worker speak to.")
+    api_url: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOLDFAST_API_URL", "CONTROL_PLANE_URL"),
+        description="The HTTP API that the command line and a remote worker speak to.",
+    )
     api_token: SecretStr | None = Field(default=None, description="The token of a remote worker, of role `worker`.")
     api_token_file: Path | None = Field(
         default=None, description="A file with the token of a remote worker; read anew for every request."
@@ -212,6 +225,11 @@ class Settings(BaseSettings):
     s3_secret_access_key: SecretStr | None = Field(default=None, description="The secret of that key.")
     s3_credentials_file: Path | None = Field(
         default=None, description="A file like ~/.aws/credentials, read anew when a server refuses what it held before."
+    )
+    gcp_project: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOLDFAST_GCP_PROJECT", "GCP_PROJECT"),
+        description="Accepted because the documents name it, and without a meaning here: a bucket is found by its name alone.",
     )
     gcs_endpoint: str | None = Field(default=None, description="A GCS server other than the vendor's.")
     gcs_credentials_file: Path | None = Field(

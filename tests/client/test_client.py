@@ -176,3 +176,31 @@ def test_a_path_in_a_file_that_is_no_mapping(hf: Connection, tmp_path: Path) -> 
 
     with pytest.raises(UsageError, match="must have a `name` and a list of `nodes`"):
         hf.mappings.apply(tmp_path / "map.yaml")
+
+
+def test_what_is_applied_again_changes_whatever_differs(hf: Connection) -> None:
+    said = {"name": "people", "nodes": [PERSON], "edges": [KNOWS], "description": "first", "ttl": "P7D"}
+    made = hf.mappings.apply(said)
+    assert hf.mappings.apply(said).version == 1
+
+    again = hf.mappings.apply({**said, "description": "second", "ttl": "P9D", "inactivity_timeout": "PT4H"})
+    (head,) = hf.mappings.list(name="people")
+
+    assert (again.id, again.version, again.description) == (made.id, 1, "second")
+    assert (head["ttl"], head["inactivity_timeout"]) == ("P9D", "PT4H")
+    without = {name: said[name] for name in ("name", "nodes", "edges")}
+    assert hf.mappings.apply(without).description == "second", "what is not said stays"
+    with pytest.raises(UsageError, match="stays so"):
+        hf.mappings.apply({**said, "engine": "trino"})
+
+
+def test_a_name_with_signs_in_it_is_one_name_of_a_path(hf: Connection, database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute(
+            "INSERT INTO holdfast.schema_cache (engine, catalog, schema_name, table_name, column_name, refreshed_at)"
+            " VALUES ('duckdb', 'a?b', 'c#d', 'e f', 'g', now()), ('duckdb', 'a?b', 'c#d', 'e f', '', now()),"
+            " ('duckdb', 'a?b', 'c#d', '', '', now()), ('duckdb', 'a?b', '', '', '', now())"
+        )
+
+    assert len(hf.schema.schemas("a?b")) == len(hf.schema.tables("a?b", "c#d")) == 1
+    assert len(hf.schema.columns("a?b", "c#d", "e f")) == 1

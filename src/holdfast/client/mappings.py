@@ -53,7 +53,23 @@ class Mappings:
             rest = {key: value for key, value in said.items() if key not in ("name", "nodes", "edges")}
             return self.create(said["name"], nodes=said["nodes"], edges=said.get("edges") or (), role=role, **rest)
         now = self.get(existing[0]["id"])
-        return self.update(now.id, change or _applied(said_by), nodes=said["nodes"], edges=said.get("edges") or [], role=role)
+        if said.get("engine", now.engine) != now.engine:
+            raise UsageError(
+                f"mapping {now.name!r} is for {now.engine}, and stays so; make one of another name for {said['engine']}"
+            )
+        self._keep_for(existing[0], said)
+        changes = {"nodes": said["nodes"], "edges": said.get("edges") or []}
+        if said.get("description", now.description) != now.description:
+            changes["description"] = said["description"]
+        applied = self.update(now.id, change or _applied(said_by), role=role, **changes)
+        self._keep_for(existing[0], said)
+        return applied
+
+    def _keep_for(self, now: dict[str, Any], said: dict[str, Any]) -> None:
+        """How long it lives, if that is said and differs."""
+        wanted = {name: said.get(name, now[name]) for name in ("ttl", "inactivity_timeout")}
+        if any(wanted[name] != now[name] for name in wanted):
+            self._api.act("PUT", f"/api/mappings/{now['id']}/lifecycle", wanted)
 
     def check(self, name: str, *, nodes: Definitions, edges: Definitions = (), role: str | None = None, **options: Any) -> None:
         """Say everything that is wrong with a mapping, as `Invalid`, and store nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from holdfast.client.api import Api
 
@@ -19,15 +20,16 @@ class Schema:
 
     def schemas(self, catalog: str) -> list[dict[str, Any]]:
         """The schemas of a catalog."""
-        return self._list(f"/api/schema/catalogs/{catalog}/schemas")
+        return self._list(f"/api/schema/catalogs/{_named(catalog)}/schemas")
 
     def tables(self, catalog: str, schema: str) -> list[dict[str, Any]]:
         """The tables of a schema."""
-        return self._list(f"/api/schema/catalogs/{catalog}/schemas/{schema}/tables")
+        return self._list(f"/api/schema/catalogs/{_named(catalog)}/schemas/{_named(schema)}/tables")
 
     def columns(self, catalog: str, schema: str, table: str) -> list[dict[str, Any]]:
         """The columns of a table, in their order."""
-        return self._list(f"/api/schema/catalogs/{catalog}/schemas/{schema}/tables/{table}/columns")
+        place = f"/api/schema/catalogs/{_named(catalog)}/schemas/{_named(schema)}/tables"
+        return self._list(f"{place}/{_named(table)}/columns")
 
     def search(self, prefix: str, *, columns: bool = False, most: int = 100) -> list[dict[str, Any]]:
         """Tables, or columns, whose name begins so."""
@@ -36,3 +38,8 @@ class Schema:
     def _list(self, path: str, **params: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._api.get(path, **params)
         return found
+
+
+def _named(name: str) -> str:
+    """A name as one part of a path, whatever is in it. Pure."""
+    return quote(name, safe="")

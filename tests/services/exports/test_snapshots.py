@@ -93,7 +93,7 @@ async def test_nothing_of_it_exists_when_its_transaction_fails(ops: Client, conn
 
 
 async def test_it_is_of_the_version_it_names_whatever_the_mapping_becomes(ops: Client, conn: Any) -> None:
-    """I-01: what an export runs was fixed when the snapshot was made."""
+    """What an export runs was fixed when the snapshot was made."""
     made = (await ops.post("/api/mappings", json=mapping())).json()["data"]
     changed = {**CUSTOMER, "sql": "SELECT id, name, age FROM customer WHERE age > 3"}
     await ops.put(f"/api/mappings/{made['id']}", json={"change_description": "x", "nodes": [changed, ACCOUNT], "edges": []})
