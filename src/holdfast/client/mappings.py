@@ -57,7 +57,6 @@ class Mappings:
             raise UsageError(
                 f"mapping {now.name!r} is for {now.engine}, and stays so; make one of another name for {said['engine']}"
             )
-        self._keep_for(existing[0], said)
         changes = {"nodes": said["nodes"], "edges": said.get("edges") or []}
         if said.get("description", now.description) != now.description:
             changes["description"] = said["description"]
