@@ -6,10 +6,12 @@ import json
 import signal
 from datetime import timedelta
 
+import psycopg
 import pytest
 from proof.forks import Forked
 from tests.faults.conftest import LEASE, PATIENCE, Scene
 
+from holdfast.database.pool import IDLE_LIMIT, careful
 from holdfast.jobs.model import Lock
 
 pytestmark = pytest.mark.processes
@@ -100,6 +102,18 @@ def test_f_13_every_connection_of_a_worker_has_a_limit_on_idle_transactions(scen
     for given in known.values():
         assert "idle_in_transaction_session_timeout=10s" in given["options"]
         assert given["tcp_user_timeout"] == "5000"
+
+
+def test_f_13_an_address_with_options_of_its_own_keeps_the_limit_unless_it_names_another(scene: Scene):
+    def limit(options: str) -> tuple[str, str]:
+        with psycopg.connect(careful(scene.postgres.url + options)) as conn:
+            row = conn.execute("SELECT current_setting(%s), current_setting('work_mem')", [IDLE_LIMIT]).fetchone()
+        assert row is not None
+        return row
+
+    assert limit("?options=-c%20work_mem%3D7MB") == ("10s", "7MB")
+    assert limit(f"?options=-c%20work_mem%3D7MB%20-c%20{IDLE_LIMIT}%3D3s") == ("3s", "7MB")
+    assert limit("")[0] == "10s"
 
 
 def test_f_15_sigterm_gives_back_without_burning_an_attempt(scene: Scene):

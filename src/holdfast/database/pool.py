@@ -26,9 +26,9 @@ CAREFUL = {
     "keepalives_interval": "2",
     "keepalives_count": "3",
     "application_name": "holdfast",
-    # A process that is frozen inside a transaction would keep everybody from the rows that it holds.
-    "options": "-c idle_in_transaction_session_timeout=10s",
 }
+# A process that is frozen inside a transaction would keep everybody from the rows that it holds.
+IDLE_LIMIT = "idle_in_transaction_session_timeout"
 
 TIMELINE = """
     SELECT CASE WHEN NOT pg_is_in_recovery()
@@ -46,7 +46,11 @@ def careful(url: str) -> str:
     password = str(given.get("password") or "")
     if password not in (given.get("user"), given.get("dbname")):  # those stand in harmless lines too
         redact.hide(password)
-    return make_conninfo(url, **{key: value for key, value in CAREFUL.items() if key not in given})
+    ours = {key: value for key, value in CAREFUL.items() if key not in given}
+    options = str(given.get("options") or "")
+    if IDLE_LIMIT not in options:
+        ours["options"] = f"{options} -c {IDLE_LIMIT}=10s".strip()
+    return make_conninfo(url, **ours)
 
 
 def place_of(url: str) -> str:
