@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import psycopg
@@ -332,3 +333,28 @@ async def test_a_lock_that_somebody_holds_for_long_is_answered_and_not_waited_fo
         answer = await ops.post(f"/api/jobs/{job_id}/cancel", json={"reason": "r"})
 
     assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (409, "BUSY", "1")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Quiet workers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_is_made_quiet_with_a_reason_and_on_record(ops: Client, viewer: Client, conn: Any) -> None:
+    worker = await start_worker(conn, "pod-a")
+    path = f"/api/workers/{worker}/quiet"
+
+    quiet = await ops.post(path, json={"reason": "the node goes"})
+    awake = await ops.post(path, json={"reason": "it stays", "quiet": False})
+
+    assert quiet.json()["data"]["quiet_at"] is not None
+    assert awake.json()["data"]["quiet_at"] is None
+    assert (await ops.post(path, json={})).status_code == 422
+    assert (await ops.post(f"/api/workers/{uuid4()}/quiet", json={"reason": "r"})).status_code == 404
+    assert (await viewer.post(path, json={"reason": "r"})).status_code == 403
+    assert await rows(
+        conn, "SELECT object, reason, detail->>'quiet' FROM holdfast.audit WHERE outcome = 'done' ORDER BY id"
+    ) == [
+        (f"worker/{worker}", "the node goes", "true"),
+        (f"worker/{worker}", "it stays", "false"),
+    ]

@@ -11,7 +11,7 @@ import pytest
 from running import GENEROUS, Result, Run
 from story import tell
 
-from factories import add, end, hold, job, silence, state_of, take, value
+from factories import add, end, hold, job, silence, start_worker, state_of, take, value
 from holdfast.api.plane import ApiOptions
 from holdfast.cli.exits import Exit
 from holdfast.cli.verb import Session
@@ -296,3 +296,17 @@ def test_a_wait_for_many_looks_at_one_at_a_time(direct: Run, do: Any, monkeypatc
 
     assert direct("job", "wait", *jobs, "--timeout", "1s").code == Exit.TIMEOUT
     assert set(asked) == {f"/api/jobs/{jobs[0]}"}
+
+
+def test_workers_are_made_quiet_and_awake_again(command: Run, do: Any) -> None:
+    first, second = do(lambda conn: start_worker(conn, "pod-a")), do(lambda conn: start_worker(conn, "pod-b"))
+
+    quiet = command("worker", "quiet", first, f"worker/{second}", "--reason", "the node goes")
+    listed = command("worker", "list")
+    awake = command("worker", "quiet", first, "--undo", "--reason", "it stays")
+
+    assert (quiet.code, awake.code) == (0, 0)
+    assert {line.split("\t")[2] for line in listed.out.splitlines()} == {"quiet"}
+    assert awake.out.split("\t")[2] == "alive"
+    assert command("worker", "quiet", "00000000-0000-4000-8000-000000000000", "--reason", "r").code == Exit.NOT_FOUND
+    assert command("worker", "quiet", first).code == Exit.USAGE

@@ -69,6 +69,7 @@ POLICY: Final[Mapping[str, Rule]] = {
     "locks.read": Rule("look at locks", READERS),
     "locks.release": Rule("release a lock whose holder has ended", OPERATORS, needs_reason=True),
     "workers.read": Rule("look at workers", READERS),
+    "workers.quiet": Rule("have a worker claim no more, or claim again", OPERATORS, needs_reason=True),
     "ops.read": Rule("look at the state of everything", READERS),
     "ops.drain": Rule("take no new jobs, or take them again", OPERATORS, needs_reason=True),
     "periodic.read": Rule("look at the periodic loops", READERS),

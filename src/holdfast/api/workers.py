@@ -1,4 +1,4 @@
-"""Workers and the kinds that they can run; pause, drain and resume of a kind."""
+"""Workers and the kinds that they can run; a worker made quiet; pause, drain and resume of a kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.api.paging import Paged
 from holdfast.api.plane import plane_of
 from holdfast.api.routes import Routes
 from holdfast.jobs import control
-from holdfast.jobs.workers import KindView, WorkerView, get_worker, list_kinds, list_workers
+from holdfast.jobs.workers import KindView, WorkerView, get_worker, list_kinds, list_workers, make_quiet
 
 routes = Routes("workers")
 
@@ -45,6 +45,28 @@ async def show_worker(request: Request, worker_id: UUID) -> Response:
     """Show one worker."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await get_worker(conn, str(worker_id)))
+
+
+class QuietAsked(Because):
+    """Claim no more, or with `quiet: false` claim again."""
+
+    quiet: bool = True
+
+
+@routes.add(
+    "POST",
+    "/api/workers/{worker_id}/quiet",
+    action="workers.quiet",
+    answers=Data[WorkerView],
+    refuses=["not-found", "idempotency-mismatch"],
+)
+async def quiet_worker(worker_id: UUID, asked: QuietAsked, act: Acting) -> Response:
+    """Have a worker claim no more, from its next beat on. What it holds, it brings to an end; a restart undoes it."""
+
+    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
+        return Answer(200, await make_quiet(conn, str(worker_id), quiet=asked.quiet))
+
+    return await act.run(f"worker/{worker_id}", do, reason=asked.reason, detail={"quiet": asked.quiet})
 
 
 @routes.add("GET", "/api/job-kinds", action="kinds.read", answers=Data[list[KindView]])

@@ -47,7 +47,8 @@ class Format(StrEnum):
 # One colour for one meaning, whatever the word: in hand, waiting, well, wrong, over.
 STYLES = {
     **dict.fromkeys(("running", "submitted", "claimed", "creating", "alive"), "cyan"),
-    **dict.fromkeys(("blocked", "partial", "stale", "retrying", "cancelling", "warning", "paused", "drained"), "yellow"),
+    **dict.fromkeys(("paused", "drained", "quiet"), "yellow"),
+    **dict.fromkeys(("blocked", "partial", "stale", "retrying", "cancelling", "warning"), "yellow"),
     **dict.fromkeys(("completed", "ready", "done", "ok", "healthy", "success"), "green"),
     **dict.fromkeys(
         ("failed", "denied", "quarantined", "unhealthy", "silent", "error", "critical", "revoked", "expired"), "red"

@@ -1,4 +1,4 @@
-"""`holdfast worker list | show`, beside `holdfast worker run | remote`"""
+"""`holdfast worker list | show | quiet`, beside `holdfast worker run | remote`"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from holdfast.cli import job, remote_worker
 from holdfast.cli.modules import RunsModules
 from holdfast.cli.output import Column, Kind, Row, Shape
-from holdfast.cli.verb import All, Limit, Session, verb
+from holdfast.cli.verb import All, Limit, Reason, Session, verb
 from holdfast.cli.waiting import Every, Watch, watch_rows
 from holdfast.cli.worker import app
 
@@ -18,8 +18,10 @@ WorkerId = Annotated[str, typer.Argument(help="The worker's id.", metavar="ID", 
 
 
 def state_of(worker: Row) -> str:
-    """In a word: alive, stopped as it should, or silent. Pure."""
-    return "alive" if worker["alive"] else "stopped" if worker["stopped_at"] else "silent"
+    """In a word: alive, alive and told to claim no more, stopped as it should, or silent. Pure."""
+    if worker["alive"]:
+        return "quiet" if worker["quiet_at"] else "alive"
+    return "stopped" if worker["stopped_at"] else "silent"
 
 
 SHAPE = Shape(
@@ -72,3 +74,19 @@ def show_command(session: Session, worker: WorkerId) -> None:
     if session.out.for_people:
         session.out.console.print()
         session.rows(job.SHAPE, session.listed("/api/jobs", most=50, worker_id=worker_id))
+
+
+@verb(app, "quiet")
+def quiet_command(
+    session: Session,
+    workers: Annotated[list[str], typer.Argument(help="Ids of workers.", metavar="ID...", show_default=False)],
+    reason: Reason,
+    undo: Annotated[bool, typer.Option("--undo", help="Let them claim again.")] = False,
+) -> None:
+    """Have workers claim no more, before a node goes: what they hold comes to its end. A restart undoes it."""
+    told = [
+        session.act("POST", f"/api/workers/{worker.removeprefix('worker/')}/quiet", {"reason": reason, "quiet": not undo})
+        for worker in workers
+    ]
+    session.rows(SHAPE, told)
+    session.out.hint(f"holdfast worker show {told[0]['id']}")

@@ -31,7 +31,10 @@ FACTS = """
         c.kind AS paused_as, c.reason AS pause_reason, c.actor AS pause_actor,
         (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL
             AND a.queue = j.queue AND a.kind = j.kind AND (a.priority, a.id) < (j.priority, j.id) LIMIT 1001) AS few) AS ahead,
-        (SELECT count(*) FROM holdfast.workers w WHERE w.lease_until > clock_timestamp()) AS workers_alive,
+        (SELECT count(*) FROM holdfast.workers w
+         WHERE w.lease_until > clock_timestamp() AND w.quiet_at IS NULL) AS workers_alive,
+        (SELECT count(*) FROM holdfast.workers w
+         WHERE w.lease_until > clock_timestamp() AND w.quiet_at IS NOT NULL) AS workers_quiet,
         j.kind_version,
         (SELECT max((w.kinds->>j.kind)::int) FROM holdfast.workers w WHERE w.lease_until > clock_timestamp()) AS known_version
     FROM holdfast.jobs j
@@ -91,7 +94,8 @@ class Facts:
     pause_reason: str | None
     pause_actor: str | None
     ahead: int
-    workers_alive: int
+    workers_alive: int  # and not quiet
+    workers_quiet: int
     alone: bool = False
     kind_version: int = 1
     known_version: int | None = None  # the newest that a living worker can run, if any runs this kind at all
@@ -172,6 +176,8 @@ def _pending(facts: Facts) -> str:
         return f"It could run, but {_paused(facts)}"
     if facts.due_in is not None and not _over(facts.due_in):
         return _due(facts)
+    if facts.workers_alive == 0 and facts.workers_quiet:
+        return "It is ready, but every worker is quiet; `holdfast worker quiet ID --undo`, or start another."
     if facts.workers_alive == 0:
         return f"It is ready, but no worker is alive; start one for queue {facts.queue!r}."
     if _is_too_new(facts):

@@ -85,7 +85,7 @@ CAN_CLAIM = """EXISTS (SELECT FROM unnest(%(queues)s::text[]) AS q(queue)
 BEAT = f"""
     WITH beat AS (
         UPDATE holdfast.workers SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + %(lease)s
-        WHERE id = %(worker_id)s AND stopped_at IS NULL RETURNING id
+        WHERE id = %(worker_id)s AND stopped_at IS NULL RETURNING id, quiet_at
     ), mine AS (
         SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::uuid[]) AS mine(id, attempt_id)
     )
@@ -113,7 +113,8 @@ BEAT = f"""
         (SELECT next_poll_at - clock_timestamp() FROM holdfast.jobs WHERE state = 'submitted' ORDER BY next_poll_at LIMIT 1),
         (SELECT min(w.lease_until) - clock_timestamp() FROM holdfast.workers w
          WHERE w.lease_until >= clock_timestamp() AND w.id <> %(worker_id)s
-           AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id))
+           AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)),
+        EXISTS (SELECT FROM beat WHERE quiet_at IS NOT NULL)
 """
 
 
@@ -133,6 +134,7 @@ class Beat:
     strays: list[AttemptId]  # held by us without our knowing; not by job: the next attempt of one may be ours and run
     next_poll: timedelta | None
     next_expiry: timedelta | None = None  # until the lease of somebody else who holds jobs ends, if it is not renewed
+    quiet: bool = False  # somebody wants that it claims no more
 
 
 async def renew(

@@ -1,4 +1,4 @@
-"""Look at workers: who is alive, what each can run, and what it holds. Called by: the API and the command line."""
+"""Look at workers, who is alive, what each can run, and what it holds; and make one quiet. Called by: the API."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ class WorkerView:
     beat_at: datetime
     lease_until: datetime
     stopped_at: datetime | None
+    quiet_at: datetime | None  # since when it shall claim no more
     alive: bool
     holds: int  # jobs
 
 
 VIEW = """w.id::text, w.name, w.host, w.pid, w.pod, w.runner, w.version, w.git_sha, w.kinds, w.concurrency, w.started_at,
-    w.beat_at, w.lease_until, w.stopped_at, w.stopped_at IS NULL AND w.lease_until > clock_timestamp() AS alive,
+    w.beat_at, w.lease_until, w.stopped_at, w.quiet_at, w.stopped_at IS NULL AND w.lease_until > clock_timestamp() AS alive,
     (SELECT count(*) FROM holdfast.jobs j WHERE j.worker_id = w.id) AS holds"""
 LIST = f"""
     SELECT {VIEW} FROM holdfast.workers w
@@ -67,12 +68,24 @@ async def get_worker(conn: psycopg.AsyncConnection[Any], worker_id: str) -> Work
     return found
 
 
+QUIET = """
+    UPDATE holdfast.workers SET quiet_at = CASE WHEN %(quiet)s THEN coalesce(quiet_at, clock_timestamp()) END
+    WHERE id = %(id)s
+"""
+
+
+async def make_quiet(conn: psycopg.AsyncConnection[Any], worker_id: str, *, quiet: bool = True) -> WorkerView:
+    """Have a worker claim no more, from its next beat on, or claim again. What it holds, it brings to an end."""
+    await conn.execute(QUIET, {"id": worker_id, "quiet": quiet})
+    return await get_worker(conn, worker_id)
+
+
 @dataclass(frozen=True, slots=True)
 class KindView:
     """A kind of job: who can run it, what waits of it, and what operators have said about it."""
 
     kind: str
-    workers: int  # alive, that can run it
+    workers: int  # alive and not quiet, that can run it
     waiting: int  # ready to be claimed, counted up to a cap
     paused: bool
     drained: bool
@@ -92,7 +105,7 @@ KINDS = """
             ORDER BY queue, kind LIMIT 1) AS next
     ), alive AS (
         SELECT k.kind FROM holdfast.workers w CROSS JOIN LATERAL jsonb_object_keys(w.kinds) AS k(kind)
-        WHERE w.stopped_at IS NULL AND w.lease_until > clock_timestamp()
+        WHERE w.stopped_at IS NULL AND w.quiet_at IS NULL AND w.lease_until > clock_timestamp()
     ), known AS (
         SELECT kind FROM hop UNION SELECT kind FROM alive UNION SELECT kind FROM holdfast.controls WHERE kind <> '*'
     )

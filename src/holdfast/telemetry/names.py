@@ -6,6 +6,7 @@ from typing import Final
 
 EVENTS: Final[dict[str, str]] = {
     "worker_started": "A worker incarnation has registered and claims jobs.",
+    "worker_quiet": "An operator has told a worker to claim no more, or to claim again; what it holds comes to its end.",
     "worker_stopping": "A worker claims no more; running jobs get their grace.",
     "worker_stopped": "A worker has given back what it held and resigned.",
     "worker_unknown": "The worker's row is gone; it registers again.",

@@ -102,6 +102,7 @@ class Lanes:
         self.count, self.pace, self._name = count, Pace(count), name
         self._look_lanes, self._looking, self._looked = looks, 0, 0
         self.taken, self._most = 0, most
+        self.is_quiet = False  # somebody wants that nothing more is taken for now
         self.expected = 0  # that may be claimed any moment: lanes are kept for them
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
         self._takes, self._hungry, self._isolated, self._logbook = takes, hungry, isolated, logbook
@@ -146,8 +147,8 @@ class Lanes:
         return self._look_lanes - self._looking - len(self._looks.ready) - heavy
 
     def may_take(self, wanted: int) -> int:
-        """So many of the wanted ones, if it is said how many may be taken in all; none once the worker was told to end."""
-        if self._lease.stopping:
+        """So many of the wanted ones, if it is said how many may be taken in all; none once it was told to end or be quiet."""
+        if self._lease.stopping or self.is_quiet:
             return 0
         return wanted if self._most is None else min(wanted, self._most - self.taken - self.expected)
 

@@ -81,6 +81,8 @@ class Sweeps:
 
     def act_on(self, beat: Beat) -> None:
         """Start what the beat asks for."""
+        if beat.known and beat.quiet != self._lanes.is_quiet:
+            self._be_quiet(beat.quiet)
         if beat.strays:
             self.aside(self._sweep(lambda: self._release_strays(beat.strays)))
         if beat.can_rescue:
@@ -91,6 +93,12 @@ class Sweeps:
             self.aside(self._sweep(self._clean))
         self._when(beat.next_due, self._promote)
         self._when(beat.next_poll, self._look)
+
+    def _be_quiet(self, quiet: bool) -> None:
+        """Nothing more is taken from now on, or again; what is held comes to its end."""
+        self._lanes.is_quiet = quiet
+        log.info("worker_quiet", worker_id=self._worker.id, quiet=quiet)
+        self._nudge()
 
     async def look_around(self) -> None:
         """Now, and not with the next beat: there may be work that only somebody has to make ready."""

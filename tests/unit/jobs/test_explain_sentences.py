@@ -40,6 +40,7 @@ READY = Facts(
     pause_actor=None,
     ahead=0,
     workers_alive=1,
+    workers_quiet=0,
 )
 RUNNING: dict[str, Any] = {
     "state": "running",
@@ -87,6 +88,12 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ..
         None,
         None,
         "It is ready; more than 1,000 invoice.render jobs in queue 'default' are ahead of it.",
+    ),
+    "all are quiet": (
+        {"workers_alive": 0, "workers_quiet": 2},
+        None,
+        None,
+        "It is ready, but every worker is quiet; `holdfast worker quiet ID --undo`, or start another.",
     ),
     "nobody works": ({"workers_alive": 0}, None, None, "It is ready, but no worker is alive; start one for queue 'default'."),
     "delayed": ({"due_in": 40 * SECOND}, None, None, "It runs in 40 s."),
