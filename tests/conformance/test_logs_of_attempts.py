@@ -16,7 +16,7 @@ import pytest
 from conformance.conftest import GENEROUS, Api, Make, serving
 from conformance.test_whole_jobs import QUICK, ended, until, working
 from factories import make_due, rows, state_of, value
-from holdfast import Context, Retry, SyncContext, Worker
+from holdfast import Context, Fail, Retry, SyncContext, Worker
 from holdfast.api.app import make_app
 from holdfast.database.pool import pool
 from holdfast.errors import Unreachable
@@ -98,6 +98,23 @@ async def test_a_handler_that_says_nothing_costs_no_statement(counted: Any, conn
 
     await drain(counted, kind)
 
+    assert counted.batches == []
+
+
+async def test_what_we_say_ourselves_about_the_end_of_an_attempt_is_no_line_of_its_handler(
+    counted: Any, conn: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails() -> Fail:
+        return Fail("and says nothing")
+
+    kind = a_kind(fails)
+    job_id = (await enqueue(conn, kind.new())).id
+
+    with caplog.at_level(logging.INFO):
+        await drain(counted, kind)
+
+    assert "job_failed" in caplog.text
+    assert await state_of(conn, job_id) == "failed"
     assert counted.batches == []
 
 

@@ -16,13 +16,13 @@ from holdfast.worker.kinds import job
 
 
 async def _make_quiet(conn: Any, worker: Worker) -> None:
-    """Tell it, and come back when it knows."""
+    """Tell it, and come back when it knows, and a claim that was under way is done."""
 
     async def is_registered() -> bool:
         return worker.is_registered
 
     async def is_quiet() -> bool:
-        return worker._lanes.is_quiet
+        return worker._lanes.is_quiet and worker._claiming.is_quiet
 
     await until(is_registered)
     await make_quiet(conn, worker.id)
