@@ -112,6 +112,12 @@ POST   /api/internal/export-jobs/claim             work              200
 POST   /export-jobs/claim                          work              200
 GET    /api/internal/export-jobs/pollable          work              200
 GET    /export-jobs/pollable                       work              200
+GET    /api/internal/export-jobs/{job_id}          work              200
+GET    /export-jobs/{job_id}                       work              200
+GET    /api/internal/snapshots/{snapshot_id}/export-jobs work        200
+GET    /api/internal/snapshots/{snapshot_id}/status work             200
+PATCH  /api/internal/snapshots/{snapshot_id}/status work             200
+POST   /api/internal/snapshots/{snapshot_id}/finalize work           200
 PATCH  /api/internal/export-jobs/{job_id}          work              200
 PATCH  /export-jobs/{job_id}                       work              200
 GET    /api/schema/catalogs                        schema.read       200

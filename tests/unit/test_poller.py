@@ -13,7 +13,7 @@ USUAL = Clock.of(WorkerOptions().beat, WorkerOptions().poll, WorkerOptions().lea
 
 
 def test_an_idle_worker_looks_every_ten_seconds_and_up_to_a_fifth_later() -> None:
-    """K-52, K-58: ten of them together ask less than once a second, whatever chance says."""
+    """K-52, K-58, W-02: ten of them together ask less than once a second, whatever chance says."""
     waits = [USUAL.next_look(chance / 10, None) for chance in range(11)]
 
     assert (min(waits), max(waits)) == (10.0, 12.0)
@@ -21,6 +21,7 @@ def test_an_idle_worker_looks_every_ten_seconds_and_up_to_a_fifth_later() -> Non
 
 
 def test_one_that_holds_jobs_beats_for_its_lease() -> None:
+    """W-02: and looks around with each beat, every five seconds or a little less."""
     assert (USUAL.next_beat(0.0), USUAL.next_beat(1.0)) == (4.5, 5.0)
 
 

@@ -9,9 +9,14 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import psycopg
+import pytest
+
 from factories import rows, value
 from holdfast import Context, Done, Retry, Submitted, Worker, WorkerOptions
+from holdfast.errors import HoldfastError
 from holdfast.jobs.enqueue import enqueue, enqueue_many
+from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, job
 from holdfast.worker.options import LOOKS
 
@@ -106,6 +111,30 @@ async def test_moments_that_come_after_one_another_are_all_kept(database: str, c
     await enqueue_many(conn, [kind.new(milliseconds) for kind in kinds for milliseconds in (300, 700, 1100)])
     async with working(database, *kinds, options=WorkerOptions(concurrency=6, beat=SELDOM.beat, lease=SELDOM.lease)):
         await until(lambda: _is(conn, "SELECT count(*) = 6 FROM holdfast.jobs WHERE state = 'completed'"))
+
+
+async def test_w_02_a_look_that_fails_is_logged_and_comes_again(
+    database: str, conn: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """W-02: the worker goes on, and nothing of it is lost."""
+    failures = iter([psycopg.OperationalError("the connection was lost"), HoldfastError("not now")])
+    claim_to_poll = Direct.claim_to_poll
+
+    async def failing(self: Direct, *given: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return await claim_to_poll(self, *given)
+
+    async def later(ctx: Context) -> Submitted | Done:
+        return Done() if ctx.job.is_poll else Submitted({"query": 1}, poll_after=MOMENT)
+
+    monkeypatch.setattr(Direct, "claim_to_poll", failing)
+    kind = a_kind(later)
+    made = await enqueue(conn, kind.new())
+    often = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=100), lease=timedelta(seconds=30))
+    async with working(database, kind, options=often):
+        await until(lambda: _is(conn, "SELECT state = 'completed' FROM holdfast.jobs WHERE id = %s", made.id))
+    assert caplog.text.count("sweep_failed") == 2
 
 
 async def _is(conn: Any, statement: str, *parameters: Any) -> bool:

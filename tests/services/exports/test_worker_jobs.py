@@ -212,3 +212,58 @@ async def test_who_only_looks_sees_neither_the_sql_nor_where_the_engine_hands_ou
     assert await seen(other) == {(False, False)}
     assert (await other.get(one_of_them)).status_code == 404
     assert (await other.get("/api/export-jobs")).json()["data"] == []
+
+
+async def test_w_04_a_worker_asks_how_a_snapshot_stands_and_ends_none_that_has_not(
+    ops: Client, worker: Client, analyst: Client, conn: Any
+) -> None:
+    """W-04, W-05, W-17: status if pending, the completeness check and finalise, by what the exports say."""
+    await make(ops)
+    (snapshot_id,) = (await rows(conn, "SELECT id FROM holdfast.snapshots"))[0]
+    place = f"/api/internal/snapshots/{snapshot_id}"
+    assert (await worker.get(f"{place}/status")).json()["data"]["status"] == "pending"
+    claims = await claimed(worker)
+    said = (await worker.patch(f"{place}/status", json={"status": "creating"})).json()["data"]
+    assert (said["status"], said["all_complete"]) == ("creating", False)
+    early = await worker.post(f"{place}/finalize", json={"success": True, "size_bytes": 7})
+    assert (early.status_code, early.json()["code"]) == (409, "WRONG_STATE")
+
+    for one in claims[:2]:
+        await update(worker, one, status="completed", row_count=5, size_bytes=50)
+    await update(worker, claims[2], status="failed", error_message="no such table")
+
+    listed = (await worker.get(f"{place}/export-jobs")).json()["data"]
+    assert [(one["id"], one["status"]) for one in listed] == [
+        (one["id"], status) for one, status in zip(claims, ["completed", "completed", "failed"], strict=True)
+    ]
+    seen = (await worker.get(f"{place}/status")).json()["data"]
+    assert (seen["status"], seen["all_complete"], seen["any_failed"]) == ("failed", True, True)
+    assert (seen["first_error"], seen["total_size"]) == ("edge OWNS: no such table", 100)
+    assert (await worker.post(f"{place}/finalize", json={"success": True})).status_code == 409
+    assert (await worker.post(f"{place}/finalize", json={"success": False})).json()["data"] == seen
+    assert (await worker.get("/api/internal/snapshots/99999/status")).status_code == 404
+    assert (await analyst.get(f"{place}/status")).status_code == 403
+
+
+async def test_w_17_a_snapshot_whose_last_end_went_unseen_is_ended_by_a_worker_that_asks(
+    ops: Client, worker: Client, conn: Any
+) -> None:
+    """The trigger was switched off, as for a restore: the document's own finalise is a safety net, too."""
+    await make(ops)
+    claims = await claimed(worker)
+    (snapshot_id,) = (await rows(conn, "SELECT id FROM holdfast.snapshots"))[0]
+    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER USER")
+    try:
+        for one in claims:
+            await conn.execute(
+                "UPDATE holdfast.jobs SET state = 'completed', attempt_id = NULL, worker_id = NULL, deadline_at = NULL, "
+                "finished_at = clock_timestamp(), result = %s WHERE id = %s",
+                ['{"rows": 3, "bytes": 30, "files": [], "columns": []}', one["id"]],
+            )
+    finally:
+        await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER USER")
+
+    ended = await worker.post(f"/api/internal/snapshots/{snapshot_id}/finalize", json={"success": True})
+
+    assert ended.status_code == 200, ended.text
+    assert (ended.json()["data"]["status"], ended.json()["data"]["total_size"]) == ("ready", 90)

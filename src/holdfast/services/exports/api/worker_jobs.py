@@ -161,6 +161,16 @@ def _below(path: str) -> str:
         raise ValueError(str(refused)) from None
 
 
+@routes.add(
+    "GET", "/api/internal/export-jobs/{job_id}", action="work", answers=Data[ExportView], also=["/export-jobs/{job_id}"],
+    refuses=["not-found"],
+)  # fmt: skip
+async def show_job(request: Request, job_id: JobNumber) -> Response:
+    """Show an export job as it is now, whoever has it."""
+    async with plane_of(request).pool.connection() as conn:
+        return respond(await read.get_export(conn, job_id))
+
+
 class WrittenFile(Model):
     """One Parquet file, by its path below the `gcs_path` of the claim; the attempt's folder may stand before it."""
 
