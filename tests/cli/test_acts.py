@@ -310,3 +310,67 @@ def test_workers_are_made_quiet_and_awake_again(command: Run, do: Any) -> None:
     assert awake.out.split("\t")[2] == "alive"
     assert command("worker", "quiet", "00000000-0000-4000-8000-000000000000", "--reason", "r").code == Exit.NOT_FOUND
     assert command("worker", "quiet", first).code == Exit.USAGE
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Small words
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_drain_can_be_asked_for_turned_on_and_off(direct: Run) -> None:
+    assert only(direct("drain", "status", "-o", "json")) == {"enabled": False, "reason": None, "actor": None}
+    assert direct("drain", "on").code == Exit.USAGE, "it is audited with its reason"
+    direct("drain", "on", "--reason", "deploy", "--yes")
+    assert only(direct("drain", "status", "-o", "json"))["reason"] == "deploy"
+    direct("drain", "off", "--reason", "deployed")
+    assert only(direct("drain", "status", "-o", "json"))["enabled"] is False
+
+
+def test_since_leaves_out_what_is_older(direct: Run, do: Any) -> None:
+    async def make(conn: Any) -> tuple[int, int]:
+        made = []
+        for ago in ("2 hours", "1 minute"):
+            claim = await hold(conn, ago, max_attempts=1)
+            await end(conn, claim, ValueError(ago))
+            await conn.execute(
+                f"UPDATE holdfast.jobs SET created_at = created_at - interval '{ago}', "
+                f"finished_at = finished_at - interval '{ago}' WHERE id = %s",
+                [claim.id],
+            )
+            made.append(int(claim.id))
+        return made[0], made[1]
+
+    old, new = do(make)
+
+    assert direct("job", "list", "-o", "name").out.split() == [f"job/{new}", f"job/{old}"]
+    assert direct("job", "list", "--since", "1h", "-o", "name").out.split() == [f"job/{new}"]
+    assert [one["newest"] for one in json.loads(direct("failure", "list", "--since", "1h", "-o", "json").out)] == [[new]]
+    direct("job", "retry", str(new), "--reason", "mended")
+    assert json.loads(direct("audit", "list", "--since", "1h", "-o", "json").out)[0]["reason"] == "mended"
+    assert direct("audit", "list", "--since", "0s", "-o", "name").out == ""
+
+
+def test_a_filter_that_a_list_does_not_have_is_not_passed_over(direct: Run) -> None:
+    """A list of everything would be taken for the answer."""
+    refused = direct("job", "list", "-f", "fingerprint:0123456789abcdef")
+
+    assert (refused.code, "failure show 0123456789abcdef" in refused.err) == (Exit.USAGE, True)
+
+
+def test_a_migration_can_be_tried_dry(run: Run, database: str) -> None:
+    back = run("db", "migrate", "--to", "0009", "--dry-run", "--url", database)
+
+    assert "Would take back: " in back.out
+    assert "nothing to do" in run("db", "migrate", "--dry-run", "--url", database).out, "and it was not taken back"
+    assert "0010" in back.out
+
+
+def test_completion_is_written_where_the_shell_looks(run: Run, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    installed = run("completion", "install", "bash")
+
+    assert installed.code == Exit.OK
+    assert "_HOLDFAST_COMPLETE" in run("completion", "show", "zsh").out
+    assert "holdfast" in (tmp_path / ".bashrc").read_text()
+    assert run("completion", "install", "dos").code == Exit.USAGE

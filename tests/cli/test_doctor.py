@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from running import Run
+from running import Run, Served
 
 from databases import new_database
 from factories import add, hold, silence, start_worker
@@ -189,19 +189,19 @@ def test_real_trouble_is_found_and_told_by_the_exit_code(command: Run, do: Any) 
 def test_a_database_that_is_not_there_is_a_finding_and_no_crash(run: Run) -> None:
     result = run("doctor", "--dsn", "postgresql://nobody@127.0.0.1:1/x", "--json")
 
-    assert result.code == Exit.FAILED
+    assert result.code == Exit.PARTIAL
     assert levels_of(result)["database"] == "error"
 
 
 def test_a_schema_that_is_missing_or_behind_is_a_finding(server: str, run: Run, database: str) -> None:
     with new_database(server) as empty:
         result = run("doctor", "--dsn", empty, "--json")
-    assert (result.code, levels_of(result)["schema"]) == (Exit.FAILED, "error")
+    assert (result.code, levels_of(result)["schema"]) == (Exit.PARTIAL, "error")
 
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("UPDATE holdfast.alembic_version SET version_num = '0001'")
     result = run("doctor", "--dsn", database, "--json")
-    assert (result.code, levels_of(result)["schema"]) == (Exit.FAILED, "error")
+    assert (result.code, levels_of(result)["schema"]) == (Exit.PARTIAL, "error")
 
 
 def test_an_api_that_is_not_there_and_settings_that_do_not_fit_are_findings(
@@ -213,7 +213,7 @@ def test_an_api_that_is_not_there_and_settings_that_do_not_fit_are_findings(
 
     result = run("doctor", "--json")
 
-    assert result.code == Exit.FAILED
+    assert result.code == Exit.PARTIAL
     assert (levels_of(result)["api"], levels_of(result)["settings"], levels_of(result)["postgres"][:1]) == (
         "error",
         "error",
@@ -224,12 +224,32 @@ def test_an_api_that_is_not_there_and_settings_that_do_not_fit_are_findings(
 def test_a_token_that_does_not_open_is_a_finding(served: Any, run: Run) -> None:
     result = run("doctor", "--api-url", served.url, "--json")
 
-    assert result.code == Exit.FAILED
+    assert result.code == Exit.PARTIAL
     assert "auth login" in next(one["fix"] for one in json.loads(result.out) if one["level"] == "error")
 
 
 def test_doctor_without_anything_says_where_to_begin(run: Run, tmp_path: Path) -> None:
     result = run("doctor", "-o", "table")
 
-    assert result.code == Exit.FAILED
+    assert result.code == Exit.PARTIAL
     assert "holdfast up" in result.out
+
+
+def test_what_exports_need_is_asked_whether_it_answers(direct: Run, monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    monkeypatch.setenv("HOLDFAST_TRINO_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("HOLDFAST_S3_ENDPOINT", served.url)
+
+    found = {one["check"]: one for one in json.loads(direct("doctor", "-o", "json").out)}
+
+    assert found["engine"]["level"] == "error"
+    assert "mend its address" in found["engine"]["fix"]
+    assert found["object store"]["level"] == "ok", "whatever it answers, somebody does"
+
+
+def test_a_pooler_is_told_from_postgres(direct: Run) -> None:
+    """It makes up the number that a session goes by; Postgres tells its own."""
+    (told,) = findings._pooler({"server": {"is_pooled": True}})
+
+    assert told.level == "warning"
+    assert not [*findings._pooler({"server": {"is_pooled": False}})]
+    assert "pooler" not in {one["check"] for one in json.loads(direct("doctor", "-o", "json").out)}

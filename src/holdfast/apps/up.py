@@ -16,13 +16,13 @@ from holdfast.database.pool import place_of
 from holdfast.settings import Settings
 
 
-def up(settings: Settings, console: Console, *, stay: Callable[[str], None] | None) -> bool:
+def up(settings: Settings, console: Console, *, stay: Callable[[str], None] | None, play: bool = True) -> bool:
     """Start, migrate, play the demo; then do what is to be done as long as it stays up. Whether the demo ended as promised."""
     started = time.monotonic()
     with database(settings, console) as url:
         console.print(f"[dim]{bring_up_to_date(url)}[/]")
         console.print(f"[bold]Ready[/] in {time.monotonic() - started:.1f} s.\n")
-        well = asyncio.run(_play(url, console, settings))
+        well = not play or asyncio.run(_play(url, console, settings))
         if stay is not None and well:
             console.print(f"\n  {_what_stays(url, settings)} Ctrl-C ends everything.\n")
             stay(url)

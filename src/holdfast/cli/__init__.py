@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "scheduler": (RUN, "scheduler", "Run periodic loops."),
     "db": (RUN, "db", "The schema: bring it up to date, look at it, print it."),
     "auth": (RUN, "auth", "Sign in, and make or revoke API tokens."),
+    "completion": (RUN, "completion", "Let your shell complete words."),
     "config": (RUN, "config", "Settings of this process, and values that may change while everything runs."),
 }
 PROGRAMS = (("up",), ("serve",), ("worker", "run"), ("worker", "remote"), ("scheduler", "run"))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.output import Column, Kind, Shape
-from holdfast.cli.verb import All, Limit, Session, verb
+from holdfast.cli.verb import All, Limit, Session, Since, verb
 from holdfast.cli.waiting import Every, Watch, watch_rows
 
 app = typer.Typer(help="Who did what, and why.", no_args_is_help=True)
@@ -44,6 +44,7 @@ def list_command(
     action: Annotated[str | None, typer.Option(help="Only this action, such as jobs.cancel.")] = None,
     object: Annotated[str | None, typer.Option(help="Only what was done to this, such as job/7.")] = None,
     outcome: Annotated[str | None, typer.Option(help="done or denied.")] = None,
+    since: Since = None,
     limit: Limit = 50,
     all: All = False,
     watch: Watch = False,
@@ -53,7 +54,7 @@ def list_command(
     filters = {"actor": actor, "action": action, "object": object, "outcome": outcome}
 
     def look() -> list[dict[str, Any]]:
-        return session.listed("/api/audit", most=None if all else limit, **filters)
+        return session.since("/api/audit", since, "at", most=None if all else limit, **filters)
 
     if watch:
         watch_rows(session, SHAPE, look, interval)

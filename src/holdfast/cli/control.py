@@ -8,19 +8,43 @@ from urllib.parse import quote
 import typer
 
 from holdfast.cli import kind as kinds
+from holdfast.cli.output import Column, Shape
 from holdfast.cli.verb import Reason, Session, Yes, verb
+from holdfast.errors import UsageError
 
 drain, undrain, pause, resume = (typer.Typer() for _ in range(4))
 
 OneKind = Annotated[str, typer.Argument(help="The kind.", metavar="KIND", show_default=False)]
-MaybeKind = Annotated[str | None, typer.Argument(help="Only this kind; default: all.", metavar="[KIND]", show_default=False)]
+MaybeKind = Annotated[
+    str | None,
+    typer.Argument(help="Only this kind, or `status`, `on`, `off`; default: all.", metavar="[KIND]", show_default=False),
+]
+
+
+MaybeReason = Annotated[str | None, typer.Option("--reason", help="Why; it stands in the audit.", show_default=False)]
+DRAIN = Shape(
+    "drain",
+    [Column("DRAINING", "enabled"), Column("REASON", "reason"), Column("BY", "actor")],
+    key="enabled",
+)
 
 
 @verb(drain)
-def drain_command(session: Session, reason: Reason, kind: MaybeKind = None, yes: Yes = False) -> None:
-    """Take no new jobs, of one kind or at all; what is there runs to its end."""
-    if kind is not None:
-        _control(session, "drain", kind, reason)
+def drain_command(session: Session, kind: MaybeKind = None, reason: MaybeReason = None, yes: Yes = False) -> None:
+    """Take no new jobs, of one kind or at all; what is there runs to its end.
+
+    `drain status` shows whether that is so, `drain on` and `drain off` are the same as `drain` and `undrain`.
+    """
+    if kind == "status":
+        session.one(DRAIN, session.get("/api/ops/drain"))
+        return
+    if reason is None:
+        raise UsageError("why? It stands in the audit: pass --reason")
+    if kind == "off":
+        undrain_command(session, reason)
+        return
+    if kind not in (None, "on"):
+        _control(session, "drain", str(kind), reason)
         return
     session.confirm("Refuse all new jobs?", yes)
     _drain(session, True, reason, "No new jobs are taken until `holdfast undrain`; what is there runs to its end.")

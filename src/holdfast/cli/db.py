@@ -21,11 +21,17 @@ Url = Annotated[str | None, typer.Option("--url", help="Which database; default:
 @app.command("migrate")
 def migrate_command(
     revision: Annotated[str, typer.Argument(help="`head`, `base`, or a revision; an older one goes back.")] = "head",
+    to: Annotated[str | None, typer.Option("--to", help="The same as the argument.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     url: Url = None,
 ) -> None:
     """Bring the schema to a revision, forward or back."""
     arm_from_settings(settings().crash_at)
+    revision = to or revision
     with database(_with(url), Console(stderr=True)) as address:
+        if dry_run:
+            typer.echo(migrate.would(address, revision))
+            return
         typer.echo(bring_up_to_date(address, revision))
 
 

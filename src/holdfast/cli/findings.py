@@ -45,8 +45,15 @@ def ok(check: str, says: str) -> Finding:
 
 def in_the_database(seen: Seen) -> Found:
     """Everything that the checkup of the database tells."""
-    for look in (_server, _connections, _vacuum, _transactions, _workers, _leases, _waiting, _kinds, _jobs, _locks, _controls):
+    for look in LOOKS:
         yield from look(seen)
+
+
+def _pooler(seen: Seen) -> Found:
+    """Whether something stands between the API and Postgres that shares sessions."""
+    if seen["server"].get("is_pooled"):
+        says = "a pooler answers in Postgres's place; in transaction mode nobody hears hints, and jobs are found by polling"
+        yield Finding("pooler", Level.WARNING, says, "connect to Postgres itself, or use session mode")
 
 
 def _server(seen: Seen) -> Found:
@@ -248,6 +255,19 @@ def metrics(says: str | None) -> Finding:
     if says is not None:
         return Finding("metrics", Level.WARNING, f"/metrics cannot be read: {says}", "give the scraper a token of role viewer")
     return ok("metrics", "/metrics can be scraped")
+
+
+LOOKS = (
+    *(_server, _pooler, _connections, _vacuum, _transactions, _workers, _leases),
+    *(_waiting, _kinds, _jobs, _locks, _controls),
+)
+
+
+def outside(check: str, url: str, silent: str | None) -> Finding:
+    """Whether what exports need answers from here."""
+    if silent is None:
+        return ok(check, f"{url} answers")
+    return Finding(check, Level.ERROR, f"nobody answers at {url}: {silent}", "start it, or mend its address; exports wait")
 
 
 def worst(found: list[Finding]) -> Level:

@@ -14,8 +14,9 @@ from holdfast.cli.bulk import act_in_bulk
 from holdfast.cli.exits import Exit, GaveUp, Told, exit_of
 from holdfast.cli.job_logs import JobId, logs_command
 from holdfast.cli.output import Column, Kind, Row, Shape
-from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
+from holdfast.cli.verb import All, Limit, Reason, Session, Since, Yes, verb
 from holdfast.cli.waiting import Every, Timeout, Wait, Watch, end_with, short_length, wait_for, watch_rows
+from holdfast.errors import UsageError
 from holdfast.jobs.states import State
 
 app = typer.Typer(help="Jobs: look at them, enqueue, wait, retry, cancel, recover.", no_args_is_help=True)
@@ -144,6 +145,7 @@ def list_command(
         str | None,
         typer.Option(help="stale, retrying, waiting_lock, cancelling, quarantined, …", autocompletion=lambda: CONDITIONS),
     ] = None,
+    since: Since = None,
     limit: Limit = 50,
     all: All = False,
     watch: Watch = False,
@@ -156,10 +158,12 @@ def list_command(
     """
     named = {"state": state, "kind": kind, "queue": queue, "condition": condition}
     filters = filters_of(filter) | {name: value for name, value in named.items() if value is not None}
+    if "fingerprint" in filters:
+        raise UsageError("jobs that failed alike are in: holdfast failure show " + filters["fingerprint"])
     most = None if all else limit
 
     def look() -> list[dict[str, Any]]:
-        return session.listed("/api/jobs", most=most, **filters)
+        return session.since("/api/jobs", since, "created_at", most=most, **filters)
 
     if watch:
         watch_rows(session, SHAPE, look, interval)
@@ -186,6 +190,7 @@ def explain_command(session: Session, job: JobId) -> None:
     session.out.value("sentence", session.get(f"/api/jobs/{job_id_of(session, job)}/explain")["sentence"])
 
 
+@verb(app, "events", hidden=True)
 @verb(app, "history")
 def history_command(
     session: Session,
@@ -221,6 +226,7 @@ verb(app, "logs")(logs_command)
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+@verb(app, "submit", hidden=True)  # what fingers type
 @verb(app, "enqueue")
 def enqueue_command(
     session: Session,

@@ -1,4 +1,4 @@
-"""`holdfast pipeline list | show | abort`"""
+"""`holdfast pipeline list | show | watch | abort`"""
 
 from __future__ import annotations
 
@@ -75,6 +75,12 @@ def show_command(session: Session, pipeline: PipelineId, watch: Watch = False, i
         session.out.screen(screen(found), found)
     else:
         session.one(CARD, found)
+
+
+@verb(app, "watch")
+def watch_command(session: Session, pipeline: PipelineId, interval: Every = 2.0) -> None:
+    """Show one pipeline again whenever it changes: the same as `show --watch`."""
+    show_command(session, pipeline, True, interval)
 
 
 @verb(app, "abort")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,9 +22,21 @@ def command(
         bool | None,
         typer.Option("--stay/--no-stay", help="Stay up after the demo, with its API; default: on a terminal."),
     ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="On which port the control plane listens.", show_default=False)
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Where the embedded Postgres keeps its data.", show_default=False)
+    ] = None,
+    dsn: Annotated[
+        str | None, typer.Option("--dsn", help="This database instead of the embedded one.", show_default=False)
+    ] = None,
+    play: Annotated[bool, typer.Option("--demo/--no-demo", help="Play the demo first.")] = True,
 ) -> None:
     """Start everything on this machine and play the demo; on a terminal the control plane stays up after it."""
-    console, chosen = Console(), settings()
+    said = {"http_port": port, "data_dir": data, "database_url": dsn}
+    console = Console()
+    chosen = settings().model_copy(update={name: value for name, value in said.items() if value is not None})
 
     def control_plane(url: str) -> None:
         begin_telemetry(chosen)
@@ -35,7 +48,7 @@ def command(
         )
 
     stays = sys.stdout.isatty() if stay is None else stay
-    well = up(chosen, console, stay=control_plane if stays else None)
+    well = up(chosen, console, stay=control_plane if stays else None, play=play)
     raise typer.Exit(0 if well else 1)
 
 

@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from holdfast.cli.output import Format, Output, Row, Shape
+from holdfast.cli.times import length, moment
 from holdfast.cli.way import Way, every, open_way
 from holdfast.errors import UsageError
 from holdfast.settings import settings
@@ -26,6 +28,7 @@ PANEL = "For every command"
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it stands in the audit.", show_default=False)]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+Since = Annotated[str | None, typer.Option("--since", help="No older than this, such as 24h.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
 
 
@@ -55,6 +58,14 @@ class Session:
     def listed(self, path: str, *, most: int | None, **params: Any) -> list[dict[str, Any]]:
         """The rows of a list, up to `most`."""
         return [*every(self.way, path, params, most=most)]
+
+    def since(self, path: str, ago: str | None, column: str, *, most: int | None, **params: Any) -> list[dict[str, Any]]:
+        """The rows of a list that has its newest first, up to `most`, and no older than so long ago by the clock over there."""
+        rows = every(self.way, path, params, most=most)
+        if ago is None:
+            return [*rows]
+        oldest = self.way.now() - length(ago)
+        return [*takewhile(lambda row: moment(row[column]) >= oldest, rows)]
 
     def act(
         self,

@@ -72,6 +72,19 @@ def status(url: str) -> SchemaStatus:
     return SchemaStatus(current, wanted, list(reversed(ahead)))
 
 
+def would(url: str, revision: str = "head") -> str:
+    """What `migrate` would do, in a sentence. Nothing is changed."""
+    config = _config()
+    with _connect(url) as connection:
+        current = _current(connection)
+    scripts, back = ScriptDirectory.from_config(config), _lies_behind(config, current, revision)
+    newer, older = (current or "base", revision) if back else (revision, current or "base")
+    names = [script.revision for script in scripts.iterate_revisions(newer, older)]
+    if not names:
+        return f"The schema is at {current or 'nothing'}: there would be nothing to do."
+    return f"Would {'take back' if back else 'apply'}: {', '.join(names if back else reversed(names))}."
+
+
 def sql(revision: str = "head") -> str:
     """The statements of every migration up to `revision`, for people who apply them by hand."""
     out = io.StringIO()

@@ -20,6 +20,7 @@ SERVER = """
            current_setting('server_version') AS version,
            current_setting('server_version_num')::int / 10000 AS major,
            pg_is_in_recovery() AS is_standby,
+           pg_backend_pid() <> %(pid)s AS is_pooled,
            current_setting('max_connections')::int AS max_connections,
            (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
            current_setting('autovacuum')::bool AS autovacuum,
@@ -81,7 +82,7 @@ class Checkup:
 async def check_up(conn: psycopg.AsyncConnection[Any]) -> Checkup:
     """Look at everything."""
     async with conn.cursor(row_factory=dict_row) as cursor:
-        server = (await _all(cursor, SERVER))[0]
+        server = (await _all(cursor, SERVER, {"pid": conn.info.backend_pid}))[0]  # a pooler makes up a number of its own
         oldest_snapshot = await _all(cursor, OLDEST_SNAPSHOT)
         tables = await _all(cursor, TABLES)
         silent = await _all(cursor, SILENT)
@@ -108,8 +109,10 @@ async def check_up(conn: psycopg.AsyncConnection[Any]) -> Checkup:
     )
 
 
-async def _all(cursor: psycopg.AsyncCursor[dict[str, Any]], statement: str) -> list[dict[str, Any]]:
-    await cursor.execute(statement.encode())
+async def _all(
+    cursor: psycopg.AsyncCursor[dict[str, Any]], statement: str, parameters: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    await cursor.execute(statement.encode(), parameters)
     return await cursor.fetchall()
 
 
