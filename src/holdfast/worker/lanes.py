@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +106,7 @@ class Lanes:
         self.expected = 0  # that may be claimed any moment: lanes are kept for them
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
         self._takes, self._hungry, self._isolated, self._logbook = takes, hungry, isolated, logbook
+        self._said: Container[AttemptId] = () if logbook is None else logbook.tails
         self._jobs, self._looks = _Queue(), _Queue()
         self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
         self._renounced: set[AttemptId] = set()
@@ -254,8 +255,8 @@ class Lanes:
             end = await self._attempt(running)
             running.is_ending = True
             ran.observe((claim.kind, _outcome(running, end)), time.perf_counter() - started)
-            if self._logbook is not None and claim.attempt_id in self._logbook:
-                await self._logbook.finish(claim)
+            if self._said and claim.attempt_id in self._said:  # a job that says nothing pays for one look at an empty dict
+                await self._finish_logs(claim)
             following = None if end is None else await self._end(claim, end)
             self._lease.end(claim.id)  # not if anything is raised: what ends this process by itself must be seen as begun
             return following
@@ -267,6 +268,10 @@ class Lanes:
                 self._looked += 1
             else:
                 self.pace.took(time.perf_counter() - started)
+
+    async def _finish_logs(self, claim: Claim) -> None:
+        assert self._logbook is not None
+        await self._logbook.finish(claim)
 
     async def _attempt(self, running: _Running) -> End | None:
         """Run the handler; None when somebody else has the job by now, or a process of its own has written its end."""

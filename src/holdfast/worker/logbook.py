@@ -44,7 +44,7 @@ class Logbook:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._tails: dict[AttemptId, _Tail] = {}
+        self.tails: dict[AttemptId, _Tail] = {}  # of attempts that have said something
         self._touching = threading.Lock()  # lines come from any thread
         self._one_at_a_time = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -52,9 +52,6 @@ class Logbook:
         self._around = contextvars.Context()  # of no attempt: what is said while lines are written is nobody's line
         self._writing: asyncio.Task[None] | None = None
         self._is_awake = False
-
-    def __contains__(self, attempt_id: AttemptId) -> bool:
-        return attempt_id in self._tails
 
     def open(self) -> None:
         """Begin to hear."""
@@ -72,16 +69,16 @@ class Logbook:
             await asyncio.gather(self._writing, return_exceptions=True)
         await self._write_within(LAST_PATIENCE)
         self._loop = None
-        self._tails.clear()
+        self.tails.clear()
 
     def keep(self, claim: Claim, line: Line) -> None:
         """Add a line of this attempt. From any thread."""
         if os.getpid() != self._process:
             return
         with self._touching:
-            tail = self._tails.get(claim.attempt_id)
+            tail = self.tails.get(claim.attempt_id)
             if tail is None:
-                tail = self._tails[claim.attempt_id] = _Tail(claim)
+                tail = self.tails[claim.attempt_id] = _Tail(claim)
             if tail.is_refused:
                 return
             tail.said += 1
@@ -94,7 +91,7 @@ class Logbook:
         """The handler is done: write what it has said, and forget it."""
         await self._write_within(PATIENCE)
         with self._touching:
-            tail = self._tails.pop(claim.attempt_id)
+            tail = self.tails.pop(claim.attempt_id)
         if tail.unwritten:
             log.warning("job_logs_lost", job_id=claim.id, attempt_id=claim.attempt_id, lines=len(tail.unwritten))
 
@@ -111,7 +108,7 @@ class Logbook:
                 log.warning("worker_database_lost", error=str(error))
             await asyncio.sleep(PAUSE)
             with self._touching:
-                self._is_awake = any(tail.unwritten for tail in self._tails.values())
+                self._is_awake = any(tail.unwritten for tail in self.tails.values())
                 if not self._is_awake:
                     return
 
@@ -148,8 +145,8 @@ class Logbook:
 
     def _take(self) -> list[Numbered]:
         with self._touching:
-            taken = [one for tail in self._tails.values() for one in tail.unwritten]
-            for tail in self._tails.values():
+            taken = [one for tail in self.tails.values() for one in tail.unwritten]
+            for tail in self.tails.values():
                 tail.unwritten.clear()
             return taken
 
@@ -158,14 +155,14 @@ class Logbook:
         if not left:
             return
         with self._touching:
-            for tail in self._tails.values():
+            for tail in self.tails.values():
                 mine = [one for one in left if one.claim.attempt_id == tail.claim.attempt_id and not tail.is_refused]
                 tail.unwritten = deque([*mine, *tail.unwritten], MOST_LINES)
 
     def _refuse(self, lost: dict[AttemptId, Claim]) -> None:
         for attempt_id, claim in lost.items():
             with self._touching:
-                tail = self._tails.get(attempt_id)
+                tail = self.tails.get(attempt_id)
                 if tail is not None:
                     tail.is_refused = True
                     tail.unwritten.clear()
