@@ -17,7 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from holdfast.database.pool import pool
 from holdfast.errors import UsageError
-from holdfast.jobs import cancel, control, explain, history, logs, pipelines, read
+from holdfast.jobs import cancel, control, explain, given, history, logs, pipelines, read
 from holdfast.jobs.enqueue import NOTIFY, enqueue, enqueue_many, enqueue_payloads
 from holdfast.jobs.model import Enqueued, JobId, NewJob
 from holdfast.jobs.prune import prune
@@ -101,7 +101,7 @@ class Client:
     async def get(self, job_id: JobId) -> read.JobView:
         """One job as it is now."""
         async with self.pool.connection() as conn:
-            return await read.get_job(conn, job_id)
+            return await read.get_job(conn, _known(job_id))
 
     async def list(self, *, limit: int = 50, **filters: Any) -> read.Page:
         """A page of jobs, newest first; filters as in `jobs/read.py`."""
@@ -116,17 +116,17 @@ class Client:
     async def explain(self, job_id: JobId) -> str:
         """Why it is where it is, in one sentence."""
         async with self.pool.connection() as conn:
-            return await explain.explain(conn, job_id)
+            return await explain.explain(conn, _known(job_id))
 
     async def history(self, job_id: JobId) -> Sequence[history.Entry]:
         """Every move of a job, oldest first."""
         async with self.pool.connection() as conn:
-            return await history.history(conn, job_id)
+            return await history.history(conn, _known(job_id))
 
     async def logs(self, job_id: JobId, **which: Any) -> Sequence[logs.LogLine]:
         """What its handler has logged, oldest line first; which lines as in `jobs/logs.py`."""
         async with self.pool.connection() as conn:
-            return await logs.read_lines(conn, job_id, **which)
+            return await logs.read_lines(conn, _known(job_id), **which)
 
     async def pipeline(self, pipeline_id: str) -> pipelines.PipelineView:
         """What the jobs of a pipeline say about it."""
@@ -136,7 +136,7 @@ class Client:
     async def cancel(self, job_id: JobId, *, actor: str, reason: str | None = None, force: bool = False) -> State:
         """Stop a job; a running one is asked, unless `force`."""
         async with self.pool.connection() as conn:
-            return await cancel.cancel(conn, job_id, actor=actor, reason=reason, force=force)
+            return await cancel.cancel(conn, _known(job_id), actor=actor, reason=reason, force=force)
 
     async def abort(self, pipeline_id: str, *, actor: str, reason: str | None = None) -> int:
         """Stop everything of a pipeline that is still alive."""
@@ -146,13 +146,13 @@ class Client:
     async def recover(self, job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1) -> None:
         """Take a job from a holder that went silent; `NotStale` if it did not."""
         async with self.pool.connection() as conn:
-            await recover(conn, job_id, actor=actor, reason=reason, grant=grant)
+            await recover(conn, _known(job_id), actor=actor, reason=reason, grant=grant)
         self._changed()
 
     async def rerun(self, job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1) -> None:
         """Run a failed or cancelled job once more."""
         async with self.pool.connection() as conn:
-            await rerun(conn, job_id, actor=actor, reason=reason, grant=grant)
+            await rerun(conn, _known(job_id), actor=actor, reason=reason, grant=grant)
         self._changed()
 
     async def pause(self, kind: str = control.EVERYTHING, *, actor: str, reason: str | None = None) -> None:
@@ -176,6 +176,10 @@ class Client:
         """Remove jobs that ended more than this long ago."""
         async with self.pool.connection() as conn:
             return await prune(conn, older_than=older_than)
+
+
+def _known(job_id: object) -> JobId:
+    return JobId(given.an_id("job_id", job_id))
 
 
 @asynccontextmanager

@@ -70,6 +70,8 @@ FIND_BY_IDEMPOTENCY_KEY = """
     SELECT id, payload = %(payload)s::jsonb FROM holdfast.jobs
     WHERE kind = %(kind)s AND idempotency_key = %(idempotency_key)s
 """
+# A pipeline that nobody has built with `Pipeline`: jobs that share an id from elsewhere.
+ENSURE_PIPELINE = "INSERT INTO holdfast.pipelines (id, name) VALUES (%(id)s, %(name)s) ON CONFLICT DO NOTHING"
 FIND_CHILD = "SELECT id FROM holdfast.jobs WHERE parent_id = %(parent_id)s AND step = %(step)s"
 FIND_DRAIN = """
     SELECT kind, reason FROM holdfast.controls
@@ -116,7 +118,7 @@ async def enqueue(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
 
     With `hint`, idle workers are told when the transaction commits; without, they find the job by themselves.
     """
-    return (await run_steps(conn, _enqueue_many([job], hint), in_one=not job.is_plain))[0]
+    return (await run_steps(conn, _enqueue_many([job], hint), in_one=not job.is_plain or job.pipeline_id is not None))[0]
 
 
 async def enqueue_many(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> Sequence[Enqueued]:
@@ -137,7 +139,7 @@ async def enqueue_payloads(
 
 def enqueue_sync(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
     """`enqueue` for a caller without an event loop."""
-    return _run_sync(conn, _enqueue_many([job], hint), in_one=not job.is_plain)[0]
+    return _run_sync(conn, _enqueue_many([job], hint), in_one=not job.is_plain or job.pipeline_id is not None)[0]
 
 
 def enqueue_many_sync(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> Sequence[Enqueued]:
@@ -183,6 +185,9 @@ def enqueue_step(job: NewJob) -> Steps[Enqueued]:
 
 def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[Sequence[Enqueued]]:
     payloads = [to_json(job.payload) for job in jobs]  # all of them are checked before the first is written
+    pipelines = {job.pipeline_id: job.kind for job in jobs if job.pipeline_id is not None and job.parent_id is None}
+    for pipeline_id in sorted(pipelines):
+        yield Statement(ENSURE_PIPELINE, {"id": pipeline_id, "name": pipelines[pipeline_id]})
     if len(jobs) >= WORTH_A_COPY and all(job.is_plain for job in jobs):
         has_children = any(job.parent_id is not None for job in jobs)
         return (yield from (_copy_new(jobs, payloads, hint) if has_children else _copy(jobs, payloads, hint)))

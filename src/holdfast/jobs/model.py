@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, NewType, overload
-from uuid import UUID
 
 from holdfast.errors import UsageError
+from holdfast.jobs import given
 
 JobId = NewType("JobId", int)
 AttemptId = NewType("AttemptId", str)  # a uuid as text: it is only ever compared
@@ -34,10 +34,10 @@ class Lock:
     when_busy: Literal["wait", "reject"] = "wait"
 
     def __post_init__(self) -> None:
-        if not self.key or len(self.key) > 500:
-            raise UsageError("a lock needs a key of 1 to 500 characters")
-        if self.most is not None and self.most < 1:
-            raise UsageError(f"lock {self.key!r}: `most` must be 1 or more, or None for a shared lock")
+        if not isinstance(self.key, str) or not 0 < len(self.key) <= 500:
+            raise given.wrong("the key of a lock", self.key, "it is a text of 1 to 500 characters")
+        if self.most is not None and (not isinstance(self.most, int) or self.most < 1):
+            raise UsageError(f"lock {self.key!r}: `most` is {self.most!r}, and must be 1 or more, or None for a shared lock")
         if self.when_busy not in ("wait", "reject"):
             raise UsageError(f"lock {self.key!r}: when_busy is 'wait' or 'reject', not {self.when_busy!r}")
 
@@ -70,26 +70,42 @@ class NewJob:
     step: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.kind or len(self.kind) > 200:
-            raise UsageError("a job needs a kind of 1 to 200 characters, like 'invoice.render'")
-        if not self.queue or len(self.queue) > 200:
-            raise UsageError("a queue's name has 1 to 200 characters")
-        if not -32768 <= self.priority <= 32767:
-            raise UsageError("priority lies between -32768 and 32767; smaller runs first")
-        if self.max_attempts < 1 or self.max_crashes < 1:
-            raise UsageError("max_attempts and max_crashes are 1 or more")
-        if isinstance(self.run_after, datetime) and self.run_after.tzinfo is None:
-            raise UsageError("run_after needs a time zone, or use a timedelta from now")
-        if self.max_runtime is not None and self.max_runtime <= timedelta(0):
-            raise UsageError("max_runtime must be longer than nothing")
-        if self.parent_id is not None and self.step is None:
-            raise UsageError("a child needs the name of its step")
-        if self.locks:
-            _refuse_a_key_twice(self.locks)
+        # Bulk makes many, so whatever is as usual is passed by at the cost of a comparison.
+        if self.kind.__class__ is not str or not 0 < len(self.kind) <= 200:
+            _refuse_bad_name("kind", self.kind, "a job needs a kind of 1 to 200 characters, like 'invoice.render'")
+        if self.queue.__class__ is not str or not 0 < len(self.queue) <= 200:
+            _refuse_bad_name("queue", self.queue, "a queue's name has 1 to 200 characters")
+        if self.priority != 0:
+            given.a_priority(self.priority)
+        if self.max_attempts != 3 or self.max_crashes != 3 or self.kind_version != 1:
+            for name in ("max_attempts", "max_crashes", "kind_version"):
+                given.a_count(name, getattr(self, name))
+        if self.run_after is not None:
+            given.a_time(self.run_after)
+        if self.max_runtime is not None:
+            given.a_span("max_runtime", self.max_runtime)
+        if (
+            self.unique_key is not None
+            or self.slot_key is not None
+            or self.idempotency_key is not None
+            or self.step is not None
+        ):
+            for name in ("idempotency_key", "unique_key", "slot_key", "step"):
+                if getattr(self, name) is not None:
+                    given.a_key(name, getattr(self, name))
+        if self.unique_while != "waiting" or self.if_parent_fails != "cancel":
+            given.one_of("unique_while", self.unique_while, "waiting", "live")
+            given.one_of("if_parent_fails", self.if_parent_fails, "cancel", "run")
+        if self.locks != ():
+            self.locks = _locks(self.locks)
+        if self.after != ():
+            self.after = tuple(given.an_id("after", one) for one in given.listed("after", self.after, "<the id of a job>"))
+        if self.parent_id is not None:
+            self.parent_id = given.an_id("parent_id", self.parent_id)
+            if self.step is None:
+                raise UsageError("a child needs the name of its step")
         if self.pipeline_id is not None:
             self.pipeline_id = uuid_text(self.pipeline_id, "pipeline_id")
-        if self.parent_id is not None or self.after:
-            _refuse_impossible_ids((self.parent_id, *self.after))
 
     @property
     def is_plain(self) -> bool:
@@ -97,25 +113,28 @@ class NewJob:
         return not (self.locks or self.after or self.slot_key or self.unique_key or self.idempotency_key)
 
 
-def _refuse_a_key_twice(locks: tuple[Lock, ...]) -> None:
+def _refuse_bad_name(field: str, name: object, instead: str) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= 200:  # an enum of texts is one
+        raise given.wrong(field, name, instead)
+
+
+def _locks(wanted: object) -> tuple[Lock, ...]:
+    if isinstance(wanted, Lock):
+        raise given.wrong("locks", wanted, "it is a list; use locks=[Lock(…)]")
+    locks = given.listed("locks", wanted, "Lock('…')")
+    for lock in locks:
+        if not isinstance(lock, Lock):
+            raise given.wrong("locks", locks, f"each of them is a Lock; use Lock({lock!r})")
     keys = [lock.key for lock in locks]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
         raise UsageError(f"lock {twice[0]!r} is asked for twice by one job; ask once, with the smaller `most`")
-
-
-def _refuse_impossible_ids(ids: tuple[int | None, ...]) -> None:
-    for job_id in ids:
-        if job_id is not None and not 0 < job_id < 2**63:
-            raise UsageError(f"{job_id} cannot be the id of a job; pass the id that its enqueue gave back")
+    return locks
 
 
 def uuid_text(value: object, what: str) -> str:
     """A uuid in the one way that Postgres writes it, or `UsageError`."""
-    try:
-        return str(UUID(str(value)))
-    except ValueError:
-        raise UsageError(f"{what} {str(value)[:100]!r} is not a uuid; use one like str(uuid.uuid4())") from None
+    return given.a_uuid(what, value)
 
 
 class Enqueued(NamedTuple):

@@ -223,7 +223,7 @@ async def settle_dependants(cursor: Cursor, job_id: JobId, state: State) -> list
 # Building one
 # ---------------------------------------------------------------------------------------------------------------------
 
-CREATE_PIPELINE = "INSERT INTO holdfast.pipelines (id, name) VALUES (%(id)s, %(name)s)"
+CREATE_PIPELINE = "INSERT INTO holdfast.pipelines (id, name) VALUES (%(id)s, %(name)s) ON CONFLICT DO NOTHING RETURNING id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,8 @@ class Pipeline:
         return await run_steps(tx, self._steps(), in_one=True)
 
     def _steps(self) -> Steps[Sequence[Enqueued]]:
-        yield Statement(CREATE_PIPELINE, {"id": self.id, "name": self.name})
+        if not (yield Statement(CREATE_PIPELINE, {"id": self.id, "name": self.name})):
+            raise UsageError(f"pipeline {self.name!r} ({self.id}) was enqueued before; make a new Pipeline for every run")
         made: list[Enqueued] = []
         for job, parents in self._jobs:
             ids = tuple(made[parent.number].id for parent in parents)

@@ -170,8 +170,7 @@ class Job(Generic[P, R]):
         )
         if not options:
             return new
-        tuples = {name: tuple(value) for name, value in options.items() if name in ("locks", "after")}
-        return replace(new, **{**options, **tuples})
+        return replace(new, **options)
 
     def _payload(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments as JSON, if they are what the function says it takes: the mistake is found here and not at night."""

@@ -124,9 +124,9 @@ async def test_every_way_to_write_a_uuid_means_the_same_pipeline(conn: Any) -> N
 
 @pytest.mark.parametrize("parent", [0, -1, 2**63, 10**30])
 def test_a_parent_is_known_by_the_id_of_a_job(parent: int) -> None:
-    with pytest.raises(UsageError, match=f"{parent} cannot be the id of a job"):
+    with pytest.raises(UsageError, match=f"parent_id cannot be {parent}: it is the id of a job"):
         NewJob("k", parent_id=parent, step="s")
-    with pytest.raises(UsageError, match=f"{parent} cannot be the id of a job"):
+    with pytest.raises(UsageError, match=f"after cannot be {parent}: it is the id of a job"):
         NewJob("k", after=(parent,))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.jobs.model import Lock, NewJob
+from holdfast.jobs.model import Enqueued, JobId, Lock, NewJob
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no kind": ({"kind": ""}, "kind of 1 to 200 characters"),
@@ -31,9 +33,73 @@ def test_a_job_that_cannot_be_is_refused_before_sql(fields: dict[str, Any], mess
         NewJob(**({"kind": "k"} | fields))
 
 
+# What people write, and what they read then: the field, what was given, and what to write instead.
+MISTAKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "seconds as a delay": ({"run_after": 5}, r"run_after cannot be 5: use timedelta(seconds=5) from now, or a datetime with"),
+    "half a second as a delay": ({"run_after": 0.5}, "run_after cannot be 0.5: use timedelta(seconds=0.5)"),
+    "a time as text": (
+        {"run_after": "2030-01-01"},
+        "run_after cannot be '2030-01-01': use a timedelta from now, or a datetime",
+    ),
+    "seconds to run": ({"max_runtime": 30}, "max_runtime cannot be 30: it is a timedelta; use timedelta(seconds=30)"),
+    "a word for a priority": ({"priority": "high"}, "priority cannot be 'high': it is a whole number between -32768 and 32767"),
+    "a word for a count": ({"max_attempts": "3"}, "max_attempts cannot be '3': it is a whole number, 1 or more"),
+    "half a crash": ({"max_crashes": 1.5}, "max_crashes cannot be 1.5: it is a whole number, 1 or more"),
+    "a version as text": ({"kind_version": "v2"}, "kind_version cannot be 'v2': it is a whole number, 1 or more"),
+    "a number for a kind": ({"kind": 7}, "kind cannot be 7: a job needs a kind of 1 to 200 characters"),
+    "a number for a queue": ({"queue": 7}, "queue cannot be 7: a queue's name has 1 to 200 characters"),
+    "a key of a lock": ({"locks": ["k"]}, "locks cannot be ('k',): each of them is a Lock; use Lock('k')"),
+    "keys as one text": ({"locks": "k"}, "locks cannot be 'k': it is a list; use locks=[Lock('…')]"),
+    "one lock": ({"locks": Lock("k")}, "it is a list; use locks=[Lock(…)]"),
+    "one parent": ({"after": 5}, "after cannot be 5: it is a list; use after=[<the id of a job>]"),
+    "what an enqueue gave back": (
+        {"after": Enqueued(JobId(5), True)},
+        "after cannot be Enqueued(id=5, created=True): it is a list",
+    ),
+    "a list of such": ({"after": [Enqueued(JobId(5), True)]}, "after cannot be Enqueued(id=5, created=True): pass its .id"),
+    "no id": ({"after": [0]}, "after cannot be 0: it is the id of a job: the number that its enqueue gave back as .id"),
+    "a parent's name": ({"parent_id": "one", "step": "s"}, "parent_id cannot be 'one': it is the id of a job"),
+    "a number for an idempotency key": (
+        {"idempotency_key": 7},
+        "idempotency_key cannot be 7: it is text; use idempotency_key=str(",
+    ),
+    "a number for a unique key": ({"unique_key": 7}, "unique_key cannot be 7: it is text; use unique_key=str("),
+    "a number for a slot": ({"slot_key": 7}, "slot_key cannot be 7: it is text; use slot_key=str("),
+    "an empty slot": ({"slot_key": ""}, "slot_key cannot be '': it needs at least one character; leave it out for none"),
+    "an odd while": ({"unique_key": "u", "unique_while": "foo"}, "unique_while cannot be 'foo': it is 'waiting' or 'live'"),
+    "an odd fate": ({"if_parent_fails": "ignore"}, "if_parent_fails cannot be 'ignore': it is 'cancel' or 'run'"),
+    "a name for a pipeline": (
+        {"pipeline_id": "nightly"},
+        "pipeline_id 'nightly' is not a uuid; use one like str(uuid.uuid4())",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), MISTAKEN.values(), ids=MISTAKEN.keys())
+def test_what_people_mistake_is_named_with_the_way_out(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        NewJob(**({"kind": "k"} | fields))
+
+
+def test_lists_are_as_good_as_tuples() -> None:
+    made = NewJob("k", locks=[Lock("t")], after=[1, 2])  # type: ignore[arg-type]
+
+    assert (made.locks, made.after) == ((Lock("t"),), (1, 2))
+
+
+class Kind(StrEnum):
+    RENDER = "render"
+
+
+def test_an_enum_of_texts_is_text() -> None:
+    assert NewJob(Kind.RENDER, queue=Kind.RENDER, slot_key=Kind.RENDER).kind == "render"
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"key": 7}, "cannot be 7: it is a text of 1 to 500 characters"),
+        ({"key": "t", "most": "two"}, "`most` is 'two', and must be 1 or more"),
         ({"key": ""}, "1 to 500 characters"),
         ({"key": "x" * 501}, "1 to 500 characters"),
         ({"key": "t", "most": 0}, "1 or more, or None for a shared lock"),

@@ -1,0 +1,91 @@
+"""What callers hand in, looked at before SQL sees it: an error names the field, what was given and the way out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, TypeGuard
+from uuid import UUID
+
+from holdfast.errors import UsageError
+
+LARGEST_INT, LARGEST_ID = 2**31 - 1, 2**63 - 1
+
+
+def wrong(field: str, given: object, instead: str) -> UsageError:
+    """The error for a field: what it got, and what it wants."""
+    shown = repr(given)
+    return UsageError(f"{field} cannot be {shown if len(shown) <= 100 else shown[:100] + '…'}: {instead}")
+
+
+def a_key(field: str, given: object) -> None:
+    """A text that tells one thing from another."""
+    if not isinstance(given, str):
+        raise wrong(field, given, f"it is text; use {field}=str(…), or leave it out")
+    if not given:
+        raise wrong(field, given, "it needs at least one character; leave it out for none")
+
+
+def a_count(field: str, given: object) -> None:
+    """A whole number from 1."""
+    if not _is_int(given) or not 1 <= given <= LARGEST_INT:
+        raise wrong(field, given, "it is a whole number, 1 or more")
+
+
+def a_priority(given: object) -> None:
+    if not _is_int(given) or not -32768 <= given <= 32767:
+        raise wrong("priority", given, "it is a whole number between -32768 and 32767; smaller runs first")
+
+
+def a_time(given: object) -> None:
+    """When a job may run."""
+    if not isinstance(given, datetime | timedelta):
+        raise wrong("run_after", given, f"use {_as_span(given)} from now, or a datetime with a time zone")
+    if isinstance(given, datetime) and given.tzinfo is None:
+        raise wrong("run_after", given, "it needs a time zone, like tzinfo=UTC; or use a timedelta from now")
+
+
+def a_span(field: str, given: object) -> None:
+    """How long something may last."""
+    if not isinstance(given, timedelta):
+        raise wrong(field, given, f"it is a timedelta; use {_as_span(given)}")
+    if given <= timedelta(0):
+        raise wrong(field, given, "it must be longer than nothing")
+
+
+def one_of(field: str, given: object, *allowed: str) -> None:
+    if given not in allowed:
+        raise wrong(field, given, f"it is {' or '.join(map(repr, allowed))}")
+
+
+def listed(field: str, given: object, one: str) -> tuple[Any, ...]:
+    """Several of something, as a tuple. A text is no list of its characters, and an `Enqueued` no list of its fields."""
+    if isinstance(given, str) or hasattr(given, "_fields") or not isinstance(given, Iterable):
+        raise wrong(field, given, f"it is a list; use {field}=[{one}]")
+    return tuple(given)
+
+
+def an_id(field: str, given: object) -> int:
+    """The id of a job: a number, or one that stood in an address."""
+    number: object = int(given) if isinstance(given, str) and given.isascii() and given.isdecimal() else given
+    if _is_int(number) and 0 < number <= LARGEST_ID:
+        return number
+    if hasattr(given, "_fields"):
+        raise wrong(field, given, "pass its .id")
+    raise wrong(field, given, "it is the id of a job: the number that its enqueue gave back as .id")
+
+
+def a_uuid(field: str, given: object) -> str:
+    """A uuid in the one way that Postgres writes it."""
+    try:
+        return str(UUID(str(given)))
+    except ValueError:
+        raise UsageError(f"{field} {str(given)[:100]!r} is not a uuid; use one like str(uuid.uuid4())") from None
+
+
+def _is_int(given: object) -> TypeGuard[int]:
+    return isinstance(given, int) and not isinstance(given, bool)
+
+
+def _as_span(given: object) -> str:
+    return f"timedelta(seconds={given})" if _is_int(given) or isinstance(given, float) else "a timedelta"
