@@ -16,8 +16,8 @@ import psycopg
 
 from holdfast.database.statements import Statement, Steps, connection_of, connection_of_sync, run_async, run_sync
 from holdfast.errors import Draining, IdempotencyConflict, NotFound
-from holdfast.jobs import locks
-from holdfast.jobs.model import LOCKS, SLOT, AllNew, Enqueued, JobId, NewJob
+from holdfast.jobs import locks, slots
+from holdfast.jobs.model import APART, LOCKS, SLOT, AllNew, Enqueued, JobId, NewJob
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import State
 from holdfast.telemetry.trace import carrier
@@ -55,10 +55,9 @@ ENQUEUE = """
 # Held until the caller commits: a claim skips the row, so the twin cannot start before the caller's data is there.
 # That is what makes "one is waiting already" a promise that this trigger will be seen by its run.
 HOLD_WAITING_TWIN = """
-    SELECT id FROM holdfast.jobs
-    WHERE state IN ('blocked', 'pending')
-      AND ((slot_key = %(slot_key)s AND NOT is_current)
-           OR (kind = %(kind)s AND unique_key = %(unique_key)s AND attempt_no = 0))
+    SELECT id, slot_key = %(merges_in)s AND run_after IS NOT NULL FROM holdfast.jobs
+    WHERE state IN ('blocked', 'pending') AND kind = %(kind)s
+      AND ((slot_key = %(merges_in)s AND NOT is_current AND ties & 16 = 0) OR (unique_key = %(unique_key)s AND attempt_no = 0))
     ORDER BY id LIMIT 1 FOR UPDATE
 """
 FIND_LIVE_TWIN = """
@@ -262,7 +261,8 @@ def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dic
         "delay": job.run_after if isinstance(job.run_after, timedelta) else None,
         "state": State.BLOCKED if blocked else State.PENDING,
         "waiting_for": "parents" if blocked else None,
-        "ties": (LOCKS if job.locks else 0) | (SLOT if job.slot_key else 0),
+        "ties": (LOCKS if job.locks else 0) | (SLOT if job.slot_key else 0) | (APART if job.slot_key and job.after else 0),
+        "merges_in": None if job.after else job.slot_key,  # one with parents may not run before they have ended
         "idempotency_key": job.idempotency_key,
         "unique_key": job.unique_key,
         "unique_while": job.unique_while if job.unique_key else None,
@@ -287,6 +287,8 @@ def _find_twin(job: NewJob, parameters: dict[str, Any]) -> Steps[int | None]:
         rows = yield Statement(HOLD_WAITING_TWIN, parameters)
         if not rows and job.unique_key and job.unique_while == "live":
             rows = yield Statement(FIND_LIVE_TWIN, parameters)
+        elif rows and rows[0][1]:
+            yield Statement(slots.PULL_FORWARD, parameters | {"twin": rows[0][0]})
         if rows:
             return int(rows[0][0])
     return None

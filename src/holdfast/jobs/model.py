@@ -16,7 +16,13 @@ WorkerId = NewType("WorkerId", str)  # one per process start, never the pod's na
 
 Json = Any  # what json.loads gives back
 
-LOCKS, SLOT, DEPENDANTS, EFFECTS = 1, 2, 4, 8  # the bits of jobs.ties
+LOCKS, SLOT, DEPENDANTS, EFFECTS, APART = (
+    1,
+    2,
+    4,
+    8,
+    16,
+)  # the bits of jobs.ties; the last: a slot's run that nobody merges into
 TAKEN_AT_CLAIM = LOCKS | SLOT
 
 

@@ -2,7 +2,7 @@
 
 The current job of a slot is the last one that was claimed; it stays current when it has ended, so that its result can be
 found. While it lives nobody else of the slot runs: a follow-up waits, blocked, and is woken by its end. A second
-trigger finds the waiting follow-up and adds none (`enqueue.py`). Only a claim makes a job current.
+trigger finds the waiting follow-up of its kind and adds none (`enqueue.py`). Only a claim makes a job current.
 """
 
 from __future__ import annotations
@@ -61,7 +61,19 @@ async def block_where_busy(cursor: Cursor, candidates: Mapping[JobId, str | None
     waiting = [job_id for job_id, slot in candidates.items() if slot in busy and busy[slot] != job_id]
     if waiting:
         await cursor.execute(BLOCK, {"jobs": waiting})
-    return [job_id for job_id in candidates if job_id not in waiting]
+    return _one_a_slot({job_id: slot for job_id, slot in candidates.items() if job_id not in waiting})
+
+
+def _one_a_slot(free: Mapping[JobId, str | None]) -> list[JobId]:
+    """The first of each slot, and all without one. The others are as they were: the next claim finds their slot taken. Pure."""
+    taken: set[str] = set()
+    first = []
+    for job_id, slot in free.items():
+        if slot is None or slot not in taken:
+            first.append(job_id)
+        if slot is not None:
+            taken.add(slot)
+    return first
 
 
 # The guard on the state is the row's own: a running holder is never demoted, whatever the caller believes.
@@ -81,7 +93,7 @@ WAKE_FOLLOW_UP = """
     WITH woken AS MATERIALIZED (
         SELECT id FROM holdfast.jobs
         WHERE slot_key = %(slot)s AND NOT is_current AND state = 'blocked' AND waiting_for = 'slot'
-        FOR UPDATE SKIP LOCKED
+        ORDER BY id FOR UPDATE SKIP LOCKED
     ), moved AS (
         UPDATE holdfast.jobs j SET state = 'pending', waiting_for = NULL FROM woken w WHERE j.id = w.id
         RETURNING j.id, j.queue, j.attempt_no
@@ -112,5 +124,14 @@ FREE_SLOTS = """
 async def wake_forgotten(cursor: Cursor) -> None:
     """The sweep: follow-ups whose slot has no living current job."""
     await cursor.execute(FREE_SLOTS)
-    for (slot,) in await cursor.fetchall():
+    for (slot,) in dict.fromkeys(await cursor.fetchall()):
         await wake_follow_up(cursor, slot)
+
+
+# A trigger that comes while one waits for its time, and whose own is sooner: the sooner one counts.
+PULL_FORWARD = """
+    UPDATE holdfast.jobs SET run_after = CASE WHEN due > clock_timestamp() THEN due END
+    FROM (SELECT coalesce(%(due_at)s, clock_timestamp() + %(delay)s::interval)) AS wanted(due)
+    WHERE id = %(twin)s AND run_after IS NOT NULL AND (due IS NULL OR due < run_after)
+    RETURNING CASE WHEN %(hint)s THEN pg_notify('holdfast', CASE WHEN run_after IS NULL THEN queue ELSE '@' END) END
+"""

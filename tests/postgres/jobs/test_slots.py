@@ -6,6 +6,7 @@ K-28 to K-32, with E-30, E-31 and E-40 mended.
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ import pytest
 from factories import (
     HOUR,
     add,
+    clock,
     column,
     end,
     everything,
@@ -410,7 +412,116 @@ async def test_a_delayed_follow_up_is_still_a_follow_up(conn: Any) -> None:
     running = await hold(conn, slot_key="s")
     delayed = await _trigger(conn, run_after=HOUR)
 
-    assert await _trigger(conn) == (delayed.id, False)
+    assert await _trigger(conn, run_after=2 * HOUR) == (delayed.id, False)
 
     await end(conn, running)
     assert await column(conn, delayed.id, "run_after") is not None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The last trigger is followed by a run, whatever it finds waiting
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_kinds_that_share_a_slot_do_not_merge_and_run_one_after_the_other(conn: Any) -> None:
+    """K-28: another kind's run is not the one that this trigger asked for."""
+    worker = await start_worker(conn)
+    holder = await hold(conn, slot_key="s")
+    follow_up = await _trigger(conn)
+    other = await enqueue(conn, NewJob("other", slot_key="s"))
+    assert (follow_up.created, other.created) == (True, True)
+    assert await enqueue(conn, NewJob("other", slot_key="s")) == (other.id, False)
+    assert await claim(conn, worker, kinds=["k", "other"]) == []
+    await end(conn, holder)
+
+    (first,) = await claim(conn, worker, kinds=["k", "other"])
+    assert await claim(conn, worker, kinds=["k", "other"]) == []
+    await end(conn, first)
+    (second,) = await claim(conn, worker, kinds=["k", "other"])
+
+    assert [first.id, second.id] == [follow_up.id, other.id]
+    assert await _current(conn) == [other.id]
+
+
+async def test_two_kinds_of_a_free_slot_are_claimed_one_by_one(conn: Any) -> None:
+    made = [await _trigger(conn), await enqueue(conn, NewJob("other", slot_key="s"))]
+
+    claims = await claim(conn, await start_worker(conn), kinds=["k", "other"])
+
+    assert [one.id for one in claims] == [made[0].id]
+    assert await state_of(conn, made[1].id) == "pending"
+
+
+async def test_a_trigger_does_not_merge_into_one_that_waits_for_parents(conn: Any) -> None:
+    """The parent fails, and what waits for it is cancelled; the trigger is not lost with it."""
+    parent = await hold(conn, "parent")
+    waiting = await add(conn, slot_key="s", after=(parent.id,))
+
+    made = await _trigger(conn)
+    assert made.created
+    assert await _trigger(conn) == (made.id, False)
+    await end(conn, parent, Fail("no"))
+
+    assert await state_of(conn, waiting) == "cancelled"
+    assert (await take(conn, made.id)).id == made.id
+
+
+async def test_a_trigger_with_parents_runs_after_them_and_merges_into_nobody(conn: Any) -> None:
+    waiting = await _trigger(conn)
+    parent = await hold(conn, "parent")
+    ours = await enqueue(conn, NewJob("k", slot_key="s", after=(parent.id,)))
+    assert ours.created
+
+    running = await take(conn, waiting.id)
+    follow_up = await _trigger(conn)
+    await end(conn, parent)
+    worker = await start_worker(conn)
+    assert await claim(conn, worker, kinds=["k"]) == []
+    await end(conn, running)
+    ran = []
+    while claims := await claim(conn, worker, kinds=["k"]):
+        ran += [one.id for one in claims]
+        assert len(claims) == 1, "one at a time"
+        await end(conn, claims[0])
+
+    assert ran == [ours.id, follow_up.id]
+
+
+async def test_a_trigger_for_now_makes_one_that_is_due_later_due_now(conn: Any) -> None:
+    waiting = await _trigger(conn, run_after=HOUR)
+
+    assert await _trigger(conn) == (waiting.id, False)
+
+    assert await column(conn, waiting.id, "run_after") is None
+    assert [one.id for one in await claim(conn, await start_worker(conn), kinds=["k"])] == [waiting.id]
+
+
+@pytest.mark.parametrize(("first", "second"), [(HOUR, HOUR / 2), (HOUR / 2, HOUR)])
+async def test_of_two_times_the_sooner_one_counts(conn: Any, first: timedelta, second: timedelta) -> None:
+    before = await clock(conn)
+    waiting = await _trigger(conn, run_after=first)
+
+    assert await _trigger(conn, run_after=second) == (waiting.id, False)
+
+    assert before + HOUR / 2 <= await column(conn, waiting.id, "run_after") <= await clock(conn) + HOUR / 2
+
+
+async def test_a_trigger_for_later_leaves_one_that_is_due_now(conn: Any) -> None:
+    waiting = await _trigger(conn)
+
+    assert await _trigger(conn, run_after=HOUR) == (waiting.id, False)
+
+    assert await column(conn, waiting.id, "run_after") is None
+
+
+async def test_whoever_waits_for_a_time_is_told_that_it_is_sooner(connect: Any) -> None:
+    conn, listening = await connect(), await connect()
+    await _trigger(conn, run_after=HOUR)
+    await listening.execute("LISTEN holdfast")
+
+    await _trigger(conn)
+
+    async for hint in listening.notifies(timeout=60, stop_after=1):
+        assert hint.payload == "default"
+        return
+    raise AssertionError("no worker was told")
