@@ -103,8 +103,8 @@ def _some_end(world: World, one: Claim) -> tuple[End, list[NewJob]]:
         weights = (2, 10, 1, 2, 1, 1, 1, 3, 1)
     kinds = ("done", "submitted", "snooze", "retry", "fail", "cancel", "error", "release", "timeout")
     children = [a_job(world, plain=world.chance(0.6)) for _ in range(world.rng.randint(0, 2))]
-    if len(children) > 1 and world.chance(0.2):  # asked for twice under one name, made once
-        children = [replace(child, step="same") for child in children]
+    if len(children) > 1 and world.chance(0.2):  # under names of their own
+        children = [replace(child, step=f"step-{number}") for number, child in enumerate(children)]
     join = a_job(world, plain=True) if len(children) > 1 and world.chance(0.3) else None
     delay = SHORT if world.chance(0.3) else timedelta(0)
     match world.rng.choices(kinds, weights)[0]:

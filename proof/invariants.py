@@ -185,7 +185,8 @@ def leases_are_respected(story: Story) -> Violations:
                 yield f"job {move.job_id} was taken for running too long, and did not"
     for event in story.witness.of("beat"):
         clock, until = event.detail["clock"], event.detail["until"]
-        if clock is not None and until is not None and until < clock + event.detail["lease"]:
+        known = event.detail.get("known", True)  # a worker that has resigned renews nothing
+        if known and clock is not None and until is not None and until < clock + event.detail["lease"]:
             yield f"worker {event.worker} renewed at {clock} or later, but its lease ends at {until}"
     for event in story.witness.of("find strays"):
         for job_id, attempt in event.detail["missed"]:

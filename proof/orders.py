@@ -19,6 +19,8 @@ def nobody_runs_early(story: Story) -> Violations:
             continue
         if any(rerun.job == event.job for rerun in story.witness.of("rerun")):
             continue  # an operator who wants it again wants it now
+        if any(other.job == event.job and not other.detail["created"] for other in story.witness.of("enqueue")):
+            continue  # another trigger of its slot found it, and may have wanted it sooner
         for claim in story.claims_of.get(event.job or 0, ())[:1]:
             if not any(time.acked > event.begun and time.begun < claim.acked for time in passed):
                 yield f"job {event.job} was claimed before its time"
