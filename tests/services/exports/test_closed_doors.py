@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in (".holdfast", "config", "data"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "secret.csv").write_text("id\n1\n")
-    monkeypatch.setenv("HOLDFAST_DUCKDB_DIRS", "data")
+    monkeypatch.setenv("HOLDFAST_DUCKDB_DIRS", str(tmp_path / "data"))
     settings.cache_clear()
     yield tmp_path
     settings.cache_clear()
@@ -222,17 +222,19 @@ def one_node(sql: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "sql",
     [
-        "SELECT id FROM 'data/secret.csv'",
+        "SELECT id FROM 'secret.csv'",
         "SELECT id FROM secret.csv",
         'SELECT id FROM "secret"."csv"',
-        "SELECT 1 AS id FROM (SUMMARIZE 'data/secret.csv')",
-        "SELECT 1 AS id FROM (DESCRIBE SELECT * FROM 'data/secret.csv')",
-        "FROM 'data/secret.csv'",
+        "SELECT 1 AS id FROM (SUMMARIZE 'secret.csv')",
+        "SELECT 1 AS id FROM (DESCRIBE SELECT * FROM 'secret.csv')",
+        "FROM 'secret.csv'",
     ],
 )
-async def test_a_mapping_reads_no_file_unless_it_may(analyst: Client, folder: Path, conn: Any, sql: str) -> None:
-    """Whatever the parser makes of it: the engine that is asked was shown no folder."""
-    (folder / "secret.csv").write_text("id\n1\n")
+async def test_a_mapping_reads_no_file_unless_it_may(
+    analyst: Client, folder: Path, conn: Any, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    """Whatever the parser makes of it: the engine that is asked was shown no folder, not even one that others may read."""
+    monkeypatch.chdir(folder / "data")
 
     assert set(wrong(await analyst.post("/api/mappings", json=one_node(sql)))) == {"/nodes/0/sql"}
     assert await value(conn, "SELECT count(*) FROM holdfast.mappings") == 0
@@ -263,13 +265,16 @@ class TestWithFiles:
 
 
 async def test_others_are_answered_while_a_mapping_is_parsed(analyst: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = threading.Event()
+    begun, answered = threading.Event(), threading.Event()
 
     def slow(*_: Any, **__: Any) -> list[str]:
-        return [] if answered.wait(60) else ["nobody else was answered"]
+        begun.set()
+        return [] if answered.wait(30) else ["nobody else was answered"]
 
     monkeypatch.setattr(dry_run, "reasons_against", slow)
     checking = asyncio.create_task(analyst.post("/api/mappings", json=mapping(**OVER_RANGES)))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
     assert (await analyst.get("/health")).status_code == 200
     answered.set()
 
