@@ -79,7 +79,8 @@ class Claiming:
             crashpoint("claim.before")
             try:
                 claims, tied = await self._transport.claim(self._worker_id, self._takes(), limit)
-                crashpoint("claim.after_commit")
+                if claims:
+                    crashpoint("claim.after_commit")
                 self._lanes.hand_out(claims)
                 return len(claims) + self._claim_aside(tied)
             except UNREACHABLE as error:  # a deadlock is one of them
@@ -102,6 +103,7 @@ class Claiming:
         claims: list[Claim] = []
         try:
             claims = await self._transport.claim_tied(self._worker_id, ids)
+            crashpoint("claim.after_commit")
         except (psycopg.Error, HoldfastError, *UNREACHABLE) as error:  # they are found again
             log.warning("claim_put_off", jobs=ids, error=str(error), worker_id=self._worker_id)
         else:
