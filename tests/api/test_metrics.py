@@ -10,6 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import holdfast.worker.loop  # noqa: F401 - everything that counts is loaded with it
 from api_factories import GENEROUS
 from factories import add, end, hold, silence, submit
 from holdfast.api.plane import ApiOptions
