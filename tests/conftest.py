@@ -8,6 +8,7 @@ tests that look at plans or statistics; `empty_database` has no schema of ours. 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first: at the end, when one process has nothing left, the others have little to go on with."""
     here = Path(__file__).parent
     items.sort(key=lambda item: item.path.is_relative_to(here) and not set(item.path.relative_to(here).parts) & set(LONG))
+
+
+@pytest.fixture(autouse=True)
+def our_logs_are_heard() -> None:
+    """A command that another test ran in this process has told our logger to be silent."""
+    logging.getLogger("holdfast").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

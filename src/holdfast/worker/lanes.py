@@ -286,6 +286,7 @@ class Lanes:
             running.span = begin(claim)
             return await execute(kind, claim, self._make_context)
         except ClaimLost as lost:
+            running.is_ending = True  # first: what we say about it is no line of the handler
             refused(lost)
             return None
         except UnknownKind as unknown:

@@ -222,7 +222,7 @@ class Worker:
                 return
 
     def _is_quiet(self) -> bool:
-        return not self.held() and self._claiming.is_quiet
+        return not self.held() and self._claiming.is_quiet and self._sweeps.is_quiet
 
     async def _leave(self, duties: list[asyncio.Task[None]]) -> None:
         self.stop()

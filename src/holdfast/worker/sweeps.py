@@ -79,6 +79,11 @@ class Sweeps:
         self._beginning: set[Work] = set()
         self._closed = False
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is under way that could still make a job ready."""
+        return not self._tasks
+
     def act_on(self, beat: Beat) -> None:
         """Start what the beat asks for."""
         if beat.known and beat.quiet != self._lanes.is_quiet:

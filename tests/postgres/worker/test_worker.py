@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 import holdfast
+from factories import hold, silence
 from holdfast import (
     Cancel,
     Context,
@@ -36,6 +37,7 @@ from holdfast.jobs.history import history
 from holdfast.jobs.read import get_job
 from holdfast.jobs.renew import Beat
 from holdfast.testing import harness
+from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, job, registered
 
 QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=30), grace=timedelta(seconds=5))
@@ -558,6 +560,38 @@ async def test_a_child_that_is_refused_fails_the_attempt_and_not_the_worker(data
 
     assert job_now.state == "failed"
     assert "is held by job" in job_now.error
+
+
+async def test_until_empty_waits_for_a_rescue_that_is_under_way(database, conn, monkeypatch: pytest.MonkeyPatch):
+    """Two look at once, and the one that found the rows taken must not be the one that says that there is nothing."""
+    rescue, drain_looks, beat_looks, drain_looked = Direct.rescue, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def meets_another(self: Direct, *arguments: Any) -> Any:
+        task = asyncio.current_task()
+        if task is not None and "_drained" in repr(task.get_coro()):
+            if drain_looked.is_set():
+                return await rescue(self, *arguments)
+            drain_looks.set()
+            await beat_looks.wait()
+            drain_looked.set()
+            return []  # the other holds the rows
+        if not drain_looks.is_set():
+            return []
+        beat_looks.set()
+        await drain_looked.wait()
+        return await rescue(self, *arguments)
+
+    monkeypatch.setattr(Direct, "rescue", meets_another)
+
+    async def left_over() -> None: ...
+
+    kind = a_kind(left_over)
+    claim = await hold(conn, kind.kind)
+    await silence(conn, claim)
+
+    await drain(database, kind)
+
+    assert (await get_job(conn, claim.id)).state == "completed"
 
 
 async def test_until_empty_leaves_nothing_held_behind(database, conn):

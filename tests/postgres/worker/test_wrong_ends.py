@@ -257,7 +257,7 @@ async def test_the_lost_answer_of_a_chained_step_is_looked_up_and_not_taken_for_
         seen.append(number)
         return Done(then=[kind.new(number=number + 1)]) if number < 2 else None
 
-    kind = a_kind(step)
+    kind = a_kind(step, "test.chained_step")
     first = await enqueue(conn, kind.new(number=0))
 
     async with working(database, kind, options=WorkerOptions(beat=QUICK.beat, lease=timedelta(seconds=2))):
