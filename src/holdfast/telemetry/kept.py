@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -26,6 +27,8 @@ LONGEST_TRACE = 6_000
 LONGEST_VALUE = 1_000
 MOST_FIELDS = 40
 LARGEST_FIELDS = 16_000  # characters of JSON
+ROUGH = 4 * LONGEST_TRACE  # of one text, before it is searched for secrets
+ROOM = 20 * LARGEST_FIELDS  # of all of them
 CUT = " … "
 TRACES = ("exception", "stack")
 
@@ -184,14 +187,45 @@ def level_of(number: int) -> str:
 
 def tidy(said_at: str, level: str, message: str, own: Mapping[str, Any]) -> Line:
     """A line without secrets and within bounds, whoever said it. Pure, but for what is known to be secret."""
-    shown = redact.fields(dict(list(own.items())[:MOST_FIELDS]))
+    shown = redact.fields(_roughly(dict(list(own.items())[:MOST_FIELDS]), _Room(ROOM)))
     bounded = {
         _plain(name, 100): _bounded(value, LONGEST_TRACE if name in TRACES else LONGEST_VALUE) for name, value in shown.items()
     }
     if len(own) > MOST_FIELDS:
         bounded["…"] = f"{len(own) - MOST_FIELDS} more fields"
-    said = _plain(redact.text(message), LONGEST_MESSAGE)
+    said = _plain(redact.text(_rough_text(message)), LONGEST_MESSAGE)
     return Line(said_at, level if level in LEVELS else "info", said, _within(bounded))
+
+
+@dataclass(slots=True)
+class _Room:
+    """How many characters of a line are still looked at."""
+
+    left: int
+
+
+def _roughly(value: Any, room: _Room, depth: int = 0) -> Any:
+    """No more of it than could be kept, before it is searched for secrets: that takes seconds for what is huge. Far more than
+    is kept in the end, so that a secret which is cut here is cut off there."""
+    if isinstance(value, str):
+        if room.left <= 0:
+            return CUT
+        text = _rough_text(value)
+        room.left -= len(text)
+        return text
+    if depth < redact.DEEPEST and isinstance(value, dict):
+        return {_rough_name(name): _roughly(inner, room, depth + 1) for name, inner in list(value.items())[:MOST_FIELDS]}
+    if depth < redact.DEEPEST and isinstance(value, (list, tuple)):
+        return [_roughly(inner, room, depth + 1) for inner in value[:MOST_FIELDS]]
+    return value
+
+
+def _rough_name(name: Any) -> Any:
+    return name[:ROUGH] if isinstance(name, str) else name
+
+
+def _rough_text(text: str) -> str:
+    return text if len(text) <= ROUGH else text[: ROUGH // 2] + text[-ROUGH // 2 :]
 
 
 def _within(bounded: dict[str, Any]) -> dict[str, Any]:

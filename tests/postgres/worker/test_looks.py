@@ -50,7 +50,7 @@ async def until(reached: Callable[[], Awaitable[bool]], seconds: float = 120) ->
 async def test_w_23_all_of_more_than_fifty_are_asked_about_while_the_only_lane_is_busy(database: str, conn: Any):
     """W-23, W-25: an hour of work in the lane is no reason for an engine to give up what nobody asks about."""
     may_end, begun, asked = asyncio.Event(), asyncio.Event(), Counter[int]()
-    count = 2 * LOOKS + 20
+    count = LOOKS + 20
 
     async def exported(ctx: Context) -> Submitted | Done:
         asked[ctx.job.id] += begun.is_set()
