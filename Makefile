@@ -16,7 +16,7 @@ up: $(VENV)/.base ## start everything on this machine and play the demo
 # Three processes on two cores: many tests wait for a lease, a signal or the end of a process. Bytecode is kept whatever the
 # surroundings say, or each of the hundreds of processes that tests start would compile everything anew.
 test: $(VENV)/.dev ## run every test (starts its own Postgres)
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist worksteal
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist worksteal
 
 test-real: $(VENV)/.dev ## the export engine against a real Trino (fetches it once, 0.9 GB; needs mvn)
 	@HOLDFAST_TEST_REAL=1 $(BIN)/python -m pytest tests/real
