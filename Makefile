@@ -13,7 +13,7 @@ help: ## show this list
 up: $(VENV)/.base ## start everything on this machine and play the demo
 	@$(BIN)/holdfast up
 
-# Three processes on two cores: many tests wait for a lease, a signal or the end of a process. Bytecode is kept whatever the
+# Four processes on two cores: many tests wait for a lease, a signal or the end of a process. Bytecode is kept whatever the
 # surroundings say, or each of the hundreds of processes that tests start would compile everything anew.
 test: $(VENV)/.dev ## run every test (starts its own Postgres)
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist worksteal
