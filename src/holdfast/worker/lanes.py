@@ -293,12 +293,11 @@ class Lanes:
             log.error("job_unknown_kind", job_id=claim.id, error=str(unknown))
             return given_back(claim, str(unknown))
         except asyncio.CancelledError as cancelled:
-            if running.lane is None or (running.stop_reason is None and self._closing):
+            if running.lane is None or (running.stop_reason is None and running.lane.cancelling()):
                 raise
-            while running.lane.cancelling():
-                running.lane.uncancel()  # the handler was stopped, not its lane
-            if running.stop_reason is None:  # it waited for something that was cancelled, or cancelled itself
+            if running.stop_reason is None:  # it waited for something that was cancelled: nobody meant the lane
                 return decide(claim, cancelled, self._kinds[claim.kind].policy.retry)
+            running.lane.uncancel()  # the handler was stopped, not its lane
             return End(Move.CANCEL, State.CANCELLED, error=running.stop_reason, cause="cancelled")
 
     def _make_context(self, claim: Claim) -> Context:

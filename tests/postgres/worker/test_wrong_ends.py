@@ -85,13 +85,6 @@ async def _cancelled_inside() -> None:
     await inner
 
 
-async def _cancels_itself() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    await asyncio.sleep(3600)
-
-
 async def _exits() -> None:
     sys.exit(3)
 
@@ -104,7 +97,6 @@ def _exits_in_a_thread() -> None:
     ("handler", "error"),
     [
         (_cancelled_inside, "CancelledError"),
-        (_cancels_itself, "CancelledError"),
         (_exits, "SystemExit: 3"),
         (_exits_in_a_thread, "SystemExit: 3"),
     ],
