@@ -48,7 +48,7 @@ def test_an_export_is_followed_to_its_files(command: Run, tmp_path: Path, how: s
     (tmp_path / "data/people.csv").write_text("name,age\nada,36\ngrace,85\n")
     (tmp_path / "query.sql").write_text("SELECT upper(name) AS name, age FROM 'data/people.csv' ORDER BY age")
 
-    made = command("export", "run", "--sql", "@query.sql", "--to", "exports/people", how, "-o", "json")
+    made = command("export", "run", "--sql", "@query.sql", "--to", "exports/people", how, "--timeout", "2m", "-o", "json")
 
     assert made.code == 0, made.err
     result = json.loads(made.out)["result"]
@@ -60,7 +60,9 @@ def test_an_export_is_followed_to_its_files(command: Run, tmp_path: Path, how: s
 
 @pytest.mark.usefixtures("working")
 def test_a_query_that_cannot_run_fails_with_its_reason(command: Run):
-    made = command("export", "run", "--sql", "SELECT * FROM nowhere", "--to", "exports/a", "--wait", "-o", "json")
+    made = command(
+        "export", "run", "--sql", "SELECT * FROM nowhere", "--to", "exports/a", "--wait", "--timeout", "2m", "-o", "json"
+    )
 
     assert made.code == Exit.FAILED
     assert "engine_query_refused" in json.loads(made.out)["error"]
