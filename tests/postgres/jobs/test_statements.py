@@ -340,7 +340,7 @@ async def test_a_heartbeat_never_walks_over_the_jobs(crowd: Any, plan: Any) -> N
 
 
 async def test_an_enqueue_that_may_find_a_twin_looks_it_up_by_its_key(crowd: Any) -> None:
-    twin = await _plan(crowd, enqueue.HOLD_WAITING_TWIN, {"slot_key": "s", "kind": "k", "unique_key": "u"})
+    twin = await _plan(crowd, enqueue.HOLD_WAITING_TWIN, {"merges_in": "s", "kind": "k", "unique_key": "u"})
     same = await _plan(crowd, enqueue.FIND_BY_IDEMPOTENCY_KEY, {"payload": "{}", "kind": "k", "idempotency_key": "i"})
 
     assert "Seq Scan" not in twin
