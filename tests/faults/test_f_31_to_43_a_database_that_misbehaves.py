@@ -75,8 +75,10 @@ def test_f_31_a_read_only_database_leaves_workers_idle_and_burns_no_attempt(scen
 
 def test_f_33_34_injected_errors_never_leave_a_half_transaction(scene: Scene):
     """Timeouts, deadlocks, serialization failures and a full disk, on one statement of ten."""
+    workers = [scene.worker(lease=5.0, name=f"worker-{number}") for number in range(2)]
+    # Then: one that cannot even announce itself ends and says so, and whoever keeps it starts another.
+    scene.until(lambda: scene.value("SELECT count(*) FROM holdfast.workers WHERE stopped_at IS NULL") == 2)
     with injected(scene, 0.1, *ERRORS):
-        workers = [scene.worker(lease=5.0, name=f"worker-{number}") for number in range(2)]
         for _ in range(6):
             scene.add("proof.publish")
             scene.add("proof.chain", length=3)

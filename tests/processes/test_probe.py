@@ -79,12 +79,13 @@ def test_y_03_a_worker_is_ready_once_it_is_registered_and_until_it_is_told_to_st
 def test_a_keeper_answers_while_its_handler_holds_the_interpreter(start: Start, db: Conn):
     kept = start("--http", "0")
     until(lambda: is_ready(kept))
+    until(lambda: samples(kept, "holdfast_lease_renewals_total"))
     enqueue_sync(db, NewJob("native", payload={"seconds": 600}))
     until(lambda: is_asleep_in_native_code(kept.executor()))
 
     assert get(kept, "/health")[0] == 200
     assert is_ready(kept)
-    until(lambda: samples(kept, "holdfast_lease_renewals_total"))  # the keeper's own, and what the executor said before
+    assert samples(kept, "holdfast_lease_renewals_total")  # the keeper's own, and what the executor said before
 
 
 def test_a_lost_database_is_not_ready_and_yet_healthy(start: Start, database: str):
