@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,13 @@ def test_no_file_is_longer_than_400_lines():
 
 def test_no_module_has_a_name_that_says_nothing():
     assert {name(p) for p in MODULES if VAGUE.match(p.stem)} == set()
+
+
+def test_no_two_test_modules_have_one_name():
+    """They are imported by it: the second would not be collected, and a whole run would end with an error."""
+    names = Counter(path.name for path in Path(__file__).parent.parent.rglob("test_*.py"))
+
+    assert [each for each, count in names.items() if count > 1] == []
 
 
 def test_no_function_is_longer_than_60_lines():
