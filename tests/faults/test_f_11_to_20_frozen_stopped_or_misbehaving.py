@@ -92,8 +92,10 @@ def test_f_13_every_connection_of_a_worker_has_a_limit_on_idle_transactions(scen
     job = scene.add("fault.connections")
     scene.worker(mode=mode, lease=30.0)
     scene.until(lambda: scene.lines("start", job))
-    there = {pid for (pid,) in scene.conn.execute(SESSIONS).fetchall()}
+    before = set(scene.conn.execute(SESSIONS).fetchall())
     (scene.folder / "go on").touch()
+    scene.until(lambda: scene.lines("finish", job))
+    there = {pid for (pid,) in before & set(scene.conn.execute(SESSIONS).fetchall())}  # and so also when it told of them
     scene.all_is_well()
 
     known = dict(json.loads((scene.folder / "connections").read_text()))
