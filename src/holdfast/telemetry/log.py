@@ -6,6 +6,7 @@ As a library Holdfast logs to the standard logger `holdfast` and leaves the rest
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -87,6 +88,15 @@ def configuration() -> dict[str, Any] | None:
     return None if _configuration is None else {**_configuration, "secrets": redact.hidden()}
 
 
+class _Unfailing(logging.StreamHandler[Any]):
+    """A log that cannot be written must not end what it is about: where standard error is gone, Python's own report of that
+    fails too, and whoever said something in a worker would be ended by having said it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the standard library's name
+        with contextlib.suppress(ValueError, OSError):
+            super().handleError(record)
+
+
 def configure(*, json: bool = False, level: int = logging.INFO, secrets: Sequence[str] = ()) -> None:
     """Write all logs of this process to its standard error: JSON lines for machines, colours for people."""
     global _configuration, _handler
@@ -95,7 +105,7 @@ def configure(*, json: bool = False, level: int = logging.INFO, secrets: Sequenc
         root.removeHandler(_handler)
     _configuration = {"json": json, "level": level}
     redact.hide(*secrets)
-    _handler = logging.StreamHandler(sys.stderr)
+    _handler = _Unfailing(sys.stderr)
     _handler.setFormatter(_formatter(json=json))
     root.addHandler(_handler)
     root.setLevel(level)

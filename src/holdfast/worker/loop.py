@@ -150,14 +150,14 @@ class Worker:
             await self._transport.close()
             raise
         self.is_registered = True
-        self._lag.start()
-        self._heartbeat.start()
-        if self._logbook is not None:
-            self._logbook.open()
-        workers.add(self.id, self.figures)
-        log.info("worker_started", worker_id=self.id, kinds=sorted(self._kinds))
         duties = [asyncio.create_task(duty) for duty in self._duties()]
         try:
+            self._lag.start()
+            self._heartbeat.start()
+            if self._logbook is not None:
+                self._logbook.open()
+            workers.add(self.id, self.figures)
+            log.info("worker_started", worker_id=self.id, kinds=sorted(self._kinds))
             await self._until_told(duties, until_empty=until_empty)
         finally:
             await self._leave(duties)

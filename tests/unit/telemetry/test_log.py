@@ -53,6 +53,15 @@ def lines(written: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written.getvalue().splitlines()]
 
 
+def test_a_line_that_cannot_be_written_ends_nobody(written: Terminal, monkeypatch: pytest.MonkeyPatch):
+    """Standard error is gone, as after the end of whoever read it; Python's report of that cannot be written either."""
+    log.configure(json=True)
+    written.close()
+    monkeypatch.setattr("sys.stderr", written)
+
+    log.log.warning("job_failed", job_id=1)
+
+
 def test_whoever_writes_a_line_it_has_the_same_form_and_says_which_job_it_is_about(written: Terminal):
     """V-04: JSON, a timestamp, the request if there is one."""
     log.configure(json=True)
