@@ -5,9 +5,7 @@ The history checker looks over everything that the system and its workers say.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -28,6 +26,7 @@ from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.renew import WorkerInfo, register, renew
 from holdfast.worker.kinds import Job, job
 from holdfast.worker.transport import Takes
+from workers import beside, until
 
 QUICK = WorkerOptions(concurrency=3, beat=timedelta(milliseconds=100), lease=timedelta(seconds=30))
 MOMENT = timedelta(milliseconds=20)
@@ -50,21 +49,8 @@ def the_kind(version: int) -> Job[..., Any]:
     return job(KIND, version=version)(render)
 
 
-@asynccontextmanager
-async def working(make: Make, version: int, witness: Witness) -> AsyncIterator[Worker]:
-    worker = Worker(Witnessed(make(), witness), [the_kind(version)], QUICK)  # type: ignore[arg-type]
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 120)
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await reached():
-            await asyncio.sleep(0.02)
+def working(make: Make, version: int, witness: Witness) -> AbstractAsyncContextManager[Worker]:
+    return beside(Worker(Witnessed(make(), witness), [the_kind(version)], QUICK))  # type: ignore[arg-type]
 
 
 async def test_two_versions_run_side_by_side_and_each_job_by_a_worker_that_knows_it(make: Make, conn: Any) -> None:

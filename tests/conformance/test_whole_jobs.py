@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
@@ -25,6 +24,7 @@ from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, job
 from holdfast.worker.remote import Remote
 from holdfast.worker.transport import Transport
+from workers import beside, ended, until
 
 QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=30), grace=timedelta(seconds=5))
 MOMENT = timedelta(milliseconds=20)
@@ -34,29 +34,8 @@ def a_kind(function: Callable[..., Any], **policy: Any) -> Job[..., Any]:
     return job(f"conformance.{function.__name__}", **policy)(function)
 
 
-@asynccontextmanager
-async def working(transport: Transport, *kinds: Job[..., Any], options: WorkerOptions = QUICK) -> AsyncIterator[Worker]:
-    worker = Worker(transport, kinds, options)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 120)
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await reached():
-            await asyncio.sleep(0.01)
-
-
-async def ended(conn: psycopg.AsyncConnection[Any], job_id: int) -> Any:
-    async def is_over() -> bool:
-        return (await get_job(conn, job_id)).finished_at is not None
-
-    await until(is_over)
-    return await get_job(conn, job_id)
+def working(transport: Transport, *kinds: Job[..., Any], options: WorkerOptions = QUICK) -> AbstractAsyncContextManager[Worker]:
+    return beside(Worker(transport, kinds, options))
 
 
 async def test_many_jobs_are_each_completed_once(make: Make, conn: Any) -> None:

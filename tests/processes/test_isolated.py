@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from holdfast.jobs.explain import explain
 from holdfast.jobs.rescue import rescue_worker
 from holdfast.worker import isolated
 from holdfast.worker.kinds import registered
+from workers import beside, ended, until
 
 pytestmark = pytest.mark.processes
 
@@ -34,30 +35,8 @@ OURS = [made for name, made in registered().items() if name.startswith(("isolate
 QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=60), grace=timedelta(seconds=5))
 
 
-@asynccontextmanager
-async def working(database: str, options: WorkerOptions = QUICK) -> AsyncIterator[Worker]:
-    worker = Worker(database, OURS, options)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 120)
-
-
-async def until(reached: Callable[[], Awaitable[Any]], seconds: float = 120) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (found := await reached()):
-            await asyncio.sleep(0.02)
-    return found
-
-
-async def ended(conn: Any, job_id: int) -> Any:
-    async def is_over() -> bool:
-        return (await job(conn, job_id)).finished_at is not None
-
-    await until(is_over)
-    return await job(conn, job_id)
+def working(database: str, options: WorkerOptions = QUICK) -> AbstractAsyncContextManager[Worker]:
+    return beside(Worker(database, OURS, options))
 
 
 async def said_in(mark: Path) -> int:

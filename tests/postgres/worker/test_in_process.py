@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ from holdfast.jobs.read import get_job
 from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, job
 from holdfast.worker.poller import Clock
+from workers import beside, until
 
 CALM = WorkerOptions(beat=timedelta(minutes=5), poll=timedelta(minutes=5), lease=timedelta(hours=1), grace=timedelta(seconds=5))
 """Nobody looks by itself within the time of a test."""
@@ -84,12 +85,6 @@ async def ended(conn: Any, job_id: int, seconds: float = 60) -> Any:
         while (found := await get_job(conn, JobId(job_id))).finished_at is None:
             await asyncio.sleep(0.005)
     return found
-
-
-async def until(reached: Callable[[], Awaitable[Any]], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not await reached():
-            await asyncio.sleep(0.01)
 
 
 @job("in_process.double")
@@ -277,15 +272,8 @@ async def test_a_worker_that_fails_is_started_again_and_the_application_goes_on(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def working(database: str, options: WorkerOptions, kinds: list[Job[..., Any]] = OURS) -> AsyncIterator[Worker]:
-    worker = Worker(database, kinds, options)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 60)
+def working(database: str, options: WorkerOptions, kinds: list[Job[..., Any]] = OURS) -> AbstractAsyncContextManager[Worker]:
+    return beside(Worker(database, kinds, options))
 
 
 @pytest.mark.usefixtures("unhinted")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,7 @@ from holdfast.jobs.enqueue import enqueue, enqueue_many
 from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, job
 from holdfast.worker.options import LOOKS
+from workers import beside, until
 
 MOMENT = timedelta(milliseconds=20)
 # Nothing but the first beat tells this worker anything: what it knows later it knows by itself.
@@ -30,21 +31,8 @@ def a_kind(function: Callable[..., Any]) -> Job[..., Any]:
     return job(f"looks.{function.__name__}")(function)
 
 
-@asynccontextmanager
-async def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = SELDOM) -> AsyncIterator[Worker]:
-    worker = Worker(database, kinds, options)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 120)
-
-
-async def until(reached: Callable[[], Awaitable[bool]], seconds: float = 120) -> None:
-    async with asyncio.timeout(seconds):
-        while not await reached():
-            await asyncio.sleep(0.02)
+def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = SELDOM) -> AbstractAsyncContextManager[Worker]:
+    return beside(Worker(database, kinds, options))
 
 
 async def test_w_23_all_of_more_than_fifty_are_asked_about_while_the_only_lane_is_busy(database: str, conn: Any):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,6 +15,7 @@ from holdfast import Worker, WorkerOptions
 from holdfast.errors import UsageError
 from holdfast.jobs.model import Lock
 from holdfast.worker.kinds import Job, job
+from workers import beside, until
 
 QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(minutes=2), grace=timedelta(seconds=5))
 WAIT, REJECT = Lock("t"), Lock("t", when_busy="reject")
@@ -101,22 +101,8 @@ async def test_a_worker_runs_once(database: str) -> None:
         await worker.run(until_empty=True)
 
 
-@asynccontextmanager
-async def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = QUICK) -> AsyncIterator[Worker]:
-    """A worker that runs beside the test and has left when the block ends."""
-    worker = Worker(database, kinds, options)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 120)
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await reached():
-            await asyncio.sleep(0.01)
+def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = QUICK) -> AbstractAsyncContextManager[Worker]:
+    return beside(Worker(database, kinds, options))
 
 
 async def _is(conn: Any, job_id: int, state: str) -> bool:

@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -39,6 +39,7 @@ from holdfast.jobs.renew import Beat
 from holdfast.testing import harness
 from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, job, registered
+from workers import beside, ended, until
 
 QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=30), grace=timedelta(seconds=5))
 
@@ -48,30 +49,8 @@ def a_kind(function: Callable[..., Any], name: str | None = None, **policy: Any)
     return job(name or f"test.{function.__name__}", **policy)(function)
 
 
-@asynccontextmanager
-async def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = QUICK) -> AsyncIterator[Worker]:
-    """A worker that runs beside the test and has left when the block ends."""
-    worker = Worker(database, kinds, options)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 120)
-
-
-async def until(reached: Callable[[], Awaitable[bool]], seconds: float = 120) -> None:
-    async with asyncio.timeout(seconds):
-        while not await reached():
-            await asyncio.sleep(0.01)
-
-
-async def ended(conn: psycopg.AsyncConnection[Any], job_id: int) -> Any:
-    async def is_over() -> bool:
-        return (await get_job(conn, job_id)).finished_at is not None
-
-    await until(is_over)
-    return await get_job(conn, job_id)
+def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = QUICK) -> AbstractAsyncContextManager[Worker]:
+    return beside(Worker(database, kinds, options))
 
 
 async def drain(database: str, *kinds: Job[..., Any]) -> Worker:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from test_worker import QUICK, a_kind, drain, ended, until, working
+from test_worker import QUICK, a_kind, drain, working
 
 from holdfast import Cancel, Context, Done, Fail, NewJob, Retry, Snooze, Submitted, WorkerOptions
 from holdfast.errors import UsageError
@@ -21,6 +21,7 @@ from holdfast.jobs.states import Move, State
 from holdfast.worker.direct import Direct
 from holdfast.worker.ends import Ends
 from holdfast.worker.in_process import Runner
+from workers import ended, until
 
 LATER = timedelta(hours=1)
 LEAF = NewJob("leaf")
