@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import psycopg
@@ -15,10 +16,12 @@ import psycopg
 import holdfast
 from benchmarks.board import Board
 from holdfast.database import migrate
-from holdfast.jobs.claim import claim
+from holdfast.jobs.claim import Found, claim
 from holdfast.jobs.enqueue import enqueue_many
-from holdfast.jobs.model import Claim, WorkerId
+from holdfast.jobs.model import WorkerId
 from holdfast.jobs.renew import WorkerInfo, register
+from holdfast.worker.direct import Direct
+from holdfast.worker.transport import Takes
 
 _board: Board | None = None
 
@@ -69,13 +72,13 @@ class HoldfastClient:
         return bool(row and row[0])
 
 
-class MarkedWorker(holdfast.Worker):
-    """The worker, noting when its first claim begins; nothing else is changed."""
+class Marked(Direct):
+    """The worker's way to Postgres, noting when its first claim begins; nothing else is changed."""
 
-    async def _claim(self, limit: int) -> list[Claim]:
+    async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> Found:
         assert _board is not None
         _board.claiming()
-        return await super()._claim(limit)
+        return await super().claim(worker_id, takes, limit)
 
 
 class Holdfast:
@@ -100,10 +103,12 @@ class Holdfast:
             yield HoldfastClient(client)
 
     @asynccontextmanager
-    async def worker(self, url: str, board: Board) -> AsyncIterator[MarkedWorker]:
+    async def worker(self, url: str, board: Board) -> AsyncIterator[holdfast.Worker]:
         global _board
         _board = board
-        yield MarkedWorker(url, [noop, step], holdfast.WorkerOptions(concurrency=20))
+        with patch("holdfast.worker.loop.Direct", Marked):
+            worker = holdfast.Worker(url, [noop, step], holdfast.WorkerOptions(concurrency=20))
+        yield worker
 
 
 PEER = Holdfast()

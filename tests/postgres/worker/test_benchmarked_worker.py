@@ -1,0 +1,21 @@
+"""The benchmark marks the worker's first claim from outside; a change of the worker must not make it measure nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.board import Board
+from benchmarks.peers.holdfast import PEER
+
+
+async def test_the_worker_of_the_benchmark_says_when_it_began(database: str, tmp_path: Path) -> None:
+    made = Board.create(tmp_path / "board")
+    board = Board.join(made.path)
+
+    async with PEER.client(database) as client, PEER.worker(database, board) as worker:
+        for number in range(3):
+            await client.enqueue_one(number)
+        await worker.run(until_empty=True)
+
+    assert made.first_claim() is not None
+    assert made.handled() == 3
