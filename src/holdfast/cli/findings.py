@@ -70,10 +70,13 @@ def _server(seen: Seen) -> Found:
 
 
 def _connections(seen: Seen) -> Found:
-    used, most = seen["server"]["connections"], seen["server"]["max_connections"]
+    server, fix = seen["server"], "raise max_connections, run fewer processes, or put a pooler in session mode between"
+    used, most, workers = server["connections"], server["max_connections"], server["workers_may_open"]
     says = f"{used} of {most} connections are in use"
     if used > 0.8 * most:
-        yield Finding("connections", Level.WARNING, says, "raise max_connections, or run fewer processes")
+        yield Finding("connections", Level.WARNING, says, fix)
+    elif workers > 0.8 * most:
+        yield Finding("connections", Level.WARNING, f"{says}; the workers alone may open {workers} when they are busy", fix)
     else:
         yield ok("connections", says)
 

@@ -50,6 +50,7 @@ class Session:
     def close(self) -> None:
         if self._way is not None:
             self._way.close()
+            self._way = None
 
     def get(self, path: str, **params: Any) -> Any:
         """The data at this path."""

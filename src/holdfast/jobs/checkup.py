@@ -13,9 +13,10 @@ import psycopg
 from psycopg.rows import dict_row
 
 from holdfast.jobs import control, figures, read, workers
-from holdfast.jobs.read import Condition
+from holdfast.jobs.filters import Condition
+from holdfast.jobs.workers import MOST_SHARED_CONNECTIONS, OWN_CONNECTIONS
 
-SERVER = """
+SERVER = f"""
     SELECT clock_timestamp() AS now,
            current_setting('server_version') AS version,
            current_setting('server_version_num')::int / 10000 AS major,
@@ -23,6 +24,9 @@ SERVER = """
            pg_backend_pid() <> %(pid)s AS is_pooled,
            current_setting('max_connections')::int AS max_connections,
            (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+           (SELECT coalesce(sum({OWN_CONNECTIONS} + least(concurrency + 2, {MOST_SHARED_CONNECTIONS})), 0)::int
+            FROM holdfast.workers
+            WHERE stopped_at IS NULL AND lease_until > clock_timestamp() AND runner <> 'remote') AS workers_may_open,
            current_setting('autovacuum')::bool AS autovacuum,
            current_setting('fsync')::bool AND current_setting('full_page_writes')::bool AS is_durable,
            pg_database_size(current_database()) AS bytes,

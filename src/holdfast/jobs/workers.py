@@ -13,6 +13,16 @@ from psycopg.rows import class_row, tuple_row
 from holdfast.errors import NotFound
 from holdfast.jobs.model import WorkerId
 
+# What a worker that talks to Postgres opens at most: for claims, batches, chains and the heartbeats of executor and keeper
+# one each, and what handlers and lanes share.
+OWN_CONNECTIONS = 5
+MOST_SHARED_CONNECTIONS = 8
+
+
+def shared_connections(concurrency: int) -> int:
+    """How many connections the lanes of a worker share at most."""
+    return min(concurrency + 2, MOST_SHARED_CONNECTIONS)
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:

@@ -21,6 +21,7 @@ from holdfast.jobs.model import Claim, JobId, WorkerId
 from holdfast.jobs.outcome import SHUTDOWN, End, cut_off
 from holdfast.jobs.renew import Beat
 from holdfast.jobs.states import Move
+from holdfast.jobs.workers import shared_connections
 from holdfast.telemetry.log import log
 from holdfast.telemetry.workers import WorkerFigures, workers
 from holdfast.worker.claiming import Claiming
@@ -66,7 +67,7 @@ class Worker:
         self._all_that_is_known = Takes({name: kind.policy.version for name, kind in self._kinds.items()}, options.queues)
         self.info = introduce(self.id, options, self._all_that_is_known)
         self._transport: Transport = (
-            Direct(url_or_transport, most=min(options.concurrency + 2, 8))
+            Direct(url_or_transport, most=shared_connections(options.concurrency))
             if isinstance(url_or_transport, str)
             else url_or_transport
         )
