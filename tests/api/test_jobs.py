@@ -42,6 +42,23 @@ async def test_who_only_looks_does_not_see_what_others_put_in(viewer: Client, co
     assert [job["payload"] for job in listed] == [None]
 
 
+async def test_jobs_are_found_by_time_failure_and_words(viewer: Client, conn: Any) -> None:
+    failed = await hold(conn, kind="invoice.render", max_attempts=1)
+    await end(conn, failed, Fail("no ink"))
+    await add(conn, kind="other")
+    (alike,) = (await viewer.get("/api/failures")).json()["data"]
+
+    async def found(**asked: str) -> list[int]:
+        answer = await viewer.get("/api/jobs", params=asked)
+        assert answer.status_code == 200, answer.text
+        return [job["id"] for job in answer.json()["data"]]
+
+    assert await found(fingerprint=alike["fingerprint"]) == [failed.id] == await found(q="no INK")
+    assert len(await found(created_after="2026-01-01T00:00:00Z")) == 2
+    assert await found(created_before="2026-01-01T00:00:00+02:00") == []
+    assert (await viewer.get("/api/jobs", params={"created_after": "yesterday"})).status_code == 422
+
+
 async def test_a_job_that_is_not_there_is_a_problem_that_says_what_to_do(viewer: Client) -> None:
     answer = await viewer.get("/api/jobs/4711", headers={"X-Request-Id": "mine-1"})
 

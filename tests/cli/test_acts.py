@@ -344,6 +344,12 @@ def test_since_leaves_out_what_is_older(direct: Run, do: Any) -> None:
 
     assert direct("job", "list", "-o", "name").out.split() == [f"job/{new}", f"job/{old}"]
     assert direct("job", "list", "--since", "1h", "-o", "name").out.split() == [f"job/{new}"]
+    assert direct("job", "list", "-f", "state:failed age:>1h", "-o", "name").out.split() == [f"job/{old}"]
+    assert direct("job", "list", "-f", "age:<1h", "-o", "name").out.split() == [f"job/{new}"]
+    assert direct("job", "list", "--search", "2 HOURS", "-o", "name").out.split() == [f"job/{old}"]
+    assert "age:>1h" in direct("job", "list", "-f", "age:1h").err
+    seen = only(direct("job", "bulk", "retry", "-f", "age:>1h", "--reason", "try", "--dry-run", "-o", "json"))
+    assert [job["id"] for job in seen["sample"]] == [old]
     assert [one["newest"] for one in json.loads(direct("failure", "list", "--since", "1h", "-o", "json").out)] == [[new]]
     direct("job", "retry", str(new), "--reason", "mended")
     assert json.loads(direct("audit", "list", "--since", "1h", "-o", "json").out)[0]["reason"] == "mended"

@@ -6,20 +6,21 @@ from typing import Annotated, Any
 
 import psycopg
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 
 from holdfast.api.acts import Act, Acting, Model, Reason, Text
 from holdfast.api.envelope import Answer, Data, respond
-from holdfast.api.jobs import shown
+from holdfast.api.jobs import Fingerprint, shown
 from holdfast.api.paging import JobNumber
 from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
 from holdfast.jobs import bulk, read
 from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.filters import Condition
 from holdfast.jobs.model import JobId, NewJob
-from holdfast.jobs.read import Condition, JobView
+from holdfast.jobs.read import JobView
 from holdfast.jobs.states import State
 
 routes = Routes("bulk")
@@ -38,7 +39,9 @@ class BulkFilter(Model):
     worker_id: Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")] | None = None
     slot_key: Name | None = None
     parent_id: JobNumber | None = None
-    fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
+    fingerprint: Fingerprint | None = None
+    created_after: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
 
 
 class BulkAsked(Model):

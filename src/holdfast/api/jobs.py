@@ -20,6 +20,7 @@ from holdfast.api.routes import Routes
 from holdfast.jobs import explain, history, read
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.filters import MOST_LOOKED_AT, Condition
 from holdfast.jobs.model import JobId, Lock, NewJob
 from holdfast.jobs.read import JobView
 from holdfast.jobs.recover import recover
@@ -30,6 +31,8 @@ routes = Routes("jobs")
 
 Key = Annotated[Text, Field(min_length=1, max_length=500)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
+Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+SEARCH = f"Its number, or a part of its kind, queue, step, slot, message or error; among the newest {MOST_LOOKED_AT:,} jobs."
 Small = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -53,11 +56,15 @@ async def list_jobs(
     state: State | None = None,
     kind: Name | None = None,
     queue: Name | None = None,
-    condition: read.Condition | None = None,
+    condition: Condition | None = None,
     pipeline_id: UUID | None = None,
     worker_id: UUID | None = None,
     slot_key: Key | None = None,
     parent_id: JobNumber | None = None,
+    fingerprint: Fingerprint | None = None,
+    created_after: AwareDatetime | None = None,
+    created_before: AwareDatetime | None = None,
+    q: Annotated[Name | None, Query(description=SEARCH)] = None,
     count: Annotated[bool, Query(description="Also count them, up to a cap.")] = False,
 ) -> Response:
     """List jobs, newest first."""
@@ -70,6 +77,10 @@ async def list_jobs(
         "worker_id": worker_id,
         "slot_key": slot_key,
         "parent_id": parent_id,
+        "fingerprint": fingerprint,
+        "created_after": created_after,
+        "created_before": created_before,
+        "q": q,
     }
     async with plane_of(request).pool.connection() as conn:
         found = await read.list_jobs(conn, limit=page.limit, before=page.after, **filters)

@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.cli.times import length
 from holdfast.cli.verb import Session
 from holdfast.errors import NotFound, UsageError
 
 LATEST = "@latest"
-FILTERS = ("state", "kind", "queue", "condition", "pipeline_id", "worker_id", "slot_key", "parent_id", "fingerprint")
+FILTERS = (
+    *("state", "kind", "queue", "condition", "pipeline_id", "worker_id", "slot_key", "parent_id", "fingerprint"),
+    *("created_after", "created_before", "age"),
+)
+AGES = {"<": "created_after", ">": "created_before"}
 
 
 def job_id_of(session: Session, text: str) -> int:
@@ -28,15 +33,23 @@ def job_id_of(session: Session, text: str) -> int:
     return int(number)
 
 
-def filters_of(text: str | None) -> dict[str, str]:
-    """A filter as people write it: `state:failed kind:export`. Pure."""
+def filters_of(session: Session, text: str | None) -> dict[str, str]:
+    """A filter as people write it: `state:failed kind:export age:>1h`. Ages are by the clock over there."""
     found = {}
     for word in (text or "").split():
         name, colon, value = word.partition(":")
         if not colon or not value or name not in FILTERS:
             raise UsageError(f"{word!r} is no filter; write name:value with one of: {', '.join(FILTERS)}")
+        if name == "age":
+            name, value = _by_age(session, value)
         found[name] = value
     return found
+
+
+def _by_age(session: Session, value: str) -> tuple[str, str]:
+    if value[0] not in AGES:
+        raise UsageError(f"{value!r} is no age; write age:>1h for what is older than an hour, age:<1h for what is younger")
+    return AGES[value[0]], (session.way.now() - length(value[1:])).isoformat()
 
 
 def payload_of(words: Sequence[str]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from holdfast.cli.job_logs import JobId, logs_command
 from holdfast.cli.output import Column, Kind, Row, Shape
 from holdfast.cli.verb import All, Limit, Reason, Session, Since, Yes, verb
 from holdfast.cli.waiting import Every, Timeout, Wait, Watch, end_with, short_length, wait_for, watch_rows
-from holdfast.errors import UsageError
 from holdfast.jobs.states import State
 
 app = typer.Typer(help="Jobs: look at them, enqueue, wait, retry, cancel, recover.", no_args_is_help=True)
@@ -146,6 +145,7 @@ def list_command(
         typer.Option(help="stale, retrying, waiting_lock, cancelling, quarantined, …", autocompletion=lambda: CONDITIONS),
     ] = None,
     since: Since = None,
+    search: Annotated[str | None, typer.Option(help="A part of a kind, queue, step, slot, message or error.")] = None,
     limit: Limit = 50,
     all: All = False,
     watch: Watch = False,
@@ -154,16 +154,16 @@ def list_command(
     """List jobs, newest first.
 
     A filter has words of the form name:value. Names: state, kind, queue, condition, pipeline_id, worker_id, slot_key,
-    parent_id.
+    parent_id, fingerprint, created_after, created_before, and age, such as age:>1h.
     """
-    named = {"state": state, "kind": kind, "queue": queue, "condition": condition}
-    filters = filters_of(filter) | {name: value for name, value in named.items() if value is not None}
-    if "fingerprint" in filters:
-        raise UsageError("jobs that failed alike are in: holdfast failure show " + filters["fingerprint"])
+    named = {"state": state, "kind": kind, "queue": queue, "condition": condition, "q": search}
+    filters = filters_of(session, filter) | {name: value for name, value in named.items() if value is not None}
+    if since is not None:
+        filters |= filters_of(session, f"age:<{since}")
     most = None if all else limit
 
     def look() -> list[dict[str, Any]]:
-        return session.since("/api/jobs", since, "created_at", most=most, **filters)
+        return session.listed("/api/jobs", most=most, **filters)
 
     if watch:
         watch_rows(session, SHAPE, look, interval)
@@ -342,7 +342,9 @@ def _act(session: Session, path: str, body: dict[str, Any]) -> dict[str, Any]:
 def bulk_command(
     session: Session,
     action: Annotated[str, typer.Argument(help="retry, cancel or recover.", show_default=False)],
-    filter: Annotated[str, typer.Option("--filter", "-f", help="Which ones: 'state:failed kind:export'.", show_default=False)],
+    filter: Annotated[
+        str, typer.Option("--filter", "-f", help="Which ones, such as 'kind:export age:<1d'.", show_default=False)
+    ],
     reason: Reason,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be touched.")] = False,
     expect: Annotated[int | None, typer.Option(min=0, help="Touch nothing if more than so many match; does not ask.")] = None,
@@ -350,7 +352,7 @@ def bulk_command(
     yes: Yes = False,
 ) -> None:
     """Retry, cancel or recover every job that a filter finds. What it would touch is shown first."""
-    body = {"action": action, "filter": filters_of(filter), "reason": reason}
+    body = {"action": action, "filter": filters_of(session, filter), "reason": reason}
     act_in_bulk(session, "/api/jobs/bulk", body, action, dry_run=dry_run, yes=yes, expect=expect, wait=wait)
 
 

@@ -16,9 +16,9 @@ from psycopg.rows import class_row, tuple_row
 
 from holdfast.errors import HoldfastError, IllegalMove, NotFound, NotStale, Refused, UsageError
 from holdfast.jobs.cancel import cancel
-from holdfast.jobs.failures import FINGERPRINT
+from holdfast.jobs.filters import FILTERS, where
 from holdfast.jobs.model import JobId
-from holdfast.jobs.read import FILTERS, VIEW_COLUMNS, JobView, where
+from holdfast.jobs.read import VIEW_COLUMNS, JobView
 from holdfast.jobs.recover import recover
 from holdfast.jobs.rerun import rerun
 
@@ -43,7 +43,8 @@ MOVABLE = {
     BulkAction.RETRY: "state IN ('failed', 'cancelled')",
     BulkAction.RECOVER: "worker_id IN (SELECT w.id FROM holdfast.workers w WHERE w.lease_until < clock_timestamp())",
 }
-NAMES = (*(name for name in FILTERS if name != "before"), "fingerprint")
+# A search goes through the newest jobs, and who they are changes while an act is under way.
+NAMES = tuple(name for name in FILTERS if name not in ("before", "q"))
 
 
 def parse(text: str) -> dict[str, str]:
@@ -64,11 +65,7 @@ def condition(action: BulkAction, filters: Mapping[str, Any]) -> str:
         raise UsageError(f"no filter {', '.join(sorted(unknown))}; there are: {', '.join(NAMES)}")
     if not any(value is not None for value in filters.values()):
         raise UsageError("a bulk act needs a filter; to mean everything, name a queue or a state")
-    plain = {name: value for name, value in filters.items() if name != "fingerprint"}
-    clauses = [where(plain), MOVABLE[action], f"kind <> '{KIND}'"]
-    if filters.get("fingerprint") is not None:
-        clauses.append(f"state = 'failed' AND {FINGERPRINT} = %(fingerprint)s")
-    return " AND ".join(clauses)
+    return " AND ".join([where(filters), MOVABLE[action], f"kind <> '{KIND}'"])
 
 
 COUNT = """

@@ -6,22 +6,20 @@ million rows costs a walk over all of them; what has no index to be counted by i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.rows import class_row, tuple_row
 
 from holdfast.errors import NotFound, UsageError
-from holdfast.jobs.model import JobId, Json, uuid_text
+from holdfast.jobs.filters import MOST_LOOKED_AT, STATE_FILTERS, where
+from holdfast.jobs.model import JobId, Json
 from holdfast.jobs.states import State
 
 LONGEST_PAGE = 200
 CAP = 10_000
-MOST_LOOKED_AT = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,46 +85,8 @@ async def get_job(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> JobView:
     return found
 
 
-# Newest first. Each filter stands in the statement only when it is asked for, so that its index can be used.
-LIST_JOBS = f"SELECT {VIEW_COLUMNS} FROM holdfast.jobs WHERE {{filters}} ORDER BY id DESC LIMIT %(limit)s"
-
-FILTERS = {
-    "before": "id < %(before)s",
-    "state": "state = %(state)s",
-    "kind": "kind = %(kind)s",
-    "queue": "queue = %(queue)s",
-    "pipeline_id": "pipeline_id = %(pipeline_id)s",
-    "worker_id": "worker_id = %(worker_id)s",
-    "slot_key": "slot_key = %(slot_key)s",
-    "parent_id": "parent_id = %(parent_id)s",
-    "condition": "true",  # see CONDITIONS
-}
-# Written out, because a partial index is only considered when its condition is literally there. Who runs has a worker:
-# that is the index of the running ones.
-STATE_FILTERS = {state: f"state = '{state}'" for state in State} | {
-    State.RUNNING: "state = 'running' AND worker_id IS NOT NULL"
-}
-
-
-class Condition(StrEnum):
-    """What people look for and what is not a state."""
-
-    STALE = "stale"  # runs, and its holder went silent
-    RETRYING = "retrying"  # waits after an error
-    WAITING_LOCK = "waiting_lock"
-    WAITING_PARENTS = "waiting_parents"
-    CANCELLING = "cancelling"  # was asked to stop and has not yet
-    QUARANTINED = "quarantined"  # took too many processes down with it
-
-
-CONDITIONS = {
-    Condition.STALE: "worker_id IN (SELECT w.id FROM holdfast.workers w WHERE w.lease_until < clock_timestamp())",
-    Condition.RETRYING: "state = 'pending' AND errors > 0",
-    Condition.WAITING_LOCK: "state = 'blocked' AND waiting_for = 'lock'",
-    Condition.WAITING_PARENTS: "state = 'blocked' AND waiting_for = 'parents'",
-    Condition.CANCELLING: "worker_id IS NOT NULL AND cancel_requested_at IS NOT NULL",
-    Condition.QUARANTINED: "state = 'failed' AND crashes >= max_crashes",
-}
+# Newest first.
+LIST_JOBS = f"SELECT {VIEW_COLUMNS} FROM holdfast.jobs j WHERE {{filters}} ORDER BY id DESC LIMIT %(limit)s"
 
 
 class Page(NamedTuple):
@@ -137,7 +97,7 @@ class Page(NamedTuple):
 
 
 async def list_jobs(conn: psycopg.AsyncConnection[Any], *, limit: int = 50, **filters: Any) -> Page:
-    """A page of jobs, newest first: pass the `before` of the last page for the next. Filters: see FILTERS."""
+    """A page of jobs, newest first: pass the `before` of the last page for the next. Filters: see `filters`."""
     if not 1 <= limit <= LONGEST_PAGE:
         raise UsageError(f"a page has 1 to {LONGEST_PAGE} jobs, not {limit}")
     statement = LIST_JOBS.format(filters=where(filters))
@@ -147,30 +107,7 @@ async def list_jobs(conn: psycopg.AsyncConnection[Any], *, limit: int = 50, **fi
     return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
-def where(filters: Mapping[str, Any]) -> str:
-    """The condition of a statement that finds what these filters name; those that are None are not asked for."""
-    unknown = set(filters) - set(FILTERS)
-    if unknown:
-        raise UsageError(f"no filter {', '.join(sorted(unknown))}; there are: {', '.join(FILTERS)}")
-    if filters.get("state") not in (None, *State):
-        raise UsageError(f"no state {filters['state']!r}; there are: {', '.join(State)}")
-    if filters.get("condition") not in (None, *Condition):
-        raise UsageError(f"no condition {filters['condition']!r}; there are: {', '.join(Condition)}")
-    given = {name: value for name, value in filters.items() if value is not None}
-    for name in ("pipeline_id", "worker_id"):
-        if name in given:
-            uuid_text(given[name], name)
-    clauses = [_clause(name, value) for name, value in given.items()]
-    return " AND ".join(clauses) or "true"
-
-
-def _clause(name: str, value: Any) -> str:
-    if name == "state":
-        return STATE_FILTERS[State(value)]
-    return CONDITIONS[Condition(value)] if name == "condition" else FILTERS[name]
-
-
-COUNT_JOBS = "SELECT count(*) FROM (SELECT FROM holdfast.jobs WHERE {filters} LIMIT %(cap)s + 1) AS few"
+COUNT_JOBS = "SELECT count(*) FROM (SELECT FROM holdfast.jobs j WHERE {filters} LIMIT %(cap)s + 1) AS few"
 
 
 async def count_jobs(conn: psycopg.AsyncConnection[Any], *, cap: int = CAP, **filters: Any) -> Count:
@@ -189,7 +126,7 @@ COUNTED = [
     (State.PENDING, "state = 'pending' AND run_after IS NOT NULL"),
 ]
 COUNT_STATES = "\nUNION ALL\n".join(
-    f"SELECT '{state}', count(*) FROM (SELECT FROM holdfast.jobs WHERE {condition} LIMIT %(cap)s + 1) AS few"
+    f"SELECT '{state}', count(*) FROM (SELECT FROM holdfast.jobs j WHERE {condition} LIMIT %(cap)s + 1) AS few"
     for state, condition in COUNTED
 )
 # Completed jobs are on no index of their own, because each completion would have to pay for it. They are looked for among

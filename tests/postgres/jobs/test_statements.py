@@ -19,6 +19,7 @@ import holdfast.jobs
 from databases import new_database
 from factories import HOUR, value
 from holdfast.jobs import claim, enqueue, finish, pipelines, poll, progress, promote, read, renew, rescue
+from holdfast.jobs import filters as job_filters
 from holdfast.jobs.enqueue import enqueue_many_sync
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.states import State
@@ -83,12 +84,12 @@ async def test_every_statement_can_be_prepared_against_the_schema(conn: Any) -> 
 
 
 async def test_every_listing_can_be_prepared(conn: Any) -> None:
-    filters = {name: text for name, text in read.FILTERS.items() if name != "state"}
+    filters = {name: text for name, text in job_filters.FILTERS.items() if name != "state"}
     wheres = {
         "none": "true",
         "all but the state": " AND ".join(filters.values()),
-        **read.STATE_FILTERS,
-        **read.CONDITIONS,
+        **job_filters.STATE_FILTERS,
+        **job_filters.CONDITIONS,
         **filters,
     }
 
@@ -350,10 +351,28 @@ async def test_an_enqueue_that_may_find_a_twin_looks_it_up_by_its_key(crowd: Any
 # Every job is pending here: the first page comes from the primary key at once.
 @pytest.mark.parametrize("state", [state for state in State if state not in (State.PENDING, State.COMPLETED)])
 async def test_a_page_of_a_rare_state_does_not_walk_over_all_jobs(crowd: Any, state: State) -> None:
-    page = await _plan(crowd, read.LIST_JOBS.format(filters=read.STATE_FILTERS[state]), {"limit": 50})
+    page = await _plan(crowd, read.LIST_JOBS.format(filters=job_filters.STATE_FILTERS[state]), {"limit": 50})
 
     assert "using jobs_pkey" not in page
     assert "Seq Scan" not in page
+
+
+@pytest.mark.parametrize(("name", "time"), [("created_after", "9999-01-01Z"), ("created_before", "2000-01-01Z")])
+async def test_a_time_is_found_by_halving_and_not_by_walking(crowd: Any, name: str, time: str) -> None:
+    statement = read.LIST_JOBS.format(filters=job_filters.FILTERS[name])
+
+    cursor = AsyncClientCursor(crowd)
+    await cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", {"limit": 50, name: time})
+    ((plan,),) = await cursor.fetchall()
+
+    assert max(_thrown_away(plan[0]["Plan"])) < 100
+
+
+def _thrown_away(node: dict[str, Any]) -> Iterator[int]:
+    """How many rows each part of a plan looked at in vain."""
+    yield int(node.get("Rows Removed by Filter", 0))
+    for part in node.get("Plans", []):
+        yield from _thrown_away(part)
 
 
 async def test_the_plans_above_are_for_statistics_that_have_seen_only_pending_jobs(crowd: Any) -> None:

@@ -1,0 +1,108 @@
+"""Which jobs: the filters of every list, count and bulk act, as conditions of SQL. Pure; the values stay parameters.
+
+Each condition stands in a statement only when it is asked for, so that its index can be used. The table is named `j` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from holdfast.errors import UsageError
+from holdfast.jobs.failures import FINGERPRINT
+from holdfast.jobs.model import uuid_text
+from holdfast.jobs.states import State
+
+MOST_LOOKED_AT = 50_000
+
+# Jobs are numbered as they are made, so a time is found by halving the numbers: twenty looks at the primary key instead of an
+# index that every enqueue, claim and finish would have to write. Beside each other, jobs are made within moments; a minute is
+# left for a clock that was set, and the time itself is compared too.
+FIRST_SINCE = """(
+    WITH RECURSIVE halving (low, high) AS (
+        SELECT min(id), max(id) + 1 FROM holdfast.jobs
+        UNION ALL
+        SELECT CASE WHEN seen.is_older THEN seen.id + 1 ELSE low END,
+               CASE WHEN seen.is_older THEN high ELSE low + (high - low) / 2 END
+        FROM halving CROSS JOIN LATERAL (
+            SELECT id, created_at < {time} AS is_older FROM holdfast.jobs
+            WHERE id >= low + (high - low) / 2 ORDER BY id LIMIT 1
+        ) AS seen
+        WHERE low < high
+    )
+    SELECT low FROM halving WHERE low >= high
+)"""
+FIRST_AFTER = FIRST_SINCE.format(time="%(created_after)s::timestamptz - interval '1 minute'")
+FIRST_BEFORE = FIRST_SINCE.format(time="%(created_before)s::timestamptz + interval '1 minute'")
+
+# What somebody remembers of a job; not what was put into it, which not everybody may see. No index bears such a search, so it
+# goes through the newest jobs and no further.
+SEARCHED = ("j.kind", "j.queue", "j.step", "j.slot_key", "j.message", "j.error")
+FOUND_IN_WORDS = " OR ".join(f"strpos(lower({column}), lower(%(q)s)) > 0" for column in SEARCHED)
+
+FILTERS = {
+    "before": "j.id < %(before)s",
+    "state": "j.state = %(state)s",  # see STATE_FILTERS
+    "kind": "j.kind = %(kind)s",
+    "queue": "j.queue = %(queue)s",
+    "pipeline_id": "j.pipeline_id = %(pipeline_id)s",
+    "worker_id": "j.worker_id = %(worker_id)s",
+    "slot_key": "j.slot_key = %(slot_key)s",
+    "parent_id": "j.parent_id = %(parent_id)s",
+    "condition": "true",  # see CONDITIONS
+    "created_after": f"j.created_at >= %(created_after)s::timestamptz AND j.id >= {FIRST_AFTER}",
+    "created_before": f"j.created_at < %(created_before)s::timestamptz AND j.id < {FIRST_BEFORE}",
+    "fingerprint": f"j.state = 'failed' AND {FINGERPRINT} = %(fingerprint)s",
+    "q": f"""(j.id::text = %(q)s OR {FOUND_IN_WORDS})
+        AND j.id > (SELECT coalesce(max(id), 0) - {MOST_LOOKED_AT} FROM holdfast.jobs)""",
+}
+# Written out, because a partial index is only considered when its condition is literally there. Who runs has a worker:
+# that is the index of the running ones.
+STATE_FILTERS = {state: f"j.state = '{state}'" for state in State} | {
+    State.RUNNING: "j.state = 'running' AND j.worker_id IS NOT NULL"
+}
+
+
+class Condition(StrEnum):
+    """What people look for and what is not a state."""
+
+    STALE = "stale"  # runs, and its holder went silent
+    RETRYING = "retrying"  # waits after an error
+    WAITING_LOCK = "waiting_lock"
+    WAITING_PARENTS = "waiting_parents"
+    CANCELLING = "cancelling"  # was asked to stop and has not yet
+    QUARANTINED = "quarantined"  # took too many processes down with it
+
+
+CONDITIONS = {
+    Condition.STALE: "j.worker_id IN (SELECT w.id FROM holdfast.workers w WHERE w.lease_until < clock_timestamp())",
+    Condition.RETRYING: "j.state = 'pending' AND j.errors > 0",
+    Condition.WAITING_LOCK: "j.state = 'blocked' AND j.waiting_for = 'lock'",
+    Condition.WAITING_PARENTS: "j.state = 'blocked' AND j.waiting_for = 'parents'",
+    Condition.CANCELLING: "j.worker_id IS NOT NULL AND j.cancel_requested_at IS NOT NULL",
+    Condition.QUARANTINED: "j.state = 'failed' AND j.crashes >= j.max_crashes",
+}
+
+
+def where(filters: Mapping[str, Any]) -> str:
+    """The condition of a statement that finds what these filters name; those that are None are not asked for."""
+    unknown = set(filters) - set(FILTERS)
+    if unknown:
+        raise UsageError(f"no filter {', '.join(sorted(unknown))}; there are: {', '.join(FILTERS)}")
+    if filters.get("state") not in (None, *State):
+        raise UsageError(f"no state {filters['state']!r}; there are: {', '.join(State)}")
+    if filters.get("condition") not in (None, *Condition):
+        raise UsageError(f"no condition {filters['condition']!r}; there are: {', '.join(Condition)}")
+    given = {name: value for name, value in filters.items() if value is not None}
+    for name in ("pipeline_id", "worker_id"):
+        if name in given:
+            uuid_text(given[name], name)
+    clauses = [_clause(name, value) for name, value in given.items()]
+    return " AND ".join(clauses) or "true"
+
+
+def _clause(name: str, value: Any) -> str:
+    if name == "state":
+        return STATE_FILTERS[State(value)]
+    return CONDITIONS[Condition(value)] if name == "condition" else FILTERS[name]
