@@ -59,7 +59,7 @@ class Claiming:
                     room = min(room, self._lanes.may_take(room))
                     found = await self._claim(room) if room > 0 else 0
                 self._is_claiming = False
-            self._may_be_more = found == room
+            self._may_be_more = found >= room  # there is less than no room where more was taken than it now seems wise to
             if found < room or self._lanes.may_take(1) <= 0:
                 self.saw_empty.set()
             if found < room or room <= 0:
