@@ -13,9 +13,9 @@ from psycopg.rows import class_row, tuple_row
 from holdfast.errors import NotFound
 from holdfast.jobs.model import WorkerId
 
-# What a worker that talks to Postgres opens at most: for claims, batches, chains and the heartbeats of executor and keeper
-# one each, and what handlers and lanes share.
-OWN_CONNECTIONS = 5
+# What a worker that talks to Postgres opens at most: two for claims, for batches, chains and the heartbeats of executor and
+# keeper one each, and what handlers and lanes share.
+OWN_CONNECTIONS = 6
 MOST_SHARED_CONNECTIONS = 8
 
 

@@ -2,6 +2,9 @@
 
 Plain jobs are claimed in one statement that waits for nobody. Jobs that need a lock or a slot are only named by it, and
 claimed beside it in a call of their own: somebody may be deciding about the same key, and no plain job waits for that.
+
+Where jobs are short and many, a second batch is asked for while the first is still being read and run: the database then always
+has something to do for us.
 """
 
 from __future__ import annotations
@@ -38,11 +41,12 @@ class Claiming:
         self._largest, self._stopping = min(largest_batch, transport.largest_batch), stopping
         self._is_claiming, self._may_be_more = False, True
         self._tied: dict[asyncio.Task[None], Sequence[JobId]] = {}
+        self._second: asyncio.Task[None] | None = None
 
     @property
     def is_quiet(self) -> bool:
         """Nothing is being claimed."""
-        return not self._is_claiming and not self._tied
+        return not self._is_claiming and not self._tied and self._second is None
 
     def on_free_lane(self) -> None:
         """Nothing was left when last looked: what has come since comes with a hint, and with the beat if that is lost."""
@@ -59,19 +63,24 @@ class Claiming:
                     room = min(room, self._lanes.may_take(room))
                     found = await self._claim(room) if room > 0 else 0
                 self._is_claiming = False
+            if found == room == self._largest:
+                self._claim_a_second()
             self._may_be_more = found >= room  # there is less than no room where more was taken than it now seems wise to
             if found < room or self._lanes.may_take(1) <= 0:
                 self.saw_empty.set()
             if found < room or room <= 0:
                 await self.wake.wait()
                 self.wake.clear()
-        await asyncio.gather(*self._tied)
+        await asyncio.gather(*self._aside())
 
     async def close(self) -> None:
         """What could not be claimed by now is left to others."""
-        for task in self._tied:
+        for task in self._aside():
             task.cancel()
-        await asyncio.gather(*self._tied, return_exceptions=True)
+        await asyncio.gather(*self._aside(), return_exceptions=True)
+
+    def _aside(self) -> list[asyncio.Task[None]]:
+        return [*self._tied, *([] if self._second is None else [self._second])]
 
     async def _claim(self, limit: int) -> int:
         """Have up to so many claimed; how many were found."""
@@ -88,6 +97,21 @@ class Claiming:
             if self._stopping.is_set():
                 break
         return 0
+
+    # ------------------------------------------------------------------------------------------------- a second batch
+
+    def _claim_a_second(self) -> None:
+        """Unless lanes must be counted one by one: then batches come after each other."""
+        if self._second is None and not self._lanes.is_limited and self._lanes.room() >= 2 * self._largest:
+            self._lanes.expected += self._largest
+            self._second = asyncio.create_task(self._claim_beside())
+
+    async def _claim_beside(self) -> None:
+        try:
+            await self._claim(self._largest)
+        finally:
+            self._lanes.expected -= self._largest
+            self._second = None
 
     # ------------------------------------------------------------------------------------------------- tied ones
 

@@ -85,6 +85,7 @@ class Direct(OnConnections):
         self.largest_batch = LARGEST_BATCH
         self._url = url
         self._claims, self._batches, self._chains = ListeningLink(url), Link(url), Link(url)
+        self._second_claims = Link(url)
         self._pool: AsyncConnectionPool[Any] = pool(url, most=max(2, most))
         super().__init__(self._pool.connection)
         self._watchers = Teller(self._pool.connection)
@@ -96,7 +97,7 @@ class Direct(OnConnections):
 
     async def close(self) -> None:
         await self._watchers.close()
-        for link in (self._claims, self._batches, self._chains):
+        for link in (self._claims, self._second_claims, self._batches, self._chains):
             await link.close()
         await self._pool.close()
 
@@ -132,7 +133,7 @@ class Direct(OnConnections):
     # ------------------------------------------------------------------------------------------------- claiming
 
     async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> Found:
-        async with self._claims as conn:
+        async with self._second_claims if self._claims.is_busy else self._claims as conn:
             found = await claim_plain(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
         if found.claims:
             self.changed()

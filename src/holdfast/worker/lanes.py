@@ -147,6 +147,11 @@ class Lanes:
         heavy = sum(claim.is_poll for claim in self._jobs.ready)
         return self._look_lanes - self._looking - len(self._looks.ready) - heavy
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether it is said how many may be taken in all."""
+        return self._most is not None
+
     def may_take(self, wanted: int) -> int:
         """So many of the wanted ones, if it is said how many may be taken in all; none once it was told to end or be quiet."""
         if self._lease.stopping or self.is_quiet:
