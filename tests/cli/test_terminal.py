@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from running import Served
 
 from factories import add, end, hold, rows, state_of
 from holdfast.cli.exits import Exit
@@ -180,6 +181,22 @@ def test_a_watch_through_a_pipe_tells_each_change_once(do: Any, database: str) -
         assert json.loads(process.stdout.readline())["id"] == first
         second = do(lambda conn: add(conn, "b"))
         assert json.loads(process.stdout.readline())["id"] == second, "the first is not told again"
+    finally:
+        process.send_signal(signal.SIGINT)
+        code = process.wait(PATIENCE)
+        process.stdout.close()
+    assert code == Exit.INTERRUPTED
+
+
+def test_a_watch_through_the_api_hears_of_a_change_and_does_not_wait_for_its_next_look(do: Any, served: Served) -> None:
+    words = ["job", "list", "--api-url", served.url, "--watch", "--interval", "86400"]
+    env = {**os.environ, "HOLDFAST_TOKEN": served.token}
+    process = subprocess.Popen([sys.executable, "-m", "holdfast", *words], stdout=subprocess.PIPE, text=True, env=env)
+    assert process.stdout is not None
+    try:
+        for kind in ("a", "b", "c"):
+            job_id = do(lambda conn, kind=kind: add(conn, kind))
+            assert json.loads(process.stdout.readline())["id"] == job_id
     finally:
         process.send_signal(signal.SIGINT)
         code = process.wait(PATIENCE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime
@@ -93,6 +94,9 @@ class Straight:
 
     def schema(self) -> tuple[str | None, str | None]:
         return current(self.url), wanted()
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def do_own_jobs(self) -> None:
         """Nobody else may be there, so they are done here: fenced like any, should a server be there after all."""

@@ -194,7 +194,7 @@ def _follow(session: Session, number: int, timeout: str | None, interval: float)
             if deadline is not None and time.monotonic() + interval > deadline:
                 raise GaveUp(f"snapshot {number} is {found['snapshot']['status']} after {timeout}; it goes on without us")
             try:
-                time.sleep(interval)
+                session.way.pause(interval)
             except KeyboardInterrupt:
                 session.out.say(f"Not watching any more; it goes on. To stop it: holdfast snapshot cancel {number}")
                 raise

@@ -1,4 +1,4 @@
-"""Wait for jobs to end, and watch what changes. Both look again and again; how often is theirs to choose, not the server's."""
+"""Wait for jobs to end, and watch what changes. Both look again and again; who watches also hears of changes from the API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ FIRST_LOOK, LONGEST_PAUSE = 0.1, 2.0  # seconds: soon after the start, seldom fo
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; the exit code says how.")]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="Wait no longer than this, such as 30s or 1h; then exit 124.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again whenever it changes; into a pipe: jsonl of changes.")]
-Every = Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between two looks of --watch.")]
+Every = Annotated[
+    float,
+    typer.Option("--interval", min=0.2, help="Seconds between two looks; an API tells of changes before."),
+]
 
 
 def wait_for(session: Session, job_ids: Sequence[int], timeout: str | None) -> list[dict[str, Any]]:
@@ -90,7 +93,7 @@ def watch_rows(session: Session, shape: Shape, look: Callable[[], list[dict[str,
             if seen.get(name) != text:
                 seen[name] = text
                 session.out.changed(row)
-        time.sleep(every)
+        session.way.pause(every)
 
 
 def watch_screen(session: Session, make: Callable[[], RenderableType], every: float) -> None:
@@ -98,7 +101,7 @@ def watch_screen(session: Session, make: Callable[[], RenderableType], every: fl
     with Live(make(), console=session.out.console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             live.update(make(), refresh=True)
-            time.sleep(every)
+            session.way.pause(every)
 
 
 def short_length(text: str | None) -> float | None:

@@ -17,6 +17,7 @@ import httpx
 
 from holdfast.addresses import api_at
 from holdfast.cli.exits import Told, Unreachable
+from holdfast.cli.stirring import Stirring
 from holdfast.client import credentials
 from holdfast.client.api import body_of, not_ours
 from holdfast.settings import Settings
@@ -59,6 +60,10 @@ class Way(Protocol):
         """The revision of the schema, and the one that is wanted there."""
         ...
 
+    def pause(self, seconds: float) -> None:
+        """Wait until something may have changed there, and no longer than so."""
+        ...
+
     def do_own_jobs(self) -> None:
         """Do the control plane's own jobs, if nobody at its end does."""
         ...
@@ -73,6 +78,7 @@ class OverHttp:
         origin = api_at(url, with_token=bool(token), plain_http=plain_http)
         self.says = url
         self._date: str | None = None
+        self._stirring: Stirring | None = None
         headers = {"Accept": "application/json", "User-Agent": "holdfast-cli"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -140,6 +146,10 @@ class OverHttp:
             return str(error)
         is_ours = answer.is_success and "holdfast_build_info" in answer.text
         return None if is_ours else f"it is answered with {answer.status_code}"
+
+    def pause(self, seconds: float) -> None:
+        self._stirring = self._stirring or Stirring(self._client)
+        self._stirring.wait(seconds)
 
     def do_own_jobs(self) -> None:
         """The server does them."""
