@@ -49,6 +49,7 @@ LEFT = """
 WHERE_TO_CUT = ("COMMIT", "UPDATE holdfast.jobs", "UPDATE holdfast.workers", "INSERT INTO holdfast", "FOR UPDATE SKIP LOCKED")
 WARM = 0.95  # of the schedules: there, executors and isolated jobs are forked; in the others each is a new interpreter
 LANES = (1, 1, 4)
+RARE = ("reap.", "submit.", "poll.")
 WEIGHTS = {"worker": 2, "in process": 2, "keeper": 3}
 FAULTS = {
     "kill": 6,
@@ -95,9 +96,9 @@ class Plan:
 
 
 def _draw_point(rng: random.Random) -> str:
-    """Where a worker dies, and at which time it comes there. Few rescue anything, and fewer twice."""
-    point = rng.choices(WORKER_POINTS, [4 if point.startswith("reap.") else 1 for point in WORKER_POINTS])[0]
-    return f"{point}:{1 if point.startswith('reap.') else rng.choice((1, 1, 2, 3, 5))}"
+    """Where a worker dies, and at which time it comes there. Few rescue or submit anything, and fewer twice."""
+    point = rng.choices(WORKER_POINTS, [4 if point.startswith(RARE) else 1 for point in WORKER_POINTS])[0]
+    return f"{point}:{1 if point.startswith(RARE) else rng.choice((1, 1, 2, 3, 5))}"
 
 
 @dataclass(slots=True)
@@ -230,18 +231,28 @@ class Play:
         self.stage.proxy.heal()
 
     def _see_it_through(self) -> None:
-        self.workers.append(
-            self.stage.forks.start(self.stage.postgres.url, self.folder, lease=LEASE, name="honest", warm=self.plan.warm)
-        )
+        self._start_an_honest_one()
         with self._connect() as conn:
+
+            def has_ended() -> bool:
+                if (
+                    not self.workers[-1].is_alive and self.workers[-1].wait(5) == NO_DATABASE
+                ):  # a busy machine: Kubernetes would start it again too
+                    self._start_an_honest_one()
+                return conn.execute(LEFT).fetchone() == (0,)
+
             try:
-                until(lambda: conn.execute(LEFT).fetchone() == (0,), MOST_PATIENCE, every=0.01)
+                until(has_ended, MOST_PATIENCE, every=0.01)
             except TimeoutError:
                 rows = conn.execute(
                     "SELECT id, kind, state, attempt_no, worker_id::text, run_after, error FROM holdfast.jobs "
                     "WHERE state NOT IN ('completed', 'failed', 'cancelled')"
                 ).fetchall()
                 self.complaints.append(f"after {MOST_PATIENCE:.0f} s without faults this is left: {rows}")
+
+    def _start_an_honest_one(self) -> None:
+        url = self.stage.postgres.url
+        self.workers.append(self.stage.forks.start(url, self.folder, lease=LEASE, name="honest", warm=self.plan.warm))
 
     def _end_the_workers(self) -> None:
         living = [worker for worker in self.workers if worker.is_alive]
@@ -256,9 +267,9 @@ class Play:
                 continue
             told_why = code == 1 and "keeper_gave_up" in self._log()  # the database took too long to be told of the end
             twice = code == 128 + signal.SIGTERM and worker.told > 1  # the second ends it at once, and it says so
-            # Minus SIGTERM: it had only just been started.
-            if code not in (0, -signal.SIGKILL, -signal.SIGTERM) and not told_why and not twice:
-                how = {1: "one", FAILED: "an exception", NO_DATABASE: "no database"}.get(code, str(code))
+            # Minus SIGTERM, or without a database: it had only just been started.
+            if code not in (0, -signal.SIGKILL, -signal.SIGTERM, NO_DATABASE) and not told_why and not twice:
+                how = {1: "one", FAILED: "an exception"}.get(code, str(code))
                 self.complaints.append(f"worker {worker.pid} ({worker.order.mode}) was asked to stop and ended with {how}")
         for worker in self.workers:
             worker.bury()

@@ -100,6 +100,7 @@ class PartFiles:
             compression="zstd",
             compression_level=self._shape.level,
             use_dictionary=worth_a_dictionary(self.schema),
+            column_encoding=by_their_differences(self.schema) or None,
             dictionary_pagesize_limit=LARGEST_DICTIONARY,
             max_rows_per_page=self._shape.group_rows,  # pages end by bytes: small ones take longer and are a quarter larger
         )
@@ -122,3 +123,14 @@ def worth_a_dictionary(schema: pa.Schema) -> list[str] | bool:
     numbers = (types.is_integer, types.is_floating, types.is_temporal, types.is_decimal)
     plain = [field.name for field in schema if any(is_one(field.type) for is_one in numbers)]
     return [field.name for field in schema if field.name not in plain] if plain else True
+
+
+def by_their_differences(schema: pa.Schema) -> dict[str, str]:
+    """Keys, counts and days follow each other: what lies between two of them takes a part of the room, and less work. Pure.
+
+    Every reader of the last years knows this encoding (Spark since 3.3, Trino, DuckDB, Arrow).
+    """
+    types = pa.types
+    return {
+        field.name: "DELTA_BINARY_PACKED" for field in schema if types.is_integer(field.type) or types.is_temporal(field.type)
+    }
