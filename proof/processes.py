@@ -235,9 +235,8 @@ class Play:
         with self._connect() as conn:
 
             def has_ended() -> bool:
-                if (
-                    not self.workers[-1].is_alive and self.workers[-1].wait(5) == NO_DATABASE
-                ):  # a busy machine: Kubernetes would start it again too
+                honest = self.workers[-1]
+                if not honest.is_alive and honest.wait() == NO_DATABASE:  # a busy machine; Kubernetes would start it again too
                     self._start_an_honest_one()
                 return conn.execute(LEFT).fetchone() == (0,)
 
