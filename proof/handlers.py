@@ -197,8 +197,8 @@ if FOLDER in os.environ:
 KINDS = [quick, steps, blocking, chain, fan, locked, slot, publish, flaky, engine]
 
 
-def some_job(rng: Any, n: int) -> NewJob:
-    """A job of any kind, as the seed will have it."""
+def some_job(rng: Any, n: int, kind: str | None = None) -> NewJob:
+    """A job of this kind, or of any, as the seed will have it."""
     pause = rng.choice((0.0, 0.01, 0.05, 0.15))
     makers = {
         "quick": lambda: quick.new(n=n),
@@ -212,4 +212,4 @@ def some_job(rng: Any, n: int) -> NewJob:
         "flaky": lambda: flaky.new(n=n, errors=rng.randint(0, 2)),
         "engine": lambda: engine.new(n=n, seconds=pause),
     }
-    return makers[rng.choice(list(makers))]()
+    return makers[kind or rng.choice(list(makers))]()

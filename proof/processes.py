@@ -50,6 +50,15 @@ WHERE_TO_CUT = ("COMMIT", "UPDATE holdfast.jobs", "UPDATE holdfast.workers", "IN
 WARM = 0.95  # of the schedules: there, executors and isolated jobs are forked; in the others each is a new interpreter
 LANES = (1, 1, 4)
 RARE = ("reap.", "submit.", "poll.")
+LEADS_TO = {  # which kind of job comes to a point that others never see
+    "submit.": "engine",
+    "poll.": "engine",
+    "publish.": "publish",
+    "lock.": "locked",
+    "unlock.": "locked",
+    "complete.in_tx_after_unlock": "locked",
+    "complete.in_tx_after_child": "fan",
+}
 WEIGHTS = {"worker": 2, "in process": 2, "keeper": 3}
 FAULTS = {
     "kill": 6,
@@ -89,6 +98,13 @@ class Plan:
             workers.append(
                 (rng.choices(modes, [WEIGHTS.get(mode, 1) for mode in modes])[0], rng.random() < 0.6, point, rng.choice(LANES))
             )
+        needed = {
+            kind for start, kind in LEADS_TO.items() for _, _, at, _ in workers if at is not None and at.startswith(start)
+        }
+        jobs += tuple(
+            replace(some_job(rng, count + n, kind), idempotency_key=f"{seed}-{count + n}")
+            for n, kind in enumerate(sorted(needed))
+        )
         kinds = rng.choices(list(FAULTS), list(FAULTS.values()), k=rng.choice((0, 1, 1, 2, 2, 3)))
         faults = sorted((rng.randint(0, count * 2), kind) for kind in kinds)
         later, unsure, warm = rng.randint(0, count // 2), int(rng.random() < 0.2), rng.random() < WARM

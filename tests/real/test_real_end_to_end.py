@@ -131,6 +131,7 @@ def table_of(place: Any, export: Mapping[str, Any]) -> pa.Table:
 def test_w_24_from_a_mapping_to_parquet_on_trino_behind_a_proxy_with_a_worker_killed_half_way(
     surroundings: dict[str, str], database: str, place: Any, tmp_path: Path
 ) -> None:
+    """W-24, but for Starburst Galaxy, which is nowhere to be had."""
     (tmp_path / "map.yaml").write_text(MAPPING)
     command(surroundings, "mapping", "apply", "-f", str(tmp_path / "map.yaml"))
     snapshot = command(surroundings, "snapshot", "create", "shop", "--runtime", "direct")
