@@ -87,8 +87,12 @@ TIE_TO_PARENTS = """
     )
     SELECT id, state FROM parents
 """
+# Only on those that are still to end: a job that ends in this very transaction, and has this one for a child, has yet to count
+# its dependants down.
 ADD_DEPENDENCIES = """
-    INSERT INTO holdfast.dependencies (parent_id, job_id) SELECT unnest(%(after)s::bigint[]), %(job_id)s
+    INSERT INTO holdfast.dependencies (parent_id, job_id)
+    SELECT p.id, %(job_id)s FROM holdfast.jobs p
+    WHERE p.id = ANY (%(after)s::bigint[]) AND p.state NOT IN ('completed', 'failed', 'cancelled')
 """
 
 # Numbers mostly come in one run; only when somebody else drew some in between, each has to be told.

@@ -272,6 +272,19 @@ async def test_a_join_waits_for_all_children_that_were_made_with_it(conn: Any) -
     assert await state_of(conn, join) == "pending"
 
 
+async def test_a_child_that_waits_for_its_parent_and_another_waits_for_the_other(conn: Any) -> None:
+    """The parent has ended when the child is made, and counts its dependants down only then."""
+    parent, other = await hold(conn), await hold(conn)
+    await add(conn, after=(parent.id,))  # so that it looks for dependants at all
+
+    await end(conn, parent, Done(then=[NewJob("child", after=(parent.id, other.id))]))
+
+    ((child, state),) = await rows(conn, "SELECT id, state FROM holdfast.jobs WHERE kind = 'child'")
+    assert state == "blocked"
+    await end(conn, other, Done())
+    assert await state_of(conn, child) == "pending"
+
+
 async def test_two_parents_that_end_at_once_take_turns_on_their_child(connect: Any) -> None:
     """A count is never lost: the second waits for the first, then counts on from what it wrote."""
     conn, one, two = await connect(), await connect(), await connect()
