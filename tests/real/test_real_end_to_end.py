@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,10 +139,12 @@ def test_w_24_from_a_mapping_to_parquet_on_trino_behind_a_proxy_with_a_worker_ki
     number = str(snapshot["id"])
 
     log = tmp_path / "workers.log"
-    with worker({**surroundings, "HOLDFAST_CRASH_AT": "publish.in_tx_before"}, log) as first, psycopg.connect(database) as conn:
+    with worker({**surroundings, "HOLDFAST_CRASH_AT": "export.uploaded"}, log) as first, psycopg.connect(database) as conn:
+        deadline = time.monotonic() + 240
         while not conn.execute("SELECT FROM holdfast.jobs WHERE crashes > 0").fetchall():
-            assert first.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
             conn.rollback()
+            time.sleep(0.1)
         os.killpg(first.pid, signal.SIGKILL)
     with worker(surroundings, log):
         watch(surroundings, number)
