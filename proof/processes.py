@@ -303,7 +303,9 @@ class Play:
         self.exercised["frozen before its act"] += sum(not line.is_prompt for line in account.lines)
         for line in self._log().splitlines():
             with contextlib.suppress(ValueError):
-                self.exercised[f"said: {json.loads(line)['event']}"] += 1
+                said = json.loads(line)["event"]
+                if said.isidentifier():  # an event of ours, and no sentence of a library
+                    self.exercised[f"said: {said}"] += 1
 
     def _log(self) -> str:
         """What all the workers said."""
