@@ -292,8 +292,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("slot-follow-up-not-woken", "the end of a slot's job wakes nobody",
            (Text("slots.WAKE_FOLLOW_UP", "waiting_for = 'slot'", "waiting_for = 'nothing'"),), ("test_slots",)),
     # Dependants
-    Mutant("fan-in-from-a-snapshot", "a fan-in counts its parents in a snapshot instead of counting down on its row",
-           (Text("pipelines.COUNT_DOWN", "CASE WHEN parents_left = 1", f"CASE WHEN {NO_OTHER_PARENT_LIVES}"),),
+    # With its row held before, a snapshot would see every parent that has ended; so the two go together.
+    Mutant("fan-in-from-a-snapshot", "a fan-in is not held, and counts its parents in a snapshot and not on its row",
+           (Text("pipelines.HOLD_DEPENDANTS", " ORDER BY j.id FOR UPDATE OF j", " ORDER BY j.id"),
+            Text("pipelines.COUNT_DOWN", "CASE WHEN parents_left = 1", f"CASE WHEN {NO_OTHER_PARENT_LIVES}")),
            ("test_pipelines",)),
     Mutant("parents-not-held", "a parent can end between the look and the tie",
            (Text("enqueue.TIE_TO_PARENTS", " ORDER BY id FOR UPDATE", " ORDER BY id"),), ("test_pipelines", "test_enqueue")),

@@ -358,9 +358,9 @@ def test_since_leaves_out_what_is_older(direct: Run, do: Any) -> None:
 
 def test_a_filter_that_a_list_does_not_have_is_not_passed_over(direct: Run) -> None:
     """A list of everything would be taken for the answer."""
-    refused = direct("job", "list", "-f", "fingerprint:0123456789abcdef")
+    refused = direct("job", "list", "-f", "finger:0123456789abcdef")
 
-    assert (refused.code, "failure show 0123456789abcdef" in refused.err) == (Exit.USAGE, True)
+    assert (refused.code, "'finger:0123456789abcdef' is no filter" in refused.err) == (Exit.USAGE, True)
 
 
 def test_a_migration_can_be_tried_dry(run: Run, database: str) -> None:
