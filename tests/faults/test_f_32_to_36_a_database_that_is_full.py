@@ -115,6 +115,7 @@ def _outlive_a_full_disk(forks: ForkServer, postgres: OwnPostgres, disk: Path, t
     acknowledged: list[int] = []
     filler = disk / "filler"
     with contextlib.suppress(psycopg.OperationalError), psycopg.connect(postgres.url, autocommit=True) as conn:
+        until(lambda: conn.execute("SELECT FROM holdfast.workers").rowcount == 1, PATIENCE)  # it has begun
         acknowledged.append(enqueue_sync(conn, NewJob("proof.publish", {"n": 0}, max_crashes=50)).id)
         with contextlib.suppress(OSError), filler.open("wb") as full:
             while True:
