@@ -150,8 +150,8 @@ def test_w_24_from_a_mapping_to_parquet_on_trino_behind_a_proxy_with_a_worker_ki
         watch(surroundings, number)
     seen = command(surroundings, "snapshot", "show", number)
 
-    assert seen["snapshot"]["status"] == "ready", (seen, log.read_text()[-3000:])
-    found = {one["name"]: table_of(place, one) for one in seen["exports"]}
+    assert seen["status"] == "ready", (seen, log.read_text()[-3000:])
+    found = {one["entity_name"]: table_of(place, one) for one in seen["exports"]}
     assert {name: table.num_rows for name, table in found.items()} == {
         "Customer": CUSTOMERS,
         "Nation": 25,
