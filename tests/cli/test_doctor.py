@@ -16,9 +16,13 @@ from factories import add, end, hold, rows, silence, start_worker, state_of
 from holdfast.cli import findings
 from holdfast.cli.exits import Exit
 from holdfast.cli.findings import Finding, Level
+from holdfast.cli.mending import mend
+from holdfast.cli.output import Output
+from holdfast.cli.verb import Session
 from holdfast.cli.way import OverHttp
 from holdfast.jobs.model import Lock
 from holdfast.jobs.outcome import Done
+from holdfast.settings import settings
 
 WELL: dict[str, Any] = {
     "server": {
@@ -217,6 +221,23 @@ def test_fix_brings_the_schema_up_to_date(server: str, run: Run) -> None:
         result = run("doctor", "--dsn", empty, "--fix", "--yes", "--json")
 
     assert levels_of(result)["schema"] == "ok", result.err
+
+
+def test_fix_never_migrates_another_database_than_the_one_that_was_seen(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The API's schema is behind, and this machine knows a database of its own."""
+    over_http = OverHttp("http://127.0.0.1:1", None)
+    with new_database(server) as own:
+        monkeypatch.setenv("HOLDFAST_DATABASE_URL", own)
+        settings.cache_clear()
+        is_mended = mend(Session(Output(), _way=over_http), [findings.schema("0013", "0014")], yes=True)
+        with psycopg.connect(own) as conn:
+            assert conn.execute("SELECT to_regnamespace('holdfast')").fetchone() == (None,)
+
+    assert not is_mended
+    assert "where its database is: holdfast db migrate" in capsys.readouterr().err
+    over_http.close()
 
 
 def test_fix_asks_first_and_changes_nothing_where_nobody_can_answer(server: str, run: Run) -> None:

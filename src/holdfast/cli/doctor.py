@@ -139,7 +139,7 @@ def there(session: Session) -> Iterator[Finding]:
         if isinstance(session.way, OverHttp):
             yield findings.streams(session.way.first_event())
             yield findings.metrics(session.way.scrape())
-        yield findings.auth(seen["knows_somebody"], over_http=isinstance(session.way, OverHttp))
+        yield findings.auth(seen["knows_somebody"], over_http=session.is_over_http)
         yield findings.clock(time.time() - session.way.now().timestamp())
 
 

@@ -21,6 +21,9 @@ REASON = "holdfast doctor --fix"
 def mend(session: Session, found: list[Finding], *, yes: bool) -> bool:
     """Mend what can be, if the person agrees; whether there was anything."""
     broken = {finding.check for finding in found if finding.level in (Level.WARNING, Level.ERROR)}
+    if "schema" in broken and session.is_over_http:  # a database at hand here need not be the one that was seen
+        session.out.say("The schema is brought up to date where its database is: holdfast db migrate")
+        broken.discard("schema")
     todo = [check for check in MENDERS if check in broken]
     for check in todo:
         what, act = MENDERS[check]

@@ -20,7 +20,7 @@ import typer
 
 from holdfast.cli.output import Format, Output, Row, Shape
 from holdfast.cli.times import length, moment
-from holdfast.cli.way import Way, every, open_way
+from holdfast.cli.way import OverHttp, Way, every, open_way
 from holdfast.errors import UsageError
 from holdfast.settings import settings
 
@@ -46,6 +46,11 @@ class Session:
         if self._way is None:
             self._way = open_way(settings(), dsn=self.dsn, api_url=self.api_url, say=self.out.say)
         return self._way
+
+    @property
+    def is_over_http(self) -> bool:
+        """Whether it was the API that answered, and not the database."""
+        return isinstance(self._way, OverHttp)
 
     def close(self) -> None:
         if self._way is not None:
