@@ -13,6 +13,7 @@ from story import tell
 
 from factories import add, end, hold, job, silence, start_worker, state_of, take, value
 from holdfast.api.plane import ApiOptions
+from holdfast.cli import waiting
 from holdfast.cli.exits import Exit
 from holdfast.cli.verb import Session
 from holdfast.jobs.cancel import cancel
@@ -129,6 +130,15 @@ def test_a_wait_ends_with_its_timeout_and_the_job_goes_on(command: Run, do: Any)
     assert result.code == Exit.TIMEOUT
     assert "it goes on" in result.err
     assert do(lambda conn: state_of(conn, 1)) == "pending"
+
+
+def test_who_waits_for_what_nobody_runs_is_told_so_once(command: Run, do: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LONGEST_PAUSE", waiting.FIRST_LOOK)
+    job = str(do(add))
+
+    result = command("job", "wait", job, "--timeout", "0.5s")
+
+    assert result.err.count(f"job {job} is still pending. It is ready, but no worker is alive; start one for queue") == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from holdfast.cli.verb import Session
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
 FIRST_LOOK, LONGEST_PAUSE = 0.1, 2.0  # seconds: soon after the start, seldom for what takes long
+NOT_BEGUN = frozenset({"pending", "blocked"})
 
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; the exit code says how.")]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="Wait no longer than this, such as 30s or 1h; then exit 124.")]
@@ -34,13 +35,16 @@ def wait_for(session: Session, job_ids: Sequence[int], timeout: str | None) -> l
     """These jobs when all of them have ended; `GaveUp` when that takes too long. Ctrl-C leaves them running."""
     deadline = math.inf if timeout is None else time.monotonic() + length(timeout).total_seconds()
     ended: list[dict[str, Any]] = []
-    says = f"job {job_ids[0]}"
+    says, is_told_why = f"job {job_ids[0]}", False
     pause = FIRST_LOOK
     with session.out.errors.status("waiting") as status:
         while len(ended) < len(job_ids):  # all of them must end, so it is enough to look at one at a time
             job_id = job_ids[len(ended)]
             try:
                 job = session.get(f"/api/jobs/{job_id}")
+                if pause == LONGEST_PAUSE and job["state"] in NOT_BEGUN and not is_told_why:
+                    session.out.say(why_not_begun(session, job))
+                    is_told_why = True
             except Told as told:
                 put_off = told.put_off
                 if put_off is None:
@@ -60,6 +64,12 @@ def wait_for(session: Session, job_ids: Sequence[int], timeout: str | None) -> l
                 raise
             pause = min(pause * 1.5, LONGEST_PAUSE)
     return ended
+
+
+def why_not_begun(session: Session, job: Row) -> str:
+    """What keeps it: perhaps somebody waits who has yet to start a worker, and would wait without end."""
+    sentence = session.get(f"/api/jobs/{job['id']}/explain")["sentence"]
+    return f"job {job['id']} is still {job['state']}. {sentence}"
 
 
 def waiting_sentence(job: Row, *, more: int = 0) -> str:

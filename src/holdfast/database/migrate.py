@@ -16,6 +16,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
 from alembic.util import CommandError
+from psycopg.errors import LockNotAvailable
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import OperationalError
@@ -25,6 +26,7 @@ from holdfast.database.revision import OLDEST_POSTGRES
 from holdfast.errors import DatabaseProblem
 
 SCHEMA = "holdfast"
+PATIENCE = "60s"  # with another migration
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class SchemaStatus:
 def migrate(url: str, revision: str = "head") -> SchemaStatus:
     """Move the schema to `revision`: forward when it lies ahead, back when it lies behind (`base` removes everything)."""
     with _connect(url) as connection:
+        _be_the_only_one(connection)
         # Asked first: IF NOT EXISTS needs the right to create a schema even when it is there.
         if not connection.execute(text("SELECT to_regnamespace(:schema)"), {"schema": SCHEMA}).scalar():
             connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
@@ -57,6 +60,24 @@ def migrate(url: str, revision: str = "head") -> SchemaStatus:
             command.upgrade(config, revision)
         connection.commit()
     return status(url)
+
+
+# Two pods that start at once must not both create the same table. The lock goes with the session, however that ends.
+TAKE_TURNS = "SELECT pg_advisory_lock(hashtextextended('holdfast migration', 0))"
+
+
+def _be_the_only_one(connection: Connection) -> None:
+    """Wait until no other migration of this database is at work."""
+    connection.execute(text(f"SET lock_timeout = '{PATIENCE}'"))
+    try:
+        connection.execute(text(TAKE_TURNS))
+    except OperationalError as error:
+        if not isinstance(error.orig, LockNotAvailable):
+            raise
+        raise DatabaseProblem(
+            f"another migration of this database has been at work for {PATIENCE}: look at pg_stat_activity, then try again"
+        ) from None
+    connection.commit()
 
 
 def status(url: str) -> SchemaStatus:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -78,6 +79,21 @@ def test_each_revision_takes_back_all_that_it_did_and_no_more(empty_database: st
     migrate.migrate(empty_database, before)
 
     assert _catalog(empty_database) == first
+
+
+def test_pods_that_start_at_once_take_turns(empty_database: str) -> None:
+    with ThreadPoolExecutor(4) as pods:
+        ends = list(pods.map(migrate.migrate, [empty_database] * 4))
+
+    assert all(end.is_current for end in ends)
+
+
+def test_a_migration_does_not_wait_for_another_without_end(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "PATIENCE", "10ms")
+    with psycopg.connect(empty_database) as other:
+        other.execute(migrate.TAKE_TURNS)
+        with pytest.raises(DatabaseProblem, match="another migration of this database has been at work for 10ms: look at"):
+            migrate.migrate(empty_database)
 
 
 def test_migrating_what_is_current_changes_nothing(empty_database: str) -> None:
