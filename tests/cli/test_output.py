@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -90,6 +91,10 @@ def test_data_goes_to_standard_output_and_words_to_standard_error(jobs: Any, dir
     assert len(json.loads(result.out)) == 1
     assert "there may be more" in result.err
     assert direct("job", "list", "-o", "json", "-n", "1", "--quiet").err == ""
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version").out == f"holdfast {version('holdfast')}\n"
 
 
 def test_nothing_found_is_a_sentence_for_people_and_nothing_for_programs(direct: Run) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -101,8 +102,18 @@ app = typer.Typer(
 )
 
 
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"holdfast {version('holdfast')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _holdfast() -> None:
+def _holdfast(
+    show_version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_say_version, is_eager=True, help="Show the version, and no more.")
+    ] = False,
+) -> None:
     """Fenced background jobs in Postgres."""
 
 
