@@ -278,6 +278,8 @@ MUTANTS: tuple[Mutant, ...] = (
            (NO_MUTEX, NO_PERMITS), ("test_locks",)),
     Mutant("lock-by-not-exists", "a lock is free if NOT EXISTS says so",
            (NO_MUTEX_AT_ENQUEUE, NO_PERMITS), ("test_locks", "test_enqueue")),
+    Mutant("refused-job-stays", "a job that was refused for its lock is there all the same, if the caller commits",
+           (Whole("locks.UNMAKE", "SELECT %(job_id)s::bigint"),), ("test_enqueue",)),
     Mutant("nobody-woken", "whoever gives back a lock wakes nobody",
            (Code("locks.give_back", _nobody_woken),), ("test_locks",)),
     Mutant("cancel-keeps-locks", "a cancelled job keeps its locks",
@@ -301,6 +303,9 @@ MUTANTS: tuple[Mutant, ...] = (
            (Text("enqueue.TIE_TO_PARENTS", " ORDER BY id FOR UPDATE", " ORDER BY id"),), ("test_pipelines", "test_enqueue")),
     Mutant("parents-not-marked", "a parent does not know that somebody waits for it",
            (Text("enqueue.TIE_TO_PARENTS", "ties = ties | 4", "ties = ties"),), ("test_pipelines",)),
+    Mutant("ended-parent-counted-again", "a dependency is kept on a parent that ends in this very transaction",
+           (Text("enqueue.ADD_DEPENDENCIES", " AND p.state NOT IN ('completed', 'failed', 'cancelled')", ""),),
+           ("test_pipelines",)),
     # The schema's own walls
     Mutant("no-unique-step", "one parent may have two children for one step",
            (Schema("DROP INDEX holdfast.one_child_per_step"),), ("test_pipelines",)),

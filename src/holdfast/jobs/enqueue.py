@@ -7,20 +7,22 @@ The one exception is a lock with `reject`, whose whole point is to know now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
 from holdfast.database.statements import Statement, Steps, connection_of, connection_of_sync, run_async, run_sync
-from holdfast.errors import Draining, IdempotencyConflict, NotFound
+from holdfast.errors import Draining, HoldfastError, IdempotencyConflict, NotFound
 from holdfast.jobs import locks, slots
-from holdfast.jobs.model import APART, LOCKS, SLOT, AllNew, Enqueued, JobId, NewJob
+from holdfast.jobs.copying import copy
+from holdfast.jobs.model import APART, LOCKS, SLOT, Enqueued, JobId, NewJob
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import State
 from holdfast.telemetry.trace import carrier
+
+T = TypeVar("T")
 
 CHANNEL = "holdfast"
 
@@ -95,16 +97,7 @@ ADD_DEPENDENCIES = """
     WHERE p.id = ANY (%(after)s::bigint[]) AND p.state NOT IN ('completed', 'failed', 'cancelled')
 """
 
-# Numbers mostly come in one run; only when somebody else drew some in between, each has to be told.
-RESERVE_IDS = """
-    SELECT min(id), CASE WHEN max(id) - min(id) >= %(count)s THEN array_agg(id) END
-    FROM (SELECT nextval('holdfast.jobs_id_seq') AS id FROM generate_series(1, %(count)s)) AS drawn
-"""
-READ_CLOCK = "SELECT clock_timestamp()"
-COPY_JOBS = """
-    COPY holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
-        run_after, pipeline_id, parent_id, step, trace) FROM STDIN
-"""
+SAVE, UNDO, KEEP = "SAVEPOINT holdfast_enqueue", "ROLLBACK TO holdfast_enqueue", "RELEASE holdfast_enqueue"
 # Held against each other: of two bulks under one parent the second sees what the first made. A single child only asks that
 # its parent stays, and waits for a bulk.
 HOLD_PARENTS = "SELECT id FROM holdfast.jobs WHERE id = ANY (%(ids)s) ORDER BY id FOR UPDATE"
@@ -125,7 +118,7 @@ async def enqueue(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
 
 
 async def enqueue_many(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> Sequence[Enqueued]:
-    """Make many jobs in the transaction of `conn`, in their order; plain ones go in by COPY."""
+    """Make many jobs in the transaction of `conn`, in their order; those with nothing to look up go in by COPY."""
     return await run_steps(conn, _enqueue_many(jobs, hint), in_one=True)
 
 
@@ -136,7 +129,7 @@ async def enqueue_payloads(
 
     Payloads may be made while earlier ones are on their way; one that cannot be made spoils the transaction.
     """
-    assert like.is_plain
+    assert like.is_copyable
     return await run_steps(conn, _copy([like] * count, payloads, hint), in_one=True)
 
 
@@ -191,12 +184,29 @@ def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[Sequence[Enqueued
     pipelines = {job.pipeline_id: job.kind for job in jobs if job.pipeline_id is not None and job.parent_id is None}
     for pipeline_id in sorted(pipelines):
         yield Statement(ENSURE_PIPELINE, {"id": pipeline_id, "name": pipelines[pipeline_id]})
-    if len(jobs) >= WORTH_A_COPY and all(job.is_plain for job in jobs):
+    if len(jobs) >= WORTH_A_COPY and all(job.is_copyable for job in jobs):
         has_children = any(job.parent_id is not None for job in jobs)
         return (yield from (_copy_new(jobs, payloads, hint) if has_children else _copy(jobs, payloads, hint)))
+    each = _enqueue_each(jobs, payloads, hint)
+    return (yield from (each if len(jobs) == 1 else all_or_none(each)))
+
+
+def _enqueue_each(jobs: Sequence[NewJob], payloads: Sequence[str], hint: bool) -> Steps[Sequence[Enqueued]]:
     made = []
     for job, payload in zip(jobs, payloads, strict=True):
         made.append((yield from _enqueue_one(job, payload, hint)))
+    return made
+
+
+def all_or_none(steps: Steps[T]) -> Steps[T]:
+    """These steps, undone if one is refused: the caller may catch the refusal, and commit."""
+    yield Statement(SAVE)
+    try:
+        made = yield from steps
+    except HoldfastError:
+        yield Statement(UNDO)
+        raise
+    yield Statement(KEEP)
     return made
 
 
@@ -217,6 +227,8 @@ def _enqueue_one(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
     for text, what in ((job.kind, "kind"), (job.queue, "queue"), (job.idempotency_key, "idempotency key"),
                        (job.unique_key, "unique key"), (job.slot_key, "slot key"), (job.step, "step")):  # fmt: skip
         refuse_bad_text(text, what)
+    for lock in job.locks:
+        refuse_bad_text(lock.key, "lock key")
     if job.parent_id is not None:
         yield from _require_parents(KEEP_PARENT, {job.parent_id})
     parents_left = (yield from _tie_to_parents(job)) if job.after else 0
@@ -348,52 +360,10 @@ def _copy(jobs: Sequence[NewJob], payloads: Iterable[str], hint: bool) -> Steps[
     kinds, queues = {job.kind for job in jobs}, {job.queue for job in jobs}
     for text in kinds | queues:
         refuse_bad_text(text, "kind or queue")
+    for key in {lock.key for job in jobs for lock in job.locks}:
+        refuse_bad_text(key, "lock key")
     yield from _refuse_if_draining(sorted({job.kind for job in jobs if job.parent_id is None}))
-    first, drawn = (yield Statement(RESERVE_IDS, {"count": len(jobs)}))[0]
-    ids = drawn or range(first, first + len(jobs))
-    now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
-    yield Statement(COPY_JOBS, copy=_copy_chunks(ids, jobs, payloads, now, carrier()))
+    made = yield from copy(jobs, payloads)
     if hint:
         yield Statement(NOTIFY, {"queues": sorted(queues)})
-    return AllNew(ids)
-
-
-CHUNK = 500
-
-
-def _copy_chunks(
-    ids: Sequence[int], jobs: Sequence[NewJob], payloads: Iterable[str], now: datetime, trace: str | None
-) -> Iterator[str]:
-    like, head, tail = None, "", ""
-    came_from = "\\N" if trace is None else _escaped(trace)
-    rows = zip(ids, jobs, payloads, strict=True)
-    while part := list(islice(rows, CHUNK)):
-        lines = []
-        for job_id, job, payload in part:
-            if job is not like:  # in a bulk of one kind it is the same object all the way
-                like, tail = job, f"{_copy_tail(job, now)}\t{came_from}"
-                head = f"{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}"
-            lines.append(f"{job_id}\t{head}\t{_escaped(payload)}\t{tail}\n")
-        yield "".join(lines)
-
-
-def _copy_tail(job: NewJob, now: datetime) -> str:
-    counts = f"{job.kind_version}\t{job.max_attempts}\t{job.max_crashes}"
-    if job.max_runtime is None and job.run_after is None and job.pipeline_id is None and job.parent_id is None:
-        return f"{counts}\t\\N\t\\N\t\\N\t\\N\t\\N"
-    due = now + job.run_after if isinstance(job.run_after, timedelta) else job.run_after
-    optional = (
-        None if job.max_runtime is None else f"{job.max_runtime.total_seconds()} s",
-        None if due is None or due <= now else due.isoformat(),
-        job.pipeline_id,
-        job.parent_id,
-        None if job.step is None or job.parent_id is None else _escaped(job.step),
-    )
-    rest = "\t".join(["\\N" if value is None else str(value) for value in optional])
-    return f"{counts}\t{rest}"
-
-
-def _escaped(text: str) -> str:
-    if "\\" not in text and "\t" not in text and "\n" not in text and "\r" not in text:
-        return text
-    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    return made

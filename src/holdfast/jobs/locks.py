@@ -17,7 +17,6 @@ import psycopg
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import LockBusy
 from holdfast.jobs.model import AttemptId, JobId, NewJob
-from holdfast.jobs.payload import refuse_bad_text
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
@@ -288,6 +287,8 @@ TAKE_LOCK_NOW = f"""
     WHERE (SELECT j.state FROM holdfast.jobs j WHERE j.id = place.job_id) IN {LEAVING}
     RETURNING permit
 """
+# The caller may catch the refusal and commit: nothing of the refused job may be left, or it would run after all.
+UNMAKE = "DELETE FROM holdfast.jobs WHERE id = %(job_id)s"
 FIND_LOCK_HOLDER = "SELECT job_id FROM holdfast.lock_holders WHERE key = %(key)s ORDER BY permit LIMIT 1"
 
 
@@ -301,10 +302,10 @@ def want(job: NewJob, job_id: JobId) -> Steps[None]:
             "when_busy": lock.when_busy,
             "priority": job.priority,
         }
-        refuse_bad_text(lock.key, "lock key")
         yield Statement(WANT_LOCK, parameters)
         if lock.when_busy == "reject":
             yield Statement(HOLD_LOCK_KEY, parameters)
             if not (yield Statement(TAKE_LOCK_NOW, parameters)):
                 holder = yield Statement(FIND_LOCK_HOLDER, parameters)
+                yield Statement(UNMAKE, parameters)
                 raise LockBusy(lock.key, holder[0][0] if holder else None)

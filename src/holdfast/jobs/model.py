@@ -116,7 +116,13 @@ class NewJob:
     @property
     def is_plain(self) -> bool:
         """Nothing to look up before it can be inserted."""
-        return not (self.locks or self.after or self.slot_key or self.unique_key or self.idempotency_key)
+        return not self.locks and self.is_copyable
+
+    @property
+    def is_copyable(self) -> bool:
+        """The same, but for locks that it is content to wait for: what it wants of them is only noted."""
+        asks = self.after or self.slot_key or self.unique_key or self.idempotency_key
+        return not asks and (not self.locks or all(lock.when_busy == "wait" for lock in self.locks))
 
 
 def _refuse_bad_name(field: str, name: object, instead: str) -> None:

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 from holdfast.crashpoints import dies_inside
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import NotFound, UsageError
-from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_step, run_steps
+from holdfast.jobs.enqueue import all_or_none, enqueue, enqueue_many, enqueue_step, run_steps
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob, uuid_text
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import ENDED, State
@@ -253,7 +253,7 @@ class Pipeline:
         """Make the pipeline and all of its jobs in this transaction: a psycopg connection or an SQLAlchemy session."""
         if not self._jobs:
             raise UsageError(f"pipeline {self.name!r} has no jobs; add one first")
-        return await run_steps(tx, self._steps(), in_one=True)
+        return await run_steps(tx, all_or_none(self._steps()), in_one=True)
 
     def _steps(self) -> Steps[Sequence[Enqueued]]:
         if not (yield Statement(CREATE_PIPELINE, {"id": self.id, "name": self.name})):

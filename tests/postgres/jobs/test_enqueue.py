@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -17,6 +18,7 @@ from holdfast.jobs.claim import claim
 from holdfast.jobs.control import drain, resume
 from holdfast.jobs.enqueue import WORTH_A_COPY, enqueue, enqueue_many, enqueue_many_sync, enqueue_sync
 from holdfast.jobs.model import Lock, NewJob
+from holdfast.jobs.pipelines import Pipeline
 
 MANY = WORTH_A_COPY + 10  # enough to go in by COPY
 
@@ -139,6 +141,11 @@ ALL_COLUMNS = """
 """
 
 
+ALL_WANTS = """
+    SELECT key, most, when_busy, priority, waiting FROM holdfast.lock_wants WHERE job_id = ANY (%s) ORDER BY job_id, key
+"""
+
+
 async def test_a_copy_writes_the_same_rows_as_single_inserts(conn: Any) -> None:
     parent = await add(conn)
     due = datetime(2199, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
@@ -156,16 +163,18 @@ async def test_a_copy_writes_the_same_rows_as_single_inserts(conn: Any) -> None:
             pipeline_id=str(uuid4()),
             parent_id=parent,
             step=f"s\t{number}",
+            locks=(Lock(f"t\t{number}"), Lock("all", most=None), Lock("few", most=4)) if number % 5 else (),
         )
         for number in range(MANY)
     ]
     singly = [(await enqueue(conn, new)).id for new in jobs]
-    by_insert = await rows(conn, ALL_COLUMNS, singly)
+    by_insert, wanted = await rows(conn, ALL_COLUMNS, singly), await rows(conn, ALL_WANTS, singly)
     await conn.execute("DELETE FROM holdfast.jobs WHERE id = ANY (%s)", [singly])
 
     made = await enqueue_many(conn, jobs)
 
     assert await rows(conn, ALL_COLUMNS, [m.id for m in made]) == by_insert
+    assert await rows(conn, ALL_WANTS, [m.id for m in made]) == wanted
 
 
 @pytest.mark.parametrize("count", [3, MANY])
@@ -197,6 +206,44 @@ async def test_a_refused_lock_takes_the_others_of_the_batch_with_it(conn: Any) -
 
     with pytest.raises(LockBusy):
         await enqueue_many(conn, [NewJob("k"), NewJob("k", locks=(Lock("a"), Lock("t", when_busy="reject"), Lock("z")))])
+
+    assert await everything(conn) == before
+
+
+BUSY = NewJob("k", locks=(Lock("a", when_busy="reject"), Lock("t", when_busy="reject")))
+
+
+def _pipeline() -> Pipeline:
+    pipeline = Pipeline("p")
+    pipeline.add(BUSY, after=pipeline.add(NewJob("k")))
+    return pipeline
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda conn: enqueue(conn, BUSY),
+        lambda conn: enqueue_many(conn, [NewJob("k"), BUSY]),
+        lambda conn: enqueue_many(conn, [NewJob("k", slot_key="s"), NewJob("k", after=(99,))]),
+        lambda conn: _pipeline().enqueue(conn),
+    ],
+    ids=["one", "many", "many with a parent that is not there", "a pipeline"],
+)
+async def test_who_catches_a_refusal_and_commits_has_made_nothing(
+    make: Any, autocommit: bool, database: str, conn: Any
+) -> None:
+    """A job that was refused for its lock must not run after all."""
+    await add(conn, locks=BUSY.locks)  # both keys are known from now on
+    await conn.execute("DELETE FROM holdfast.lock_holders WHERE key = 'a'")
+    before = await everything(conn)
+
+    async with await psycopg.AsyncConnection.connect(database) as caller:
+        await caller.set_autocommit(autocommit)
+        async with caller.transaction() if autocommit else nullcontext():
+            with pytest.raises((LockBusy, NotFound)):
+                await make(caller)
+        await caller.commit()
 
     assert await everything(conn) == before
 
@@ -258,9 +305,12 @@ async def test_no_text_column_takes_a_nul(conn: Any, field: str) -> None:
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
 
 
-async def test_a_lock_key_takes_no_nul(conn: Any) -> None:
-    with pytest.raises(PayloadInvalid, match="lock key"):
-        await enqueue(conn, NewJob("k", locks=(Lock("t\x00"),)))
+@pytest.mark.parametrize("count", [1, MANY])
+async def test_a_lock_key_takes_no_nul(conn: Any, count: int) -> None:
+    async with conn.transaction():
+        with pytest.raises(PayloadInvalid, match="lock key"):
+            await enqueue_many(conn, [NewJob("k", locks=(Lock("t\x00"),))] * count)
+        assert await value(conn, "SELECT 1") == 1, "the caller's transaction goes on"
 
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
 

@@ -44,7 +44,7 @@ STATEMENTS = _statements()
 PREPARED = {
     name: text
     for name, text in STATEMENTS.items()
-    if name not in ("enqueue.COPY_JOBS", "rescue.NOTE_CRASHED", "pipeline_status.READ_STATES")
+    if name not in ("copying.COPY_JOBS", "copying.COPY_WANTS", "rescue.NOTE_CRASHED", "pipeline_status.READ_STATES")
     and not re.search(r"\{\w+\}", text)
 }
 # What arrives as a timedelta has a type of its own; all else is text of which Postgres makes what it needs.

@@ -127,3 +127,17 @@ def test_a_time_with_a_zone_is_a_time() -> None:
 def test_a_job_that_something_must_be_looked_up_for_is_not_plain(fields: dict[str, Any]) -> None:
     assert not NewJob("k", **fields).is_plain
     assert NewJob("k").is_plain
+
+
+@pytest.mark.parametrize(
+    ("fields", "can_be"),
+    [
+        ({}, True),
+        ({"locks": (Lock("t"), Lock("u", most=None))}, True),
+        ({"locks": (Lock("t"), Lock("u", when_busy="reject"))}, False),
+        ({"locks": (Lock("t"),), "slot_key": "s"}, False),
+        ({"idempotency_key": "i"}, False),
+    ],
+)
+def test_a_job_that_waits_for_its_locks_can_be_copied(fields: dict[str, Any], can_be: bool) -> None:
+    assert NewJob("k", **fields).is_copyable is can_be

@@ -1,0 +1,89 @@
+"""Many jobs at once, by COPY: the quickest way into a table that there is. Called by: enqueue.py.
+
+Only for jobs about which nothing has to be asked: a lock that they are content to wait for is looked at by their claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+
+from holdfast.database.statements import Statement, Steps
+from holdfast.jobs.model import LOCKS, AllNew, Enqueued, NewJob
+from holdfast.telemetry.trace import carrier
+
+# Numbers mostly come in one run; only when somebody else drew some in between, each has to be told.
+RESERVE_IDS = """
+    SELECT min(id), CASE WHEN max(id) - min(id) >= %(count)s THEN array_agg(id) END
+    FROM (SELECT nextval('holdfast.jobs_id_seq') AS id FROM generate_series(1, %(count)s)) AS drawn
+"""
+READ_CLOCK = "SELECT clock_timestamp()"
+COPY_JOBS = """
+    COPY holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
+        run_after, pipeline_id, parent_id, step, ties, trace) FROM STDIN
+"""
+COPY_WANTS = "COPY holdfast.lock_wants (job_id, key, most, when_busy, priority) FROM STDIN"
+
+
+def copy(jobs: Sequence[NewJob], payloads: Iterable[str]) -> Steps[Sequence[Enqueued]]:
+    """Write these jobs, in their order."""
+    first, drawn = (yield Statement(RESERVE_IDS, {"count": len(jobs)}))[0]
+    ids = drawn or range(first, first + len(jobs))
+    now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
+    yield Statement(COPY_JOBS, copy=_job_chunks(ids, jobs, payloads, now, carrier()))
+    if any(job.locks for job in jobs):
+        yield Statement(COPY_WANTS, copy=_want_chunks(ids, jobs))
+    return AllNew(ids)
+
+
+CHUNK = 500
+
+
+def _job_chunks(
+    ids: Sequence[int], jobs: Sequence[NewJob], payloads: Iterable[str], now: datetime, trace: str | None
+) -> Iterator[str]:
+    like, head, tail = None, "", ""
+    came_from = "\\N" if trace is None else _escaped(trace)
+    rows = zip(ids, jobs, payloads, strict=True)
+    while part := list(islice(rows, CHUNK)):
+        lines = []
+        for job_id, job, payload in part:
+            if job is not like:  # in a bulk of one kind it is the same object all the way
+                like, tail = job, f"{_tail(job, now)}\t{came_from}"
+                head = f"{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}"
+            lines.append(f"{job_id}\t{head}\t{_escaped(payload)}\t{tail}\n")
+        yield "".join(lines)
+
+
+def _tail(job: NewJob, now: datetime) -> str:
+    counts = f"{job.kind_version}\t{job.max_attempts}\t{job.max_crashes}"
+    ties = LOCKS if job.locks else 0
+    if job.max_runtime is None and job.run_after is None and job.pipeline_id is None and job.parent_id is None:
+        return f"{counts}\t\\N\t\\N\t\\N\t\\N\t\\N\t{ties}"
+    due = now + job.run_after if isinstance(job.run_after, timedelta) else job.run_after
+    optional = (
+        None if job.max_runtime is None else f"{job.max_runtime.total_seconds()} s",
+        None if due is None or due <= now else due.isoformat(),
+        job.pipeline_id,
+        job.parent_id,
+        None if job.step is None or job.parent_id is None else _escaped(job.step),
+    )
+    rest = "\t".join(["\\N" if value is None else str(value) for value in optional])
+    return f"{counts}\t{rest}\t{ties}"
+
+
+def _want_chunks(ids: Sequence[int], jobs: Sequence[NewJob]) -> Iterator[str]:
+    wants = ((job_id, job.priority, lock) for job_id, job in zip(ids, jobs, strict=True) for lock in job.locks)
+    while part := list(islice(wants, CHUNK)):
+        lines = []
+        for job_id, priority, lock in part:
+            most = "\\N" if lock.most is None else lock.most
+            lines.append(f"{job_id}\t{_escaped(lock.key)}\t{most}\t{lock.when_busy}\t{priority}\n")
+        yield "".join(lines)
+
+
+def _escaped(text: str) -> str:
+    if "\\" not in text and "\t" not in text and "\n" not in text and "\r" not in text:
+        return text
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
