@@ -74,10 +74,11 @@ class Client:
             self._telling = asyncio.create_task(self._tell_later())
 
     async def _tell_later(self) -> None:
-        await asyncio.sleep(HINT_EVERY)
-        queues, self._owed = self._owed, set()
-        async with self.pool.connection() as conn:
-            await conn.execute(NOTIFY, {"queues": sorted(queues)})
+        while self._owed:  # more may be owed while the last are told
+            await asyncio.sleep(HINT_EVERY)
+            queues, self._owed = self._owed, set()
+            async with self.pool.connection() as conn:
+                await conn.execute(NOTIFY, {"queues": sorted(queues)})
 
     async def settle(self) -> None:
         """Wait until every worker that was to be told has been."""

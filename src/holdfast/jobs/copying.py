@@ -28,13 +28,18 @@ COPY_WANTS = "COPY holdfast.lock_wants (job_id, key, most, when_busy, priority) 
 
 def copy(jobs: Sequence[NewJob], payloads: Iterable[str]) -> Steps[Sequence[Enqueued]]:
     """Write these jobs, in their order."""
-    first, drawn = (yield Statement(RESERVE_IDS, {"count": len(jobs)}))[0]
-    ids = drawn or range(first, first + len(jobs))
+    ids = yield from reserve_ids(len(jobs))
     now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
     yield Statement(COPY_JOBS, copy=_job_chunks(ids, jobs, payloads, now, carrier()))
     if any(job.locks for job in jobs):
         yield Statement(COPY_WANTS, copy=_want_chunks(ids, jobs))
     return AllNew(ids)
+
+
+def reserve_ids(count: int) -> Steps[Sequence[int]]:
+    """So many numbers for new jobs, rising."""
+    first, drawn = (yield Statement(RESERVE_IDS, {"count": count}))[0]
+    return drawn or range(first, first + count)
 
 
 CHUNK = 500

@@ -16,7 +16,7 @@ import psycopg
 from holdfast.database.statements import Statement, Steps, connection_of, connection_of_sync, run_async, run_sync
 from holdfast.errors import Draining, HoldfastError, IdempotencyConflict, NotFound
 from holdfast.jobs import locks, slots
-from holdfast.jobs.copying import copy
+from holdfast.jobs.copying import copy, reserve_ids
 from holdfast.jobs.model import APART, LOCKS, SLOT, Enqueued, JobId, NewJob
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import State
@@ -36,10 +36,11 @@ ENQUEUE_PLAIN = """
     RETURNING id, CASE WHEN %(hint)s THEN pg_notify('holdfast', queue) END
 """
 ENQUEUE = """
-    INSERT INTO holdfast.jobs (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
+    INSERT INTO holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
         run_after, state, waiting_for, ties, idempotency_key, unique_key, unique_while, slot_key,
         pipeline_id, parent_id, step, parents_left, if_parent_fails, trace)
-    SELECT %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s, %(max_runtime)s,
+    SELECT coalesce(%(id)s, nextval('holdfast.jobs_id_seq')),
+        %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s, %(max_runtime)s,
         -- A time that has passed is no delay: null keeps the job on the claim index.
         (SELECT due FROM (SELECT coalesce(%(due_at)s, clock_timestamp() + %(delay)s::interval)) AS d(due)
          WHERE due > clock_timestamp()),
@@ -180,6 +181,8 @@ def enqueue_step(job: NewJob) -> Steps[Enqueued]:
 
 
 def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[Sequence[Enqueued]]:
+    if not jobs:
+        return []
     payloads = [to_json(job.payload) for job in jobs]  # all of them are checked before the first is written
     pipelines = {job.pipeline_id: job.kind for job in jobs if job.pipeline_id is not None and job.parent_id is None}
     for pipeline_id in sorted(pipelines):
@@ -187,15 +190,24 @@ def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[Sequence[Enqueued
     if len(jobs) >= WORTH_A_COPY and all(job.is_copyable for job in jobs):
         has_children = any(job.parent_id is not None for job in jobs)
         return (yield from (_copy_new(jobs, payloads, hint) if has_children else _copy(jobs, payloads, hint)))
-    each = _enqueue_each(jobs, payloads, hint)
-    return (yield from (each if len(jobs) == 1 else all_or_none(each)))
+    if len(jobs) == 1:
+        return [(yield from _enqueue_one(jobs[0], payloads[0], hint))]
+    return (yield from all_or_none(_enqueue_each(jobs, payloads, hint)))
 
 
 def _enqueue_each(jobs: Sequence[NewJob], payloads: Sequence[str], hint: bool) -> Steps[Sequence[Enqueued]]:
-    made = []
-    for job, payload in zip(jobs, payloads, strict=True):
-        made.append((yield from _enqueue_one(job, payload, hint)))
-    return made
+    """Keys are taken in one order by everybody, or two callers would meet halfway; ids are given in the order of the jobs."""
+    ids = yield from reserve_ids(len(jobs))
+    made: dict[int, Enqueued] = {}
+    for number in sorted(range(len(jobs)), key=lambda number: _takes_keys(jobs[number])):
+        made[number] = yield from _enqueue_one(jobs[number], payloads[number], hint, ids[number])
+    return [made[number] for number in range(len(jobs))]
+
+
+def _takes_keys(job: NewJob) -> tuple[str, ...]:
+    """What may make its enqueue wait for that of somebody else. Pure."""
+    keys = (job.idempotency_key, job.unique_key, job.slot_key, *sorted(lock.key for lock in job.locks))
+    return (job.kind, *(key or "" for key in keys))
 
 
 def all_or_none(steps: Steps[T]) -> Steps[T]:
@@ -221,8 +233,8 @@ def _enqueue_plain(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
     return Enqueued(JobId(rows[0][0]), created=True)
 
 
-def _enqueue_one(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
-    if job.is_plain and job.run_after is None and job.parent_id is None:
+def _enqueue_one(job: NewJob, payload: str, hint: bool, new_id: int | None = None) -> Steps[Enqueued]:
+    if job.is_plain and job.run_after is None and job.parent_id is None and new_id is None:
         return (yield from _enqueue_plain(job, payload, hint))
     for text, what in ((job.kind, "kind"), (job.queue, "queue"), (job.idempotency_key, "idempotency key"),
                        (job.unique_key, "unique key"), (job.slot_key, "slot key"), (job.step, "step")):  # fmt: skip
@@ -232,7 +244,7 @@ def _enqueue_one(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
     if job.parent_id is not None:
         yield from _require_parents(KEEP_PARENT, {job.parent_id})
     parents_left = (yield from _tie_to_parents(job)) if job.after else 0
-    parameters = _parameters(job, payload, parents_left, hint)
+    parameters = _parameters(job, payload, parents_left, hint) | {"id": new_id}
     while True:
         twin = None if job.is_plain else (yield from _find_twin(job, parameters))
         if twin is not None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.json import Jsonb
 
@@ -101,14 +102,17 @@ FINISH = """
             submitted_at = CASE goes_to WHEN 'submitted' THEN coalesce(submitted_at, clock_timestamp())
                                         WHEN 'pending' THEN NULL ELSE submitted_at END
         FROM held WHERE j.id = held.id AND j.attempt_id = %(attempt_id)s
-        RETURNING j.id, j.ties, j.slot_key, j.attempt_no, j.claimed_at, j.state
+        RETURNING j.id, j.ties, j.slot_key, j.attempt_no, j.claimed_at, j.state, j.queue, j.run_after
     ), noted AS (
         INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at, reason, detail)
         SELECT id, CASE WHEN state = %(state)s THEN %(move)s ELSE 'cancel' END, state, attempt_no, %(attempt_id)s,
                %(worker_id)s, claimed_at, %(error)s, %(detail)s
         FROM ended
     )
-    SELECT id, ties, slot_key, state FROM ended
+    -- What is given back at once is for somebody who has a lane free, and perhaps looks again in ten seconds only.
+    SELECT id, ties, slot_key, state,
+           CASE WHEN state = 'pending' AND run_after IS NULL THEN pg_notify('holdfast', queue) END
+    FROM ended
 """
 
 
@@ -144,7 +148,7 @@ async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> 
             await _publish(conn, end.publish)
             crashpoint("publish.in_tx_after")
         # Last: from here on whoever wants one of the keys waits for our commit, and `publish` may take its time.
-        await untie(cursor, Ended(*row), claim.attempt_id)
+        await untie(cursor, Ended(*row[:4]), claim.attempt_id)
         crashpoint("complete.in_tx_after_unlock")
     if claim.ties & LOCKS:
         crashpoint("unlock.after")
@@ -162,6 +166,18 @@ async def _publish(conn: psycopg.AsyncConnection[Any], publish: Publish) -> None
         if conn.closed:
             raise
         raise PublishFailed(str(error)) from error
+    _refuse_if_broken(conn.info.transaction_status)
+
+
+def _refuse_if_broken(left: TransactionStatus) -> None:
+    """Whatever publish swallowed or did: an end that was not committed must not count as written."""
+    if left is TransactionStatus.UNKNOWN:
+        raise psycopg.OperationalError("the connection was lost while publish ran")
+    if left is TransactionStatus.INERROR:
+        raise PublishFailed("publish went on after an error of the database: let it out, or make a savepoint, "
+                            "`async with conn.transaction(): …`")  # fmt: skip
+    if left is TransactionStatus.IDLE:
+        raise PublishFailed("publish must neither commit nor roll back the transaction that it is given")
 
 
 def _parameters(claim: Claim, end: End) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 from uuid import UUID
 
 from holdfast.errors import UsageError
 
 LARGEST_INT, LARGEST_ID = 2**31 - 1, 2**63 - 1
+LONGEST: Final = timedelta(days=36_500)  # what every timestamp of the database can still be moved by
+LAST_YEAR: Final = 9_000  # well before the last that Python can read back, in whatever zone
 
 
 def wrong(field: str, given: object, instead: str) -> UsageError:
@@ -43,6 +45,10 @@ def a_time(given: object) -> None:
         raise wrong("run_after", given, f"use {_as_span(given)} from now, or a datetime with a time zone")
     if isinstance(given, datetime) and given.tzinfo is None:
         raise wrong("run_after", given, "it needs a time zone, like tzinfo=UTC; or use a timedelta from now")
+    if isinstance(given, datetime) and given.year > LAST_YEAR:
+        raise wrong("run_after", given, f"it is a time until the year {LAST_YEAR}")
+    if isinstance(given, timedelta) and abs(given) > LONGEST:
+        raise wrong("run_after", given, f"it is at most {LONGEST.days} days from now")
 
 
 def a_span(field: str, given: object) -> None:
@@ -51,6 +57,8 @@ def a_span(field: str, given: object) -> None:
         raise wrong(field, given, f"it is a timedelta; use {_as_span(given)}")
     if given <= timedelta(0):
         raise wrong(field, given, "it must be longer than nothing")
+    if given > LONGEST:
+        raise wrong(field, given, f"it is at most {LONGEST.days} days; leave it out for no limit")
 
 
 def one_of(field: str, given: object, *allowed: str) -> None:

@@ -236,8 +236,15 @@ async def wake_waiters(cursor: Cursor, keys: Sequence[str]) -> list[JobId]:
     return [row[0] for row in await cursor.fetchall()]
 
 
+# From one key that somebody waits for to the next: the crowd behind a key and the keys that nobody wants are not walked over.
 KEYS_WITH_ROOM = """
-    SELECT k.key FROM holdfast.lock_keys k
+    WITH RECURSIVE k (key) AS (
+        (SELECT key FROM holdfast.lock_wants WHERE waiting ORDER BY key LIMIT 1)
+        UNION ALL
+        SELECT (SELECT w.key FROM holdfast.lock_wants w WHERE w.waiting AND w.key > k.key ORDER BY w.key LIMIT 1)
+        FROM k WHERE k.key IS NOT NULL
+    )
+    SELECT k.key FROM k
     CROSS JOIN LATERAL (SELECT w.most FROM holdfast.lock_wants w WHERE w.key = k.key AND w.waiting
                         ORDER BY w.priority, w.job_id LIMIT 1) AS first
     WHERE (SELECT count(*) FROM holdfast.lock_holders h WHERE h.key = k.key)

@@ -14,11 +14,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from holdfast.errors import CancelRequested, ShutdownRequested, UsageError
+from holdfast.jobs.given import LONGEST
 from holdfast.jobs.model import Claim, Json, NewJob
 from holdfast.jobs.states import Move, State
 
 Publish = Callable[[Any], Awaitable[None]]
-LONGEST_DELAY: Final = timedelta(days=36_500)  # what every timestamp of the database can still be moved by
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ def refuse_no_jobs(then: object, join: object = None) -> None:
 def _refuse_no_delay(delay: object, where: str) -> None:
     if not isinstance(delay, timedelta):
         raise UsageError(f"{where} takes a timedelta, as in timedelta(seconds=30), not {_said(delay)}")
-    if delay > LONGEST_DELAY:
-        raise UsageError(f"{where} takes a delay of at most {LONGEST_DELAY.days} days, not {delay.days}")
+    if delay > LONGEST:
+        raise UsageError(f"{where} takes a delay of at most {LONGEST.days} days, not {delay.days}")
 
 
 def _refuse_no_reason(reason: object, where: str) -> None:

@@ -1,6 +1,7 @@
 """Bring jobs back to the claim index when their time has come. Called by: any worker, when a beat says so.
 
-A delayed job is pending but off the index that claims walk over; here it gets onto it. The second half is the sweep
+A delayed job is pending but off the index that claims walk over; here it gets onto it, and idle workers are told: who
+promotes is not always who may run it. The second half is the sweep
 behind locks and slots: whoever ends wakes its waiters in the same transaction, and this finds what a rare overlap left.
 """
 
@@ -22,7 +23,7 @@ PROMOTE_DUE = """
     )
     -- ANY (ARRAY …) and no join: the rows are reached by their ids, however many the planner expects.
     UPDATE holdfast.jobs j SET run_after = NULL WHERE j.id = ANY (ARRAY(SELECT id FROM due))
-    RETURNING j.id
+    RETURNING j.id, pg_notify('holdfast', j.queue)
 """
 
 

@@ -47,7 +47,7 @@ PRUNE_LOCK_KEYS = """
     WITH unused AS MATERIALIZED (
         SELECT key FROM holdfast.lock_keys k
         WHERE NOT EXISTS (SELECT FROM holdfast.lock_wants w WHERE w.key = k.key)
-        ORDER BY key LIMIT 1000 FOR UPDATE SKIP LOCKED
+        ORDER BY key LIMIT %(bite)s FOR UPDATE SKIP LOCKED
     )
     DELETE FROM holdfast.lock_keys k USING unused
     WHERE k.key = unused.key AND NOT EXISTS (SELECT FROM holdfast.lock_holders h WHERE h.key = k.key)
@@ -68,6 +68,8 @@ async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bi
         if last is None:
             break
         after = last
-    for statement in (PRUNE_WORKERS, PRUNE_PIPELINES, PRUNE_LOCK_KEYS):
+    for statement in (PRUNE_WORKERS, PRUNE_PIPELINES):
         await conn.execute(statement, {"older_than": older_than})
+    while (await conn.execute(PRUNE_LOCK_KEYS, {"bite": bite})).rowcount == bite:
+        pass
     return removed

@@ -166,6 +166,7 @@ class SaidEnd(Said):
     errors: Annotated[int, Field(ge=0, le=1)] = 0
     handle: Json = None
     poll_count: Count = 0
+    poll_errors: Count = 0
     then: Annotated[list[SaidJob], Field(max_length=10_000)] = []
     join: SaidJob | None = None
     detail: dict[Name, Text] | None = None
@@ -191,6 +192,7 @@ class SaidEnd(Said):
             errors=self.errors,
             handle=self.handle,
             poll_count=self.poll_count,
+            poll_errors=self.poll_errors,
             then=[child.job() for child in self.then],
             join=None if self.join is None else self.join.job(),
             detail=self.detail,
@@ -213,6 +215,7 @@ def of_end(end: End) -> dict[str, Json]:
         "errors": end.errors,
         "handle": end.handle,
         "poll_count": end.poll_count,
+        "poll_errors": end.poll_errors,
         "then": [of_job(child) for child in end.then],
         "join": None if end.join is None else of_job(end.join),
         "detail": None if end.detail is None else {key: storable(text) for key, text in end.detail.items()},

@@ -16,7 +16,6 @@ from psycopg.rows import tuple_row
 
 from holdfast.jobs import effects, promote
 from holdfast.jobs.effects import Cleaner
-from holdfast.jobs.enqueue import NOTIFY
 from holdfast.jobs.pipeline_status import FIRST, Remembered, read_remembered, remember
 from holdfast.jobs.prune import prune
 from holdfast.jobs.rescue import rescue
@@ -76,13 +75,11 @@ async def rescue_silent(ctx: Pass) -> int:
 
 
 async def promote_due(ctx: Pass) -> int:
-    """Page by page, and idle workers are told."""
+    """Page by page."""
     promoted, more = 0, True
     while more:
         async with ctx.transaction() as conn:
             jobs = await promote.promote_due(conn, limit=PAGE)
-            if jobs:
-                await conn.execute(NOTIFY, {"queues": [""]})
         promoted, more = promoted + len(jobs), len(jobs) >= PAGE
     return promoted
 

@@ -22,6 +22,8 @@ from holdfast.worker.ends import attempts
 from holdfast.worker.lanes import Lanes
 from holdfast.worker.transport import UNREACHABLE, Takes, Transport
 
+AGAIN = 0.05  # seconds after a look that was told of something and found nothing
+
 
 class Claiming:
     """What one worker takes."""
@@ -39,7 +41,7 @@ class Claiming:
         self.wake, self.saw_empty = asyncio.Event(), asyncio.Event()
         self._transport, self._worker_id, self._lanes, self._takes = transport, worker_id, lanes, takes
         self._largest, self._stopping = min(largest_batch, transport.largest_batch), stopping
-        self._is_claiming, self._may_be_more = False, True
+        self._is_claiming, self._may_be_more, self._was_told = False, True, False
         self._tied: dict[asyncio.Task[None], Sequence[JobId]] = {}
         self._second: asyncio.Task[None] | None = None
 
@@ -47,6 +49,11 @@ class Claiming:
     def is_quiet(self) -> bool:
         """Nothing is being claimed."""
         return not self._is_claiming and not self._tied and self._second is None
+
+    def tell(self) -> None:
+        """There is something to claim."""
+        self._was_told = True
+        self.wake.set()
 
     def on_free_lane(self) -> None:
         """Nothing was left when last looked: what has come since comes with a hint, and with the beat if that is lost."""
@@ -68,6 +75,10 @@ class Claiming:
             self._may_be_more = found >= room  # there is less than no room where more was taken than it now seems wise to
             if found < room or self._lanes.may_take(1) <= 0:
                 self.saw_empty.set()
+            if self._was_told and found < room:
+                self._was_told = False
+                if not found:  # whoever claims just now holds more than it takes, and nobody tells us when it lets go
+                    asyncio.get_running_loop().call_later(AGAIN, self.wake.set)
             if found < room or room <= 0:
                 await self.wake.wait()
                 self.wake.clear()

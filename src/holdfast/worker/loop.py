@@ -174,7 +174,7 @@ class Worker:
 
     def nudge(self) -> None:
         """Something was enqueued: look now."""
-        self._wake.set()
+        self._claiming.tell()
 
     async def run_by_id(self, job_id: JobId) -> bool:
         """Claim this very job and run it here; False if it could not be claimed, and then nothing was called."""
@@ -265,7 +265,7 @@ class Worker:
     def _on_hint(self, hint: str) -> None:
         if hint == "@":  # something for later: the beat tells when
             self._heartbeat.beat_now()
-        self._wake.set()
+        self._claiming.tell()
 
     def _on_beat_from_thread(self, beat: Beat) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -284,7 +284,7 @@ class Worker:
             self._sweeps.aside(self._give_up_waiting())
         self._ended_at_beat = self._lanes.pace.ended
         if beat.can_claim:
-            self._wake.set()
+            self._claiming.tell()
         self._sweeps.act_on(beat)
 
     # ------------------------------------------------------------------------------------------------- giving back

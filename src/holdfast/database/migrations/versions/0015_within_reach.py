@@ -1,0 +1,22 @@
+"""A time limit can be added to the clock: one that cannot made every claim of its kind fail, for every worker."""
+
+from alembic import op
+
+revision = "0015"
+down_revision = "0014"
+branch_labels = None
+depends_on = None
+
+UPGRADE = """
+UPDATE holdfast.jobs SET max_runtime = interval '36500 days' WHERE max_runtime > interval '36500 days';
+ALTER DOMAIN holdfast.a_duration ADD CONSTRAINT within_reach CHECK (VALUE <= interval '36500 days');
+"""
+DOWNGRADE = "ALTER DOMAIN holdfast.a_duration DROP CONSTRAINT within_reach"
+
+
+def upgrade() -> None:
+    op.execute(UPGRADE)
+
+
+def downgrade() -> None:
+    op.execute(DOWNGRADE)
