@@ -231,7 +231,7 @@ def test_fix_never_migrates_another_database_than_the_one_that_was_seen(
     with new_database(server) as own:
         monkeypatch.setenv("HOLDFAST_DATABASE_URL", own)
         settings.cache_clear()
-        is_mended = mend(Session(Output(), _way=over_http), [findings.schema("0013", "0014")], yes=True)
+        is_mended = mend(Session(Output(), _way=over_http), [findings.schema("0014", "0015")], yes=True)
         with psycopg.connect(own) as conn:
             assert conn.execute("SELECT to_regnamespace('holdfast')").fetchone() == (None,)
 

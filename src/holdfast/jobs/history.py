@@ -32,12 +32,12 @@ class Entry(NamedTuple):
 
 READ_HISTORY = """
     SELECT at, move, state, attempt_no, attempt_id::text, worker_id::text, claimed_at, actor, reason, detail, xid::text
-    FROM holdfast.history WHERE job_id = %(job_id)s ORDER BY id
+    FROM holdfast.history WHERE job_id = %(job_id)s ORDER BY id DESC LIMIT %(most)s
 """
 
 
-async def history(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> list[Entry]:
-    """The history of a job, oldest first."""
+async def history(conn: psycopg.AsyncConnection[Any], job_id: JobId, *, most: int = 10_000) -> list[Entry]:
+    """The history of a job, oldest first; of a very long one the newest moves."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(READ_HISTORY, {"job_id": job_id})
-        return [Entry(*row) for row in await cursor.fetchall()]
+        await cursor.execute(READ_HISTORY, {"job_id": job_id, "most": most})
+        return [Entry(*row) for row in reversed(await cursor.fetchall())]

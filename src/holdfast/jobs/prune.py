@@ -1,7 +1,7 @@
 """Remove what has ended long ago, in small bites. Called by: a periodic loop, and people.
 
 A job goes with its history, its lines, its locks and its dependencies, in one transaction. A job with effects that are not
-confirmed gone or kept stays until they are.
+confirmed gone or kept stays until they are. What lives on keeps its newest moves.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import tuple_row
+
+MOVES_KEPT = 1000  # of a job that lives on, however old they are
 
 # By id from where the last bite ended: no index on the time of the end is needed, and none is paid for by every job.
 PRUNE = """
@@ -32,6 +34,14 @@ PRUNE = """
        gone AS (DELETE FROM holdfast.jobs j USING old
                 WHERE j.id = old.id AND j.state IN ('completed', 'failed', 'cancelled') RETURNING j.id)
     SELECT (SELECT count(*) FROM gone), (SELECT max(id) FROM looked_at)
+"""
+# A job that snoozes for years would keep every snooze. Few have had so many attempts, so few histories are looked at.
+SHORTEN = """
+    DELETE FROM holdfast.history h USING (
+        SELECT j.id, (SELECT id FROM holdfast.history WHERE job_id = j.id ORDER BY id DESC OFFSET %(keep)s LIMIT 1) AS last
+        FROM holdfast.jobs j WHERE j.id > %(after)s AND j.id <= %(last)s AND j.attempt_no > 100
+    ) AS long
+    WHERE h.job_id = long.id AND h.id <= long.last AND h.at < clock_timestamp() - %(older_than)s
 """
 PRUNE_WORKERS = """
     DELETE FROM holdfast.workers w
@@ -67,6 +77,7 @@ async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bi
         removed += count
         if last is None:
             break
+        await conn.execute(SHORTEN, {"older_than": older_than, "after": after, "last": last, "keep": MOVES_KEPT})
         after = last
     for statement in (PRUNE_WORKERS, PRUNE_PIPELINES):
         await conn.execute(statement, {"older_than": older_than})

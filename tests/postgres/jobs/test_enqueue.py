@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -305,6 +306,12 @@ async def test_no_text_column_takes_a_nul(conn: Any, field: str) -> None:
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
 
 
+async def test_the_database_refuses_a_limit_that_no_claim_could_add_to_its_clock(conn: Any) -> None:
+    """One such row made every claim of its kind fail, for every worker."""
+    with pytest.raises(psycopg.errors.CheckViolation, match="a_duration"):
+        await conn.execute("INSERT INTO holdfast.jobs (kind, max_runtime) VALUES ('k', interval '100000 years')")
+
+
 @pytest.mark.parametrize("count", [1, MANY])
 async def test_a_lock_key_takes_no_nul(conn: Any, count: int) -> None:
     async with conn.transaction():
@@ -347,6 +354,19 @@ async def test_an_idempotency_key_for_something_else_is_a_conflict(conn: Any) ->
 async def test_an_idempotency_key_belongs_to_its_kind(conn: Any) -> None:
     assert (await enqueue(conn, NewJob("a", idempotency_key="i"))).created
     assert (await enqueue(conn, NewJob("b", idempotency_key="i"))).created
+
+
+async def test_bulks_that_want_the_same_in_any_order_do_not_meet_halfway(connect: Any) -> None:
+    one, other = await connect(), await connect()
+    for number in range(20):
+        jobs = [NewJob("k", n, unique_key=f"{number}/{n}", idempotency_key=f"{number}/{n}") for n in range(12)]
+
+        made = await asyncio.gather(enqueue_many(one, jobs), enqueue_many(other, jobs[::-1]))
+
+        assert [job.id for job in made[0]] == [job.id for job in made[1]][::-1]
+        assert sum(job.created for job in (*made[0], *made[1])) == 12
+    ids = await rows(one, "SELECT payload, id FROM holdfast.jobs WHERE unique_key LIKE '0/%' ORDER BY id")
+    assert [n for n, _ in ids] in (list(range(12)), list(range(12))[::-1]), "in the order of whoever came first"
 
 
 @pytest.mark.parametrize("unique_while", ["waiting", "live"])

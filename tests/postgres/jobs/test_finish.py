@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from factories import (
@@ -28,7 +30,7 @@ from factories import (
     take,
     value,
 )
-from holdfast.errors import ClaimLost, PayloadInvalid
+from holdfast.errors import ClaimLost, PayloadInvalid, PublishFailed
 from holdfast.jobs import effects
 from holdfast.jobs.finish import complete_plain, finish
 from holdfast.jobs.model import Lock, NewJob
@@ -214,6 +216,63 @@ async def test_publish_runs_inside_the_transaction_that_has_ended_the_job(conn: 
     await end(conn, claim, Done(publish=publish))
 
     assert seen == ["completed"]
+
+
+async def _lose_the_connection(conn: Any) -> None:
+    with suppress(psycopg.Error):
+        await conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+async def _swallow_an_error(conn: Any) -> None:
+    with suppress(psycopg.Error):
+        await conn.execute("SELECT 1 / 0")
+
+
+async def _commit(conn: Any) -> None:
+    await conn.execute("COMMIT")
+
+
+async def _roll_back(conn: Any) -> None:
+    await conn.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize(
+    ("publish", "error", "why"),
+    [
+        (_lose_the_connection, psycopg.OperationalError, "lost while publish ran"),
+        (_swallow_an_error, PublishFailed, "let it out, or make a savepoint"),
+        (_commit, PublishFailed, "must neither commit nor roll back"),
+        (_roll_back, PublishFailed, "must neither commit nor roll back"),
+    ],
+)
+async def test_an_end_that_publish_broke_does_not_count_as_written(
+    connect: Any, publish: Any, error: type[Exception], why: str
+) -> None:
+    conn, observer = await connect(), await connect()
+    claim = await hold(conn, locks=(Lock("t"),))
+
+    with pytest.raises(error, match=why):
+        await end(conn, claim, Done(publish=publish))
+
+    assert await holders_of(observer, "t") == [claim.id], "nothing of it was done outside its transaction"
+    assert await state_of(observer, claim.id) == ("completed" if publish is _commit else "running")
+
+
+@pytest.mark.parametrize(
+    ("ended_with", "told"),
+    [(released("its worker ends"), ["slow"]), (Snooze(timedelta(0)), ["slow"]), (Snooze(HOUR), []), (None, [])],
+    ids=["given back", "again", "again later", "done"],
+)
+async def test_idle_workers_are_told_of_what_is_given_back_at_once(connect: Any, ended_with: Any, told: list[str]) -> None:
+    listener, conn = await connect(), await connect()
+    claim = await hold(conn, queue="slow")
+    await listener.execute("LISTEN holdfast")
+
+    await (finish(conn, claim, ended_with) if isinstance(ended_with, End) else end(conn, claim, ended_with))
+    await conn.execute("NOTIFY holdfast, 'last'")
+
+    heard = [hint.payload async for hint in listener.notifies(timeout=30, stop_after=len(told) + 1)]
+    assert heard == [*told, "last"]
 
 
 async def test_the_caller_may_put_the_end_into_a_transaction_of_its_own(conn: Any) -> None:

@@ -49,6 +49,17 @@ async def test_promoting_goes_in_bites_the_most_overdue_first(conn: Any) -> None
     assert len(rest) == 4
 
 
+async def test_idle_workers_are_told_because_who_promotes_may_not_be_who_may_run_it(connect: Any) -> None:
+    listener, conn = await connect(), await connect()
+    await enqueue_many(conn, [NewJob("k", queue=queue, run_after=HOUR) for queue in ("a", "b", "b")])
+    await _all_due(conn)
+    await listener.execute("LISTEN holdfast")
+
+    await promote_due(conn)
+
+    assert sorted([hint.payload async for hint in listener.notifies(timeout=30, stop_after=2)]) == ["a", "b"]
+
+
 async def test_two_promoters_do_not_wait_for_each_other(connect: Any) -> None:
     conn, other = await connect(), await connect()
     held, free = await add(conn, run_after=HOUR), await add(conn, run_after=HOUR)

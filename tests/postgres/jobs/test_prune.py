@@ -9,7 +9,9 @@ import pytest
 
 from factories import HOUR, add, end, everything, hold, never_wait, rows, silence, start_worker, submit, take, value
 from holdfast.jobs import effects
+from holdfast.jobs import prune as prune_module
 from holdfast.jobs.effects import clean
+from holdfast.jobs.history import history
 from holdfast.jobs.model import Lock, NewJob
 from holdfast.jobs.outcome import Cancel, Done, Fail
 from holdfast.jobs.pipelines import Pipeline
@@ -128,6 +130,37 @@ async def test_locks_that_nobody_wants_any_more_go_and_those_in_use_stay(conn: A
 
     assert await rows(conn, "SELECT key FROM holdfast.lock_keys ORDER BY key") == [("held",), ("wanted",), ("young",)]
     assert await value(conn, "SELECT count(*) FROM holdfast.lock_wants") == 3
+
+
+async def test_a_job_that_lives_on_keeps_its_newest_moves(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prune_module, "MOVES_KEPT", 3)
+    often, seldom = await add(conn), await add(conn)
+    await conn.execute("UPDATE holdfast.jobs SET attempt_no = 101 WHERE id = %s", [often])
+    await conn.execute(
+        """INSERT INTO holdfast.history (job_id, move, state, attempt_no, at)
+           SELECT job_id, 'snooze', 'pending', number,
+                  clock_timestamp() - CASE WHEN number > 8 THEN 0 ELSE 2 END * interval '1 h'
+           FROM unnest(%s::bigint[]) AS job_id, generate_series(1, 10) AS number ORDER BY number""",
+        [[often, seldom]],
+    )
+
+    await prune(conn, older_than=timedelta(minutes=30), bite=1)
+
+    assert [entry.attempt_no for entry in await history(conn, often)] == [8, 9, 10]
+    assert len(await history(conn, seldom)) == 10
+
+    monkeypatch.setattr(prune_module, "MOVES_KEPT", 1)
+    await prune(conn, older_than=timedelta(minutes=30))
+    assert [entry.attempt_no for entry in await history(conn, often)] == [9, 10], "what is young stays"
+    assert [entry.attempt_no for entry in await history(conn, often, most=1)] == [10]
+
+
+async def test_no_key_is_left_however_many_there_are(conn: Any) -> None:
+    await conn.execute("INSERT INTO holdfast.lock_keys SELECT 'key ' || number FROM generate_series(1, 25) AS number")
+
+    await prune(conn, older_than=HOUR, bite=10)
+
+    assert await rows(conn, "SELECT key FROM holdfast.lock_keys") == []
 
 
 async def test_workers_that_went_long_ago_go_unless_a_job_still_names_them(conn: Any) -> None:

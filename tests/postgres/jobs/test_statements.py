@@ -18,7 +18,7 @@ from psycopg import AsyncClientCursor
 import holdfast.jobs
 from databases import new_database
 from factories import HOUR, value
-from holdfast.jobs import claim, enqueue, finish, pipelines, poll, progress, promote, read, renew, rescue
+from holdfast.jobs import claim, enqueue, finish, locks, pipelines, poll, progress, promote, read, renew, rescue
 from holdfast.jobs import filters as job_filters
 from holdfast.jobs.enqueue import enqueue_many_sync
 from holdfast.jobs.model import NewJob
@@ -320,6 +320,21 @@ async def test_a_sweep_looks_at_its_own_small_index(crowd: Any, plan: Any, name:
 
     assert index in found
     assert "Seq Scan on jobs" not in found
+
+
+async def test_who_waits_for_a_free_lock_is_found_without_the_crowd_and_the_keys_that_nobody_wants(crowd: Any) -> None:
+    await crowd.execute("INSERT INTO holdfast.lock_keys SELECT 'key ' || number FROM generate_series(1, 20000) AS number")
+    await crowd.execute(
+        """INSERT INTO holdfast.lock_wants (job_id, key, when_busy, priority, waiting)
+           SELECT id, 'one', 'wait', 0, true FROM holdfast.jobs"""
+    )
+    await crowd.execute("ANALYZE holdfast.lock_keys, holdfast.lock_wants, holdfast.lock_holders")
+
+    found = await _plan(crowd, locks.KEYS_WITH_ROOM, {})
+
+    assert "using lock_waiters on lock_wants" in found
+    assert "Seq Scan on lock_wants" not in found
+    assert "lock_keys" not in found
 
 
 @both_plans

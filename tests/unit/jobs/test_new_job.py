@@ -66,6 +66,13 @@ MISTAKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a number for a unique key": ({"unique_key": 7}, "unique_key cannot be 7: it is text; use unique_key=str("),
     "a number for a slot": ({"slot_key": 7}, "slot_key cannot be 7: it is text; use slot_key=str("),
     "an empty slot": ({"slot_key": ""}, "slot_key cannot be '': it needs at least one character; leave it out for none"),
+    "a limit beyond the clock": (
+        {"max_runtime": timedelta.max},
+        ": it is at most 36500 days; leave it out for no limit",
+    ),
+    "a delay beyond the clock": ({"run_after": timedelta(days=10**7)}, ": it is at most 36500 days from now"),
+    "long before the clock": ({"run_after": timedelta.min}, ": it is at most 36500 days from now"),
+    "a year that nobody can read": ({"run_after": datetime.max.replace(tzinfo=UTC)}, ": it is a time until the year 9000"),
     "an odd while": ({"unique_key": "u", "unique_while": "foo"}, "unique_while cannot be 'foo': it is 'waiting' or 'live'"),
     "an odd fate": ({"if_parent_fails": "ignore"}, "if_parent_fails cannot be 'ignore': it is 'cancel' or 'run'"),
     "a name for a pipeline": (

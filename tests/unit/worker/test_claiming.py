@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.jobs.claim import Found
 from holdfast.jobs.model import WorkerId
+from holdfast.worker import claiming as claiming_module
 from holdfast.worker.claiming import Claiming
 
 
@@ -25,8 +26,10 @@ class Empty:
     """A queue with nothing in it."""
 
     largest_batch = 500
+    asked = 0
 
     async def claim(self, *_: Any) -> Found:
+        self.asked += 1
         return Found([], [])
 
 
@@ -50,6 +53,29 @@ async def test_a_free_lane_asks_for_more_unless_there_was_nothing(room: int, ask
     claiming.on_free_lane()
 
     assert claiming.wake.is_set() == asks_again
+    running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        (True, 3),  # whoever claims at this moment may hold more than it takes
+        (False, 2),
+    ],
+)
+async def test_a_look_that_was_told_of_something_and_found_nothing_looks_once_more(
+    told: bool, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming_module, "AGAIN", 0)
+    transport: Any = Empty()
+    claiming = Claiming(transport, WorkerId("w"), lanes_with(20), lambda: transport, 500, asyncio.Event())
+    running = asyncio.create_task(claiming.run())
+    await _settled()
+
+    (claiming.tell if told else claiming.wake.set)()
+    await _settled()
+
+    assert transport.asked == asked
     running.cancel()
 
 

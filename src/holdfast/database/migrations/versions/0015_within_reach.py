@@ -9,9 +9,13 @@ depends_on = None
 
 UPGRADE = """
 UPDATE holdfast.jobs SET max_runtime = interval '36500 days' WHERE max_runtime > interval '36500 days';
-ALTER DOMAIN holdfast.a_duration ADD CONSTRAINT within_reach CHECK (VALUE <= interval '36500 days');
+ALTER DOMAIN holdfast.a_duration DROP CONSTRAINT a_duration;
+ALTER DOMAIN holdfast.a_duration ADD CONSTRAINT a_duration CHECK (VALUE > interval '0' AND VALUE <= interval '36500 days');
 """
-DOWNGRADE = "ALTER DOMAIN holdfast.a_duration DROP CONSTRAINT within_reach"
+DOWNGRADE = """
+ALTER DOMAIN holdfast.a_duration DROP CONSTRAINT a_duration;
+ALTER DOMAIN holdfast.a_duration ADD CONSTRAINT a_duration CHECK (VALUE > interval '0');
+"""
 
 
 def upgrade() -> None:
