@@ -63,6 +63,20 @@ def test_a_database_that_is_not_there(run: Run) -> None:
     assert "hunter2" not in result.err
 
 
+@pytest.mark.parametrize(
+    "words", [("db", "status"), ("db", "migrate"), ("job", "list"), ("worker", "run", "--once"), ("serve",)]
+)
+def test_an_address_that_is_none(words: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgres//me:secret@host")
+    settings.cache_clear()
+
+    result = run(*words)
+
+    assert result.code == (Exit.FAILED if words[0] in ("worker", "serve") else Exit.USAGE)
+    assert "it looks like postgresql://user:password@host:5432/name" in result.err
+    assert "secret" not in result.err
+
+
 def test_a_server_that_is_not_there(run: Run) -> None:
     result = run("job", "list", "--api-url", f"http://127.0.0.1:{_closed_port()}")
 

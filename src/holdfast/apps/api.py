@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import uvicorn
 from fastapi import FastAPI
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
 from holdfast import catalog
@@ -31,7 +31,7 @@ from holdfast.api.policy import Role
 from holdfast.apps.control_jobs import act_in_bulk
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.apps.scheduler import scheduler_for
-from holdfast.database.pool import connect, pool
+from holdfast.database.pool import connect, parts_of, pool
 from holdfast.database.revision import require_current, wanted
 from holdfast.errors import UsageError
 from holdfast.jobs.bulk import QUEUE
@@ -97,7 +97,7 @@ def app_on(url: str, settings: Settings, version: str) -> FastAPI:
 def bounded_pool(url: str, most: int) -> AsyncConnectionPool[Any]:
     """A pool whose statements end by themselves: a request must not hold a connection for ever, and must not wait for one
     longer than it would take to notice that the database is out of reach."""
-    given = conninfo_to_dict(url).get("options") or ""
+    given = parts_of(url).get("options") or ""
     return pool(make_conninfo(url, options=f"{given} {BOUNDED}".strip()), most=most, patience=PATIENCE)
 
 

@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import httpx
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout
 
@@ -30,7 +29,7 @@ from holdfast.apps.loops import ScheduledLoops
 from holdfast.cli.exits import Told
 from holdfast.cli.way import Answer, headers_of, opened, plain_params
 from holdfast.database.embedded import EmbeddedPostgres
-from holdfast.database.pool import connect, pool
+from holdfast.database.pool import connect, parts_of, pool
 from holdfast.database.revision import current, require_current, wanted
 from holdfast.errors import DatabaseProblem, UsageError
 from holdfast.jobs.bulk import QUEUE
@@ -179,7 +178,7 @@ class Ourselves:
 
 def place_of(url: str) -> str:
     """Where a database is, without its password."""
-    known = conninfo_to_dict(url)
+    known = parts_of(url)
     return f"postgresql://{known.get('host', 'localhost')}:{known.get('port', 5432)}/{known.get('dbname', '')}"
 
 

@@ -10,6 +10,7 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -18,10 +19,11 @@ from alembic.script.revision import RevisionError
 from alembic.util import CommandError
 from psycopg.errors import LockNotAvailable
 from sqlalchemy import create_engine, text
-from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
+from holdfast.database.pool import place_of
 from holdfast.database.revision import OLDEST_POSTGRES
 from holdfast.errors import DatabaseProblem
 
@@ -124,11 +126,11 @@ def _config(connection: Connection | None = None) -> Config:
 
 
 def _connect(url: str) -> Connection:
-    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
+    place = place_of(url)
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url), poolclass=NullPool)
     try:
         connection = engine.connect()
     except OperationalError as error:
-        place = make_url(url).render_as_string(hide_password=True)
         raise DatabaseProblem(
             f"cannot connect to {place}: {str(error.orig).strip()}; is the server up, and is the address right?"
         ) from None

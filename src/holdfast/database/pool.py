@@ -17,6 +17,7 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
 from pydantic_core import from_json
 
+from holdfast.errors import UsageError
 from holdfast.telemetry import redact
 
 CAREFUL = {
@@ -40,9 +41,20 @@ _newest_timeline: dict[str, int] = {}  # that this process has seen, of servers 
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 
 
+def parts_of(url: str) -> dict[str, Any]:
+    """What an address says, or `UsageError`; never the address itself, which may hold a password."""
+    try:
+        return conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise UsageError(
+            "the address of the database cannot be read; it looks like postgresql://user:password@host:5432/name, "
+            "in HOLDFAST_DATABASE_URL or on the command line"
+        ) from None
+
+
 def careful(url: str) -> str:
     """The address with our time-outs, unless it says something else. Its password is not logged from here on."""
-    given = conninfo_to_dict(url)
+    given = parts_of(url)
     password = str(given.get("password") or "")
     if password not in (given.get("user"), given.get("dbname")):  # those stand in harmless lines too
         redact.hide(password)
@@ -55,7 +67,7 @@ def careful(url: str) -> str:
 
 def place_of(url: str) -> str:
     """Which database an address names, for people: without the password, and whatever else it says."""
-    parts = conninfo_to_dict(url)
+    parts = parts_of(url)
     user = f"{parts['user']}@" if parts.get("user") else ""
     return f"{user}{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
@@ -79,8 +91,8 @@ async def _configure(conn: psycopg.AsyncConnection[Any], among: str | None = Non
 
 def several_in(url: str) -> str | None:
     """The servers that an address names, if they are more than one: those of a primary and its standbys."""
-    hosts = str(conninfo_to_dict(url).get("host") or "")
-    return hosts + str(conninfo_to_dict(url).get("port") or "") if "," in hosts else None
+    hosts = str(parts_of(url).get("host") or "")
+    return hosts + str(parts_of(url).get("port") or "") if "," in hosts else None
 
 
 async def _refuse_the_past(conn: psycopg.AsyncConnection[Any], among: str) -> None:
