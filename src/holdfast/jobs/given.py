@@ -26,6 +26,12 @@ def a_key(field: str, given: object) -> None:
         raise wrong(field, given, "it needs at least one character; leave it out for none")
 
 
+def a_name(field: str, given: object, instead: str) -> None:
+    """The name of a kind or a queue; an enum of texts is one."""
+    if not isinstance(given, str) or not 0 < len(given) <= 200:
+        raise wrong(field, given, instead)
+
+
 def a_count(field: str, given: object) -> None:
     """A whole number from 1."""
     if not _is_int(given) or not 1 <= given <= LARGEST_INT:
@@ -56,6 +62,12 @@ def a_span(field: str, given: object) -> None:
 def one_of(field: str, given: object, *allowed: str) -> None:
     if given not in allowed:
         raise wrong(field, given, f"it is {' or '.join(map(repr, allowed))}")
+
+
+def a_function(field: str, given: object, like: str) -> None:
+    """What is worked out anew for every job."""
+    if not callable(given):
+        raise wrong(field, given, f"it is a function of the job's arguments; use {field}={like}")
 
 
 def listed(field: str, given: object, one: str) -> tuple[Any, ...]:
