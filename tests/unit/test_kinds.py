@@ -118,10 +118,10 @@ def test_locks_slot_and_unique_key_can_follow_from_the_arguments():
         (lambda: job("test.wrong", max_runtime=60), "max_runtime cannot be 60: it is a timedelta; use timedelta(seconds=60)"),
         (
             lambda: job("test.wrong", locks=[Lock("a")]),
-            "it is a function of the job's arguments; use locks=lambda invoice_id: [Lock(",
+            "it is a function; use locks=lambda invoice_id: [Lock(",
         ),
-        (lambda: job("test.wrong", slot="a"), "slot cannot be 'a': it is a function of the job's arguments; use slot=lambda"),
-        (lambda: job("test.wrong", unique=True), "unique cannot be True: it is a function of the job's arguments"),
+        (lambda: job("test.wrong", slot="a"), "slot cannot be 'a': it is a function; use slot=lambda"),
+        (lambda: job("test.wrong", unique=True), "unique cannot be True: it is a function"),
         (lambda: job("test.wrong", run_in="fork")(lambda: None), "run_in is 'loop', 'thread' or 'process', not 'fork'"),
     ],
 )

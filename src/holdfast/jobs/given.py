@@ -65,9 +65,9 @@ def one_of(field: str, given: object, *allowed: str) -> None:
 
 
 def a_function(field: str, given: object, like: str) -> None:
-    """What is worked out anew for every job."""
+    """What is worked out anew every time."""
     if not callable(given):
-        raise wrong(field, given, f"it is a function of the job's arguments; use {field}={like}")
+        raise wrong(field, given, f"it is a function; use {field}={like}")
 
 
 def listed(field: str, given: object, one: str) -> tuple[Any, ...]:

@@ -125,6 +125,13 @@ class NewJob:
         return not asks and (not self.locks or all(lock.when_busy == "wait" for lock in self.locks))
 
 
+def refuse_no_job(made: object) -> None:
+    """What is to be enqueued is a job, made and not only named."""
+    if not isinstance(made, NewJob):
+        named = getattr(made, "__name__", "render") if callable(made) else "render"
+        raise given.wrong("a job", made, f"it is what .new makes; use {named}.new(…) with its arguments")
+
+
 def _locks(wanted: object) -> tuple[Lock, ...]:
     if isinstance(wanted, Lock):
         raise given.wrong("locks", wanted, "it is a list; use locks=[Lock(…)]")
