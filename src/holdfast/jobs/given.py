@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeGuard
 from uuid import UUID
@@ -30,6 +30,13 @@ def a_name(field: str, given: object, instead: str) -> None:
     """The name of a kind or a queue; an enum of texts is one."""
     if not isinstance(given, str) or not 0 < len(given) <= 200:
         raise wrong(field, given, instead)
+
+
+def a_kind(given: object) -> None:
+    """The name of a kind."""
+    if not isinstance(given, str):
+        instead = "pass its .kind" if hasattr(given, "kind") else "it is the name of a kind, like 'invoice.render'"
+        raise wrong("kind", given, instead)
 
 
 def a_count(field: str, given: object) -> None:
@@ -75,6 +82,17 @@ def listed(field: str, given: object, one: str) -> tuple[Any, ...]:
     if isinstance(given, str) or hasattr(given, "_fields") or not isinstance(given, Iterable):
         raise wrong(field, given, f"it is a list; use {field}=[{one}]")
     return tuple(given)
+
+
+def mappings(field: str, given: object, one: str) -> list[dict[str, Any]]:
+    """Several sets of arguments, as dicts. One of them alone is no list of its names."""
+    if isinstance(given, Mapping):
+        raise wrong(field, given, f"it is a list, with one mapping for each job; use [{one}]")
+    several = listed(field, given, one)
+    try:
+        return [dict(each) for each in several]
+    except (TypeError, ValueError):
+        raise wrong(field, given, f"it is a list of mappings; use [{one}]") from None
 
 
 def an_id(field: str, given: object) -> int:

@@ -48,6 +48,10 @@ class Submitted:
     poll_after: timedelta | None = None
 
     def __post_init__(self) -> None:
+        if self.handle is None:  # a job without a handle is one that no engine has
+            raise UsageError(
+                "Submitted takes what to ask the engine for, as in Submitted(query_id), not None; Snooze only waits"
+            )
         if self.poll_after is not None:
             _refuse_no_delay(self.poll_after, "Submitted(poll_after=…)")
 

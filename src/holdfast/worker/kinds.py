@@ -25,7 +25,7 @@ from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
 from holdfast.jobs.client import current_client
 from holdfast.jobs.effects import Cleaner
 from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_payloads, enqueue_sync
-from holdfast.jobs.given import a_count, a_function, a_name, a_priority, a_span, listed, one_of, wrong
+from holdfast.jobs.given import a_count, a_function, a_name, a_priority, a_span, listed, mappings, one_of, wrong
 from holdfast.jobs.model import Enqueued, Lock, NewJob
 from holdfast.jobs.outcome import DEFAULT_POLICY, RetryPolicy
 from holdfast.jobs.payload import to_json_many
@@ -143,7 +143,7 @@ class Job(Generic[P, R]):
 
     async def enqueue_many(self, arguments: Iterable[Mapping[str, Any]], *, tx: Any = None) -> Sequence[Enqueued]:
         """Enqueue one job for each of these sets of arguments, all in one transaction: the bulk call for one kind."""
-        given = [dict(one) for one in arguments]
+        given = mappings("arguments", arguments, "{'invoice_id': 7}")
         if not given:
             return []
         like = self._new((), given[0], {})

@@ -277,6 +277,11 @@ def test_a_policy_for_some_errors_still_leaves_the_engine_its_work_when_it_canno
     assert decide(claim(handle="h"), ConnectionError("reset"), COLD_START, chance=never).state is State.SUBMITTED
 
 
+def test_work_that_an_engine_has_under_no_handle_is_refused_where_it_is_said() -> None:
+    with pytest.raises(UsageError, match=r"Submitted takes what to ask the engine for, as in Submitted\(query_id\), not None"):
+        Submitted(None)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A policy that cannot be
 # ---------------------------------------------------------------------------------------------------------------------
