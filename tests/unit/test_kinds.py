@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -107,6 +108,21 @@ def test_locks_slot_and_unique_key_can_follow_from_the_arguments():
         (lambda: job("test.wrong", retries=3), "no setting retries"),
         (lambda: job("test.wrong")(lambda *args: None), "cannot be stored"),
         (lambda: job("test.wrong")(lambda priority: None), "priority is a word of enqueue"),
+        (lambda: job("test.wrong", retry=3), "retry cannot be 3: it is a RetryPolicy; use max_attempts=… for how often"),
+        (lambda: job("test.wrong", on_shutdown="failed"), "on_shutdown cannot be 'failed': it is 'release' or 'fail'"),
+        (lambda: job("test.wrong", queue=""), "queue cannot be '': a queue's name has 1 to 200 characters"),
+        (lambda: job("test.wrong", priority="high"), "priority cannot be 'high': it is a whole number between"),
+        (lambda: job("test.wrong", max_attempts="3"), "max_attempts cannot be '3': it is a whole number, 1 or more"),
+        (lambda: job("test.wrong", max_crashes=0), "max_crashes cannot be 0: it is a whole number, 1 or more"),
+        (lambda: job("test.wrong", version="2"), "version cannot be '2': it is a whole number, 1 or more"),
+        (lambda: job("test.wrong", max_runtime=60), "max_runtime cannot be 60: it is a timedelta; use timedelta(seconds=60)"),
+        (
+            lambda: job("test.wrong", locks=[Lock("a")]),
+            "it is a function; use locks=lambda invoice_id: [Lock(",
+        ),
+        (lambda: job("test.wrong", slot="a"), "slot cannot be 'a': it is a function; use slot=lambda"),
+        (lambda: job("test.wrong", unique=True), "unique cannot be True: it is a function"),
+        (lambda: job("test.wrong", run_in="fork")(lambda: None), "run_in is 'loop', 'thread' or 'process', not 'fork'"),
     ],
 )
 def test_a_wrong_decoration_names_the_fix(wrong: Any, said: str):
@@ -114,6 +130,34 @@ def test_a_wrong_decoration_names_the_fix(wrong: Any, said: str):
         wrong()
 
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("", "kind cannot be '': a job needs a kind of 1 to 200 characters; use @job('invoice.render')"),
+        (5, "kind cannot be 5: a job needs a kind"),
+        ("k" * 201, "a job needs a kind of 1 to 200 characters"),
+    ],
+)
+def test_a_kind_without_a_name_is_refused(kind: Any, said: str):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        job(kind)
+
+
+def test_a_decorator_that_was_not_called_says_so():
+    async def render(invoice_id: int) -> None: ...
+
+    with pytest.raises(UsageError, match=re.escape("@job needs the name of the kind; use @job('render')")):
+        job(render)  # type: ignore[arg-type]
+
+
+def test_a_lock_that_stands_alone_is_to_stand_in_a_list():
+    @job("test.lone_lock", locks=lambda table: Lock(f"table:{table}"))
+    async def tied(table: str) -> None: ...
+
+    with pytest.raises(UsageError, match=re.escape("it is a list; use locks=[Lock('…')]")):
+        tied.new(table="t")
 
 
 def test_an_unknown_kind_names_the_ones_there_are(render: Job[..., Any]):

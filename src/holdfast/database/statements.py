@@ -82,8 +82,10 @@ def connection_of_sync(tx: Any) -> psycopg.Connection[Any]:
     """The same for a synchronous caller."""
     if isinstance(tx, psycopg.Connection):
         return tx
-    if isinstance(tx, psycopg.AsyncConnection):
-        raise UsageError("`tx` is an asynchronous connection; await the asynchronous call instead")
+    if isinstance(tx, psycopg.AsyncConnection) or hasattr(tx, "sync_session") or hasattr(tx, "get_raw_connection"):
+        raise UsageError(
+            f"`tx` is asynchronous ({type(tx).__name__}); await the asynchronous call instead, or pass a plain one"
+        )
     if hasattr(tx, "flush") and hasattr(tx, "connection"):  # a Session
         tx.flush()
         tx = tx.connection()

@@ -19,7 +19,7 @@ from holdfast.database.pool import pool
 from holdfast.errors import UsageError
 from holdfast.jobs import cancel, control, explain, given, history, logs, pipelines, read
 from holdfast.jobs.enqueue import NOTIFY, enqueue, enqueue_many, enqueue_payloads
-from holdfast.jobs.model import Enqueued, JobId, NewJob
+from holdfast.jobs.model import Enqueued, JobId, NewJob, refuse_no_job
 from holdfast.jobs.prune import prune
 from holdfast.jobs.recover import recover
 from holdfast.jobs.rerun import rerun
@@ -47,6 +47,7 @@ class Client:
 
     async def enqueue(self, job: NewJob) -> Enqueued:
         """Make one job."""
+        refuse_no_job(job)
         tell_now = self._may_tell(job)
         async with self.pool.connection() as conn:
             made = await enqueue(conn, job, hint=tell_now)
@@ -87,6 +88,9 @@ class Client:
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued]:
         """Make many jobs in one transaction, by COPY where that can be."""
+        jobs = given.listed("jobs", jobs, "render.new(…)")
+        for job in jobs:
+            refuse_no_job(job)
         async with self.pool.connection() as conn:
             made = await enqueue_many(conn, jobs)
         self._changed()

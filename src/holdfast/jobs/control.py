@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.jobs.given import a_kind
 from holdfast.jobs.payload import refuse_bad_text, refuse_bad_word
 
 EVERYTHING = "*"
@@ -67,7 +68,7 @@ async def drain(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING, *, a
 
 async def resume(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> bool:
     """Undo `pause` and `drain`; whether there was anything to undo."""
-    refuse_bad_text(kind, "kind")
+    _check_kind(kind)
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(RESUME, {"kind": kind})
         row = await cursor.fetchone()
@@ -75,8 +76,13 @@ async def resume(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> 
 
 
 def _check(kind: str, actor: str, reason: str | None) -> None:
-    refuse_bad_text(kind, "kind")
+    _check_kind(kind)
     refuse_bad_word(actor, reason)
+
+
+def _check_kind(kind: str) -> None:
+    a_kind(kind)
+    refuse_bad_text(kind, "kind")
 
 
 async def unpause(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> bool:
@@ -90,6 +96,7 @@ async def undrain(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) ->
 
 
 async def _lift(conn: psycopg.AsyncConnection[Any], kind: str, *, paused: bool) -> bool:
+    _check_kind(kind)
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(LIFT, {"kind": kind, "paused": paused})
         row = await cursor.fetchone()

@@ -11,7 +11,9 @@ from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.jobs.failures import FINGERPRINT
+from holdfast.jobs.given import a_kind, an_id
 from holdfast.jobs.model import uuid_text
+from holdfast.jobs.payload import refuse_bad_text
 from holdfast.jobs.states import State
 
 MOST_LOOKED_AT = 50_000
@@ -98,6 +100,13 @@ def where(filters: Mapping[str, Any]) -> str:
     for name in ("pipeline_id", "worker_id"):
         if name in given:
             uuid_text(given[name], name)
+    for name in ("before", "parent_id"):
+        if name in given:
+            an_id(name, given[name])
+    if "kind" in given:
+        a_kind(given["kind"])
+    for name in ("kind", "queue", "slot_key", "fingerprint", "q"):
+        refuse_bad_text(given.get(name), name)
     clauses = [_clause(name, value) for name, value in given.items()]
     return " AND ".join(clauses) or "true"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeGuard
 from uuid import UUID
@@ -26,6 +26,19 @@ def a_key(field: str, given: object) -> None:
         raise wrong(field, given, f"it is text; use {field}=str(…), or leave it out")
     if not given:
         raise wrong(field, given, "it needs at least one character; leave it out for none")
+
+
+def a_name(field: str, given: object, instead: str) -> None:
+    """The name of a kind or a queue; an enum of texts is one."""
+    if not isinstance(given, str) or not 0 < len(given) <= 200:
+        raise wrong(field, given, instead)
+
+
+def a_kind(given: object) -> None:
+    """The name of a kind."""
+    if not isinstance(given, str):
+        instead = "pass its .kind" if hasattr(given, "kind") else "it is the name of a kind, like 'invoice.render'"
+        raise wrong("kind", given, instead)
 
 
 def a_count(field: str, given: object) -> None:
@@ -66,11 +79,28 @@ def one_of(field: str, given: object, *allowed: str) -> None:
         raise wrong(field, given, f"it is {' or '.join(map(repr, allowed))}")
 
 
+def a_function(field: str, given: object, like: str) -> None:
+    """What is worked out anew every time."""
+    if not callable(given):
+        raise wrong(field, given, f"it is a function; use {field}={like}")
+
+
 def listed(field: str, given: object, one: str) -> tuple[Any, ...]:
     """Several of something, as a tuple. A text is no list of its characters, and an `Enqueued` no list of its fields."""
     if isinstance(given, str) or hasattr(given, "_fields") or not isinstance(given, Iterable):
         raise wrong(field, given, f"it is a list; use {field}=[{one}]")
     return tuple(given)
+
+
+def mappings(field: str, given: object, one: str) -> list[dict[str, Any]]:
+    """Several sets of arguments, as dicts. One of them alone is no list of its names."""
+    if isinstance(given, Mapping):
+        raise wrong(field, given, f"it is a list, with one mapping for each job; use [{one}]")
+    several = listed(field, given, one)
+    try:
+        return [dict(each) for each in several]
+    except (TypeError, ValueError):
+        raise wrong(field, given, f"it is a list of mappings; use [{one}]") from None
 
 
 def an_id(field: str, given: object) -> int:

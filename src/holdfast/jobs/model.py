@@ -78,9 +78,9 @@ class NewJob:
     def __post_init__(self) -> None:
         # Bulk makes many, so whatever is as usual is passed by at the cost of a comparison.
         if self.kind.__class__ is not str or not 0 < len(self.kind) <= 200:
-            _refuse_bad_name("kind", self.kind, "a job needs a kind of 1 to 200 characters, like 'invoice.render'")
+            given.a_name("kind", self.kind, "a job needs a kind of 1 to 200 characters, like 'invoice.render'")
         if self.queue.__class__ is not str or not 0 < len(self.queue) <= 200:
-            _refuse_bad_name("queue", self.queue, "a queue's name has 1 to 200 characters")
+            given.a_name("queue", self.queue, "a queue's name has 1 to 200 characters")
         if self.priority != 0:
             given.a_priority(self.priority)
         if self.max_attempts != 3 or self.max_crashes != 3 or self.kind_version != 1:
@@ -125,9 +125,11 @@ class NewJob:
         return not asks and (not self.locks or all(lock.when_busy == "wait" for lock in self.locks))
 
 
-def _refuse_bad_name(field: str, name: object, instead: str) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= 200:  # an enum of texts is one
-        raise given.wrong(field, name, instead)
+def refuse_no_job(made: object) -> None:
+    """What is to be enqueued is a job, made and not only named."""
+    if not isinstance(made, NewJob):
+        named = getattr(made, "__name__", "render") if callable(made) else "render"
+        raise given.wrong("a job", made, f"it is what .new makes; use {named}.new(…) with its arguments")
 
 
 def _locks(wanted: object) -> tuple[Lock, ...]:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from holdfast.errors import CancelRequested, ShutdownRequested, UsageError
-from holdfast.jobs.given import LONGEST
+from holdfast.jobs.given import LONGEST, a_count
 from holdfast.jobs.model import Claim, Json, NewJob
 from holdfast.jobs.states import Move, State
 
@@ -47,6 +47,10 @@ class Submitted:
     poll_after: timedelta | None = None
 
     def __post_init__(self) -> None:
+        if self.handle is None:  # a job without a handle is one that no engine has
+            raise UsageError(
+                "Submitted takes what to ask the engine for, as in Submitted(query_id), not None; Snooze only waits"
+            )
         if self.poll_after is not None:
             _refuse_no_delay(self.poll_after, "Submitted(poll_after=…)")
 
@@ -170,13 +174,22 @@ class Backoff:
     longest: timedelta = timedelta(minutes=10)
     spread: float = 0.5
 
+    def __post_init__(self) -> None:
+        _refuse_no_delay(self.first, "Backoff(first=…)")
+        _refuse_no_delay(self.longest, "Backoff(longest=…)")
+        if not isinstance(self.spread, (int, float)) or not 0 <= self.spread <= 1:
+            raise UsageError(f"Backoff(spread=…) takes a part between 0 and 1, not {_said(self.spread)}")
+
     @classmethod
     def fixed(cls, delay: timedelta) -> Backoff:
         """The same delay before every retry."""
         return cls(first=delay, longest=delay, spread=0)
 
     def delay(self, errors: int, chance: float) -> timedelta:
-        whole = min(self.first * 2.0 ** min(errors, 30), self.longest)
+        try:
+            whole = min(self.first * 2.0 ** min(errors, 30), self.longest)
+        except OverflowError:  # days, doubled thirty times
+            whole = self.longest
         return whole * (1 - self.spread * (1 - chance))
 
 
@@ -191,6 +204,19 @@ class RetryPolicy:
     permanent: tuple[type[BaseException], ...] = (Permanent, UsageError)
     only: tuple[type[BaseException], ...] = (BaseException,)
     poll_errors: int = 20
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.backoff, Backoff):
+            raise UsageError(f"RetryPolicy(backoff=…) takes a Backoff, as in Backoff.fixed(delay), not {_said(self.backoff)}")
+        for name in ("permanent", "only"):
+            try:
+                isinstance(None, getattr(self, name))  # whatever this can answer, `decide` can ask
+            except TypeError:
+                given = _said(getattr(self, name))
+                raise UsageError(
+                    f"RetryPolicy({name}=…) takes a tuple of exceptions, as in (ValueError,), not {given}"
+                ) from None
+        a_count("poll_errors", self.poll_errors)
 
 
 # An engine that was asleep answers too late once or twice: three attempts, five seconds apart, and only for that.
@@ -217,7 +243,16 @@ def decide(
     policy: RetryPolicy = DEFAULT_POLICY,
     chance: Callable[[], float] = random.random,
 ) -> End:
-    """What the value or exception that a handler ended with means for its job."""
+    """What the value or exception that a handler ended with means for its job. Never raises, or it would end the worker."""
+    try:
+        return _decide(claim, ended_with, policy, chance)
+    except Exception as error:  # a policy of somebody's own making, asked what it cannot answer
+        what = _what(ended_with) if isinstance(ended_with, BaseException) else type(ended_with).__name__
+        said = f"{what}; and its retry policy could not say what follows: {_what(error)}"
+        return End(Move.FAIL, State.FAILED, error=said, cause="permanent", errors=1)
+
+
+def _decide(claim: Claim, ended_with: object, policy: RetryPolicy, chance: Callable[[], float]) -> End:
     match ended_with:
         case None:
             return COMPLETED

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import PayloadInvalid
+from holdfast.jobs.given import wrong
 
 LARGEST = 1_000_000  # bytes of JSON; more belongs into a file or a table, with its address in the payload
 DEEPEST = 64
@@ -116,6 +117,8 @@ def storable(text: str, longest: int = 20_000) -> str:
 def refuse_bad_text(value: str | None, what: str) -> None:
     """The same care for a key, a name or a message that goes into a text column."""
     if value is not None:
+        if not isinstance(value, str):
+            raise wrong(what, value, "it is text; use str(…)")
         _refuse_bad_characters(value, what)
 
 

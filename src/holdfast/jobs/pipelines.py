@@ -20,7 +20,7 @@ from holdfast.crashpoints import dies_inside
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import NotFound, UsageError
 from holdfast.jobs.enqueue import all_or_none, enqueue, enqueue_many, enqueue_step, run_steps
-from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob, uuid_text
+from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob, refuse_no_job, uuid_text
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import ENDED, State
 from holdfast.telemetry.trace import carrier
@@ -243,6 +243,7 @@ class Pipeline:
 
     def add(self, job: NewJob, *, after: Step | Sequence[Step] = ()) -> Step:
         """Add a job that runs when the steps it comes after have completed: none, one (chain) or many (fan-in)."""
+        refuse_no_job(job)
         parents = (after,) if isinstance(after, Step) else tuple(after)
         if any(parent.number >= len(self._jobs) for parent in parents):
             raise UsageError("`after` names a step of another pipeline; add the parents to this one first")

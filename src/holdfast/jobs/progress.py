@@ -27,8 +27,12 @@ async def report(
     conn: psycopg.AsyncConnection[Any], claim: Claim, *, progress: float | None = None, message: str | None = None
 ) -> None:
     """Write progress (0 to 1) and a message for people. Raises when the attempt was replaced or asked to stop."""
-    if progress is not None and not 0 <= progress <= 1:
-        raise UsageError(f"progress lies between 0 and 1, not {progress}")
+    try:
+        is_part = progress is None or 0 <= progress <= 1
+    except TypeError:
+        is_part = False
+    if not is_part:
+        raise UsageError(f"progress lies between 0 and 1, not {progress!r}; the message comes second")
     refuse_bad_text(message, "message")
     parameters = {"id": claim.id, "attempt_id": claim.attempt_id, "progress": progress, "message": message}
     async with conn.cursor(row_factory=tuple_row) as cursor:

@@ -12,6 +12,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.jobs.given import wrong
+
 MOVES_KEPT = 1000  # of a job that lives on, however old they are
 
 # By id from where the last bite ended: no index on the time of the end is needed, and none is paid for by every job.
@@ -66,6 +68,8 @@ PRUNE_LOCK_KEYS = """
 
 async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bite: int = 1000, most: int | None = None) -> int:
     """Remove jobs that ended more than `older_than` ago, at most `most` of them, and what only they needed."""
+    if not isinstance(older_than, timedelta):
+        raise wrong("older_than", older_than, "it is a timedelta; use timedelta(days=…)")
     removed, after = 0, 0
     while most is None or removed < most:
         async with conn.cursor(row_factory=tuple_row) as cursor:

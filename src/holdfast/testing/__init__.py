@@ -32,16 +32,16 @@ from holdfast.database import migrate
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import connect
 from holdfast.errors import ClaimLost, UnknownKind, UsageError
-from holdfast.jobs import effects, promote
+from holdfast.jobs import effects, given, promote
 from holdfast.jobs.claim import claim
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.finish import finish
-from holdfast.jobs.model import Claim, JobId, NewJob, WorkerId
+from holdfast.jobs.model import Claim, Enqueued, JobId, NewJob, WorkerId, refuse_no_job
 from holdfast.jobs.outcome import decide
 from holdfast.jobs.poll import claim_to_poll, fail_overdue
 from holdfast.jobs.read import JobView, get_job
 from holdfast.jobs.renew import WorkerInfo, register
-from holdfast.jobs.rescue import rescue_worker
+from holdfast.jobs.rescue import rescue, rescue_worker
 from holdfast.worker.context import Context, Lease
 from holdfast.worker.direct import OnConnections
 from holdfast.worker.execute import execute
@@ -73,8 +73,12 @@ class Crash(BaseException):
 
 
 @contextmanager
-def crash_at(point: str, *, times: int = 1) -> Iterator[list[str]]:
-    """Die at this crash point, `times` times; the list says how often it was reached."""
+def crash_at(point: str, *, times: int = 1, must_reach: bool = True) -> Iterator[list[str]]:
+    """Die at this crash point, `times` times; the list says how often it was reached.
+
+    A block that ends without having come there has proved nothing, so that is an error, unless `must_reach` is false.
+    """
+    _refuse_unknown(point)
     hits: list[str] = []
 
     def die() -> None:
@@ -87,6 +91,19 @@ def crash_at(point: str, *, times: int = 1) -> Iterator[list[str]]:
         yield hits
     finally:
         crashpoints.disarm(point)
+    if must_reach and not hits:
+        raise UsageError(
+            f"crash point {point!r} was never reached; does the handler come there? If not always: must_reach=False"
+        )
+
+
+def _refuse_unknown(point: str) -> None:
+    """A slip in one of Holdfast's own points is seen at once. Any other name may be one that a handler calls."""
+    given.a_key("point", point)
+    word, dot, _ = point.partition(".")
+    ours = [name for name in crashpoints.POINTS if name.startswith(f"{word}.")]
+    if dot and ours and point not in ours:
+        raise given.wrong("point", point, f"there are {', '.join(ours)}; begin one of your own with another word")
 
 
 @dataclass(slots=True)
@@ -112,21 +129,29 @@ class Harness:
 
     async def run(self, job: NewJob) -> JobView:
         """Enqueue a job, run it and whatever it leads to, and give back what became of it."""
-        if job.kind not in self._kinds:
-            raise UnknownKind(job.kind, list(self._kinds))
-        made = await enqueue(self.conn, job)
+        made = await self._enqueue(job)
         await self.drain()
         return await get_job(self.conn, made.id)
 
     async def drain(self) -> list[JobId]:
-        """Run everything that can run now, until nothing is left; the jobs in the order they ran."""
+        """Run everything that can run now, until nothing is left; the jobs in the order they ran.
+
+        What a worker held whose lease is over is taken from it and run, too.
+        """
         ran: list[JobId] = []
-        while len(ran) < MOST_STEPS:
-            one = await self._next()
-            if one is None:
-                return ran
-            ran.append(one.id)
-            await self._attempt(one)
+        died: Crash | None = None
+        for _ in range(MOST_STEPS):
+            try:
+                if died is not None:
+                    await rescue_worker(self.conn, self.worker_id, cause="crash", error=str(died), actor="harness")
+                    died = None
+                one = await self._next()
+                if one is None:
+                    return ran
+                ran.append(one.id)
+                await self._attempt(one)
+            except Crash as crash:  # wherever it was: while it claimed, ran, finished, or took from others
+                died = crash
         raise UsageError(f"{MOST_STEPS:,} attempts and still no end; does a job enqueue itself?")
 
     async def clean(self) -> int:
@@ -135,14 +160,17 @@ class Harness:
 
     async def move_time(self, by: timedelta) -> None:
         """Let this much time pass: for delays, polls, deadlines, other workers' leases and clean-ups."""
+        given.a_span("by", by)
         await self.conn.execute(MOVE_TIME, {"by": by, "me": self.worker_id})
 
     async def prove_safe(self, make: Callable[[], NewJob], points: Sequence[str]) -> SafetyReport:
         """Kill a fresh job at each of these points, let it be rescued and run again, and see how it ends."""
+        given.a_function("make", make, "lambda: render.new(invoice_id=7)")
+        points = given.listed("points", points, "'run.after'")
         report = SafetyReport()
         for point in points:
-            made = await enqueue(self.conn, make())
-            with crash_at(point) as hits:
+            made = await self._enqueue(make())
+            with crash_at(point, must_reach=False) as hits:
                 await self.drain()
                 await self.move_time(timedelta(hours=1))
                 await self.drain()
@@ -155,13 +183,24 @@ class Harness:
         host = socket.gethostname()
         await register(self.conn, WorkerInfo(self.worker_id, "harness", host, 0, "test"), lease=LEASE)
 
+    async def _enqueue(self, job: NewJob) -> Enqueued:
+        refuse_no_job(job)
+        if job.kind not in self._kinds:
+            raise UnknownKind(job.kind, list(self._kinds))
+        return await enqueue(self.conn, job)
+
     async def _next(self) -> Claim | None:
         await promote.promote_due(self.conn)
         await fail_overdue(self.conn, self.worker_id)
+        await rescue(self.conn)
         kinds = list(self._kinds)
+        crashpoint("claim.before")
         found = await claim(self.conn, self.worker_id, kinds=kinds, queues=await self._queues(), limit=1)
         found = found or await claim_to_poll(self.conn, self.worker_id, kinds=kinds, queues=await self._queues(), limit=1)
-        return found[0] if found else None
+        if not found:
+            return None
+        crashpoint("claim.after_commit")
+        return found[0]
 
     async def _queues(self) -> list[str]:
         rows = await (await self.conn.execute("SELECT DISTINCT queue FROM holdfast.jobs")).fetchall()
@@ -180,8 +219,6 @@ class Harness:
             crashpoint("complete.after_commit_before_ack")
         except ClaimLost:
             return
-        except Crash as crash:
-            await rescue_worker(self.conn, self.worker_id, cause="crash", error=str(crash), actor="harness")
 
     def _make_context(self, claim: Claim) -> Context:
         @asynccontextmanager

@@ -25,6 +25,7 @@ from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
 from holdfast.jobs.client import current_client
 from holdfast.jobs.effects import Cleaner
 from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_payloads, enqueue_sync
+from holdfast.jobs.given import a_count, a_function, a_name, a_priority, a_span, listed, mappings, one_of, wrong
 from holdfast.jobs.model import Enqueued, Lock, NewJob
 from holdfast.jobs.outcome import DEFAULT_POLICY, RetryPolicy
 from holdfast.jobs.payload import to_json_many
@@ -57,6 +58,12 @@ class Options(TypedDict, total=False):
 
 OPTIONS = frozenset(Options.__annotations__)
 AT_A_TIME = 500
+# What may follow from the arguments of a job, and how that is said.
+FOLLOWS = {
+    "locks": "lambda invoice_id: [Lock(f'invoice:{invoice_id}')]",
+    "slot": "lambda invoice_id: f'invoice:{invoice_id}'",
+    "unique": "lambda invoice_id: f'invoice:{invoice_id}'",
+}
 PLAIN = frozenset({str, int, float, bool, type(None)})  # what JSON has, as it is
 
 
@@ -76,6 +83,23 @@ class Policy:
     locks: Callable[..., Sequence[Lock]] | None = None  # called with the job's arguments
     slot: Callable[..., str] | None = None
     unique: Callable[..., str] | None = None
+
+    def __post_init__(self) -> None:
+        # Said where it is decorated, and not by the first job that needs it, perhaps at night.
+        a_name("queue", self.queue, "a queue's name has 1 to 200 characters")
+        a_priority(self.priority)
+        for name in ("max_attempts", "max_crashes", "version"):
+            a_count(name, getattr(self, name))
+        if self.max_runtime is not None:
+            a_span("max_runtime", self.max_runtime)
+        if not isinstance(self.retry, RetryPolicy):
+            raise wrong(
+                "retry", self.retry, "it is a RetryPolicy; use max_attempts=… for how often, retry=RetryPolicy(…) for when"
+            )
+        one_of("on_shutdown", self.on_shutdown, "release", "fail")
+        for name, like in FOLLOWS.items():
+            if getattr(self, name) is not None:
+                a_function(name, getattr(self, name), like)
 
 
 class Job(Generic[P, R]):
@@ -119,7 +143,7 @@ class Job(Generic[P, R]):
 
     async def enqueue_many(self, arguments: Iterable[Mapping[str, Any]], *, tx: Any = None) -> Sequence[Enqueued]:
         """Enqueue one job for each of these sets of arguments, all in one transaction: the bulk call for one kind."""
-        given = [dict(one) for one in arguments]
+        given = mappings("arguments", arguments, "{'invoice_id': 7}")
         if not given:
             return []
         like = self._new((), given[0], {})
@@ -164,7 +188,7 @@ class Job(Generic[P, R]):
             max_crashes=policy.max_crashes,
             max_runtime=policy.max_runtime,
             kind_version=policy.version,
-            locks=tuple(policy.locks(**given)) if policy.locks else (),
+            locks=listed("locks", policy.locks(**given), "Lock('…')") if policy.locks else (),
             slot_key=policy.slot(**given) if policy.slot else None,
             unique_key=policy.unique(**given) if policy.unique else None,
         )
@@ -250,11 +274,17 @@ class _Decorator:
 
 def job(kind: str, **policy: Any) -> _Decorator:
     """Make a function a kind of job. The keywords are the fields of `Policy`."""
+    if callable(kind):
+        raise UsageError(f"@job needs the name of the kind; use @job({getattr(kind, '__name__', 'invoice.render')!r})")
+    a_name("kind", kind, "a job needs a kind of 1 to 200 characters; use @job('invoice.render')")
     known = {field.name for field in fields(Policy)}
     unknown = set(policy) - known
     if unknown:
         raise UsageError(f"{kind}: no setting {', '.join(sorted(unknown))}; there are: {', '.join(sorted(known))}")
-    return _Decorator(kind, Policy(**policy))
+    try:
+        return _Decorator(kind, Policy(**policy))
+    except UsageError as error:
+        raise UsageError(f"{kind}: {error}") from None
 
 
 def registered() -> dict[str, Job[..., Any]]:

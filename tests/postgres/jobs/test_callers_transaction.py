@@ -230,6 +230,14 @@ async def test_another_driver_is_refused_with_the_way_out() -> None:
     engine.dispose()
 
 
-async def test_an_asynchronous_connection_is_refused_by_the_plain_function(conn: Any) -> None:
-    with pytest.raises(UsageError, match="await"):
-        enqueue_sync(conn, NewJob("k"))
+@pytest.mark.filterwarnings("error")
+async def test_what_is_asynchronous_is_refused_by_the_plain_function(database: str, conn: Any) -> None:
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    engine = create_async_engine(_sqlalchemy(database))
+    async with AsyncSession(engine) as session, engine.connect() as connection:
+        for tx in (conn, session, connection):
+            said = rf"`tx` is asynchronous \({type(tx).__name__}\); await the asynchronous call instead"
+            with pytest.raises(UsageError, match=said):
+                enqueue_sync(tx, NewJob("k"))
+    await engine.dispose()

@@ -10,12 +10,14 @@ from uuid import uuid4
 import pytest
 
 import holdfast
-from factories import add, job, rows
+from factories import add, hold, job, rows
+from holdfast import job as decorated
 from holdfast.errors import UsageError
 from holdfast.jobs.client import Client
 from holdfast.jobs.enqueue import enqueue, enqueue_many
 from holdfast.jobs.model import Enqueued, JobId, NewJob
 from holdfast.jobs.pipelines import Pipeline, read_pipeline
+from holdfast.jobs.progress import report
 
 Call = Callable[[Client, Any], Awaitable[Any]]
 CALLS: dict[str, Call] = {
@@ -83,3 +85,70 @@ async def test_jobs_that_share_an_id_from_elsewhere_are_a_pipeline(conn: Any, co
     assert (await job(conn, later.id)).pipeline_id == shared
     seen = await read_pipeline(conn, shared)
     assert (seen.name, seen.status, sum(seen.counts.values())) == ("k", "running", count + 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A kind for its job, one for many, a number for a span
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@decorated("handed.render")
+async def render(invoice_id: int) -> None: ...
+
+
+NEEDS_NEW = "a job cannot be <job handed.render>: it is what .new makes; use render.new(…) with its arguments"
+ONE_SET = "it is a list, with one mapping for each job; use [{'invoice_id': 7}]"
+MISTAKES: dict[str, tuple[Callable[[Client], Awaitable[Any]], str]] = {
+    "a kind for a job": (lambda c: c.enqueue(render), NEEDS_NEW),  # type: ignore[arg-type]
+    "kinds for jobs": (lambda c: c.enqueue_many([render]), NEEDS_NEW),  # type: ignore[list-item]
+    "a job for many": (lambda c: c.enqueue_many(NewJob("k")), "it is a list; use jobs=[render.new(…)]"),  # type: ignore[arg-type]
+    "one set of arguments": (lambda c: render.enqueue_many({"invoice_id": 7}), ONE_SET),  # type: ignore[arg-type]
+    "arguments without a name": (lambda c: render.enqueue_many([7]), "arguments cannot be [7]: it is a list of mappings"),  # type: ignore[list-item]
+    "jobs for arguments": (lambda c: render.enqueue_many([render.new(1)]), "it is a list of mappings; use [{'invoice_id': 7}]"),  # type: ignore[list-item]
+    "days as a number": (
+        lambda c: c.prune(older_than=5),  # type: ignore[arg-type]
+        "older_than cannot be 5: it is a timedelta; use timedelta(days=…)",
+    ),
+    "a word for a parent": (lambda c: c.list(parent_id="x"), "parent_id cannot be 'x': it is the id of a job"),
+    "a word for a page": (lambda c: c.list(before="x"), "before cannot be 'x': it is the id of a job"),
+    "a kind for its name, in a list": (lambda c: c.list(kind=render), "kind cannot be <job handed.render>: pass its .kind"),
+    "a number for a queue": (lambda c: c.list(queue=5), "queue cannot be 5: it is text; use str(…)"),
+    "a kind for its name, to pause": (lambda c: c.pause(render, actor="ada"), "pass its .kind"),  # type: ignore[arg-type]
+    "a kind for its name, to drain": (lambda c: c.drain(render, actor="ada"), "pass its .kind"),  # type: ignore[arg-type]
+    "a kind for its name, to resume": (lambda c: c.resume(render), "pass its .kind"),  # type: ignore[arg-type]
+    "no kind": (lambda c: c.pause(None, actor="ada"), "kind cannot be None: it is the name of a kind"),  # type: ignore[arg-type]
+    "a number for a person": (lambda c: c.pause("k", actor=7), "actor cannot be 7: it is text; use str(…)"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize(("call", "said"), MISTAKES.values(), ids=MISTAKES.keys())
+async def test_a_mistake_is_named(database: str, call: Callable[[Client], Awaitable[Any]], said: str) -> None:
+    async with holdfast.connect(database) as client:
+        with pytest.raises(UsageError, match=re.escape(said)):
+            await call(client)
+
+
+async def test_a_kind_in_a_pipeline_is_refused_where_it_is_added() -> None:
+    with pytest.raises(UsageError, match=re.escape(NEEDS_NEW)):
+        Pipeline("nightly").add(render)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ((0.5, 7), "message cannot be 7: it is text; use str(…)"),
+        (("half", None), "progress lies between 0 and 1, not 'half'; the message comes second"),
+    ],
+)
+async def test_progress_is_a_number_and_a_text(conn: Any, told: tuple[Any, Any], said: str) -> None:
+    claim = await hold(conn)
+
+    with pytest.raises(UsageError, match=re.escape(said)):
+        await report(conn, claim, progress=told[0], message=told[1])
+
+
+async def test_lists_take_numbers_as_text_as_the_command_line_has_them(database: str, conn: Any) -> None:
+    made = await add(conn)
+
+    async with holdfast.connect(database) as client:
+        assert [one.id for one in (await client.list(before=str(made + 1))).jobs] == [made]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -41,7 +42,7 @@ def claim(**changes: Any) -> Claim:
 
 
 def never() -> float:
-    raise AssertionError("chance was asked although nothing hangs on it")
+    pytest.fail("chance was asked although nothing hangs on it")
 
 
 ENDS: dict[str, tuple[object, Move, State]] = {
@@ -274,3 +275,57 @@ def test_a_cold_start_is_retried_after_a_fixed_time_and_only_when_it_timed_out()
 
 def test_a_policy_for_some_errors_still_leaves_the_engine_its_work_when_it_cannot_be_asked() -> None:
     assert decide(claim(handle="h"), ConnectionError("reset"), COLD_START, chance=never).state is State.SUBMITTED
+
+
+def test_work_that_an_engine_has_under_no_handle_is_refused_where_it_is_said() -> None:
+    with pytest.raises(UsageError, match=r"Submitted takes what to ask the engine for, as in Submitted\(query_id\), not None"):
+        Submitted(None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A policy that cannot be
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: RetryPolicy(backoff=5), "RetryPolicy(backoff=…) takes a Backoff, as in Backoff.fixed(delay), not int (5)"),
+        (
+            lambda: RetryPolicy(only=[ValueError]),
+            "RetryPolicy(only=…) takes a tuple of exceptions, as in (ValueError,), not list",
+        ),
+        (lambda: RetryPolicy(permanent="ValueError"), "RetryPolicy(permanent=…) takes a tuple of exceptions"),
+        (lambda: RetryPolicy(poll_errors=0), "poll_errors cannot be 0: it is a whole number, 1 or more"),
+        (lambda: Backoff(first=5), "Backoff(first=…) takes a timedelta, as in timedelta(seconds=30), not int (5)"),
+        (lambda: Backoff(longest=60), "Backoff(longest=…) takes a timedelta"),
+        (lambda: Backoff.fixed(5), "Backoff(first=…) takes a timedelta"),
+        (lambda: Backoff(spread=50), "Backoff(spread=…) takes a part between 0 and 1, not int (50)"),
+        (lambda: Backoff(spread="half"), "Backoff(spread=…) takes a part between 0 and 1"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_where_it_is_made(wrong: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        wrong()
+
+
+def test_one_exception_or_a_union_is_as_good_as_a_tuple() -> None:
+    policy = RetryPolicy(permanent=KeyError, only=ValueError | OSError)
+
+    assert decide(claim(), OSError("reset"), policy).state is State.PENDING
+    assert decide(claim(), KeyError("k"), policy).state is State.FAILED
+
+
+def test_a_policy_that_raises_fails_the_attempt_and_not_the_worker() -> None:
+    class Broken(Backoff):
+        def delay(self, errors: int, chance: float) -> timedelta:
+            raise LookupError("no table")
+
+    end = decide(claim(), ValueError("boom"), RetryPolicy(Broken()))
+
+    assert (end.move, end.state, end.errors) == (Move.FAIL, State.FAILED, 1)
+    assert end.error == "ValueError: boom; and its retry policy could not say what follows: LookupError: no table"
+
+
+def test_days_that_double_for_ever_stop_at_the_longest() -> None:
+    assert Backoff(first=timedelta(days=2), longest=timedelta(days=9), spread=0).delay(40, 0.5) == timedelta(days=9)

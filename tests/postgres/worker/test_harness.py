@@ -1,0 +1,138 @@
+"""The helpers for tests of handlers: they die where they are told to, let time pass, and say what was mistaken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from factories import HOUR, job, rows
+from holdfast import Context, Lock, NewJob, crashpoint
+from holdfast import job as kind_of
+from holdfast.crashpoints import POINTS
+from holdfast.errors import UnknownKind, UsageError
+from holdfast.jobs.claim import claim_by_id
+from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.model import WorkerId
+from holdfast.jobs.renew import WorkerInfo, register
+from holdfast.testing import Harness, crash_at, harness
+
+OF_A_WORKER = ("claim.before", "claim.in_tx", "claim.after_commit", "lock.after", "run.before_start", "run.mid", "run.after")
+
+
+@kind_of("harness.tied", locks=lambda table: [Lock(table)])
+async def tied(ctx: Context, table: str) -> None:
+    await ctx.checkpoint()
+    crashpoint("mine")
+
+
+@pytest.fixture
+async def h(database: str) -> AsyncIterator[Harness]:
+    async with harness(database, [tied]) as made:
+        yield made
+
+
+async def of_a_dead_worker(conn: Any) -> int:
+    """A job that somebody claimed whose lease is half a minute."""
+    other = WorkerId(str(uuid4()))
+    await register(conn, WorkerInfo(other, "other", "elsewhere", 1, "test"), lease=timedelta(seconds=30))
+    made = await enqueue(conn, tied.new(table="t"))
+    assert await claim_by_id(conn, other, made.id) is not None
+    return made.id
+
+
+@pytest.mark.parametrize("point", [*OF_A_WORKER, "unlock.after", "complete.after_commit_before_ack", "mine"])
+async def test_a_job_survives_a_death_at_every_point_and_leaves_its_lock_to_the_next(h: Harness, conn: Any, point: str) -> None:
+    report = await h.prove_safe(lambda: tied.new(table="t"), points=[point])
+
+    assert report.is_safe, report
+    assert (await h.run(tied.new(table="t"))).state == "completed"
+    assert await rows(conn, "SELECT key FROM holdfast.lock_holders") == []
+
+
+async def test_a_point_that_was_not_reached_is_in_the_report(h: Harness) -> None:
+    report = await h.prove_safe(lambda: tied.new(table="t"), points=["hb.after", "elsewhere"])
+
+    assert (report.never_reached, report.is_safe) == (["hb.after", "elsewhere"], False)
+
+
+async def test_what_a_dead_worker_held_is_run_once_its_lease_is_over(h: Harness, conn: Any) -> None:
+    made = await of_a_dead_worker(conn)
+    assert await h.drain() == []
+
+    await h.move_time(HOUR)
+
+    assert await h.drain() == [made]
+    found = await job(conn, made)
+    assert (found.state, found.crashes) == ("completed", 1)
+
+
+@pytest.mark.parametrize("point", ["reap.in_tx", "reap.after"])
+async def test_a_death_while_it_takes_from_another_is_one_as_well(h: Harness, conn: Any, point: str) -> None:
+    made = await of_a_dead_worker(conn)
+    await h.move_time(HOUR)
+
+    with crash_at(point) as hits:
+        await h.drain()
+
+    assert hits == [point]
+    assert (await job(conn, made)).state == "completed"
+
+
+async def test_a_death_in_the_rescue_after_a_death_does_not_reach_the_test(h: Harness) -> None:
+    with crash_at("run.mid"), crash_at("reap.in_tx"), crash_at("reap.after"):
+        ended = await h.run(tied.new(table="t"))
+
+    assert (ended.state, ended.crashes) == ("completed", 1)
+
+
+def test_a_slip_in_a_point_of_ours_is_refused_at_once() -> None:
+    said = "point cannot be 'hb.befor': there are hb.in_tx, hb.after; begin one of your own with another word"
+    with pytest.raises(UsageError, match=re.escape(said)), crash_at("hb.befor"):
+        pytest.fail("the block was entered")
+
+
+@pytest.mark.parametrize("point", ["run.mid", "chraged"])
+async def test_a_point_that_was_never_reached_is_said_at_the_end(point: str) -> None:
+    with pytest.raises(UsageError, match=f"crash point '{point}' was never reached"), crash_at(point):
+        pass
+
+    with crash_at(point, must_reach=False) as hits:
+        pass
+    assert hits == []
+
+
+def test_the_tests_own_error_is_not_hidden_by_a_point_that_was_not_reached() -> None:
+    with pytest.raises(ZeroDivisionError), crash_at("run.mid"):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_every_point_on_the_list_can_be_armed(point: str) -> None:
+    with crash_at(point, must_reach=False):
+        pass
+
+
+MISTAKEN: dict[str, tuple[Any, str]] = {
+    "a kind": (lambda h: h.run(tied), "a job cannot be <job harness.tied>: it is what .new makes; use tied.new(…)"),
+    "a word": (lambda h: h.run("tied"), "a job cannot be 'tied': it is what .new makes; use render.new(…)"),
+    "seconds": (lambda h: h.move_time(5), "by cannot be 5: it is a timedelta; use timedelta(seconds=5)"),
+    "a job": (lambda h: h.prove_safe(tied.new(table="t"), ["mine"]), "it is a function; use make=lambda: render.new"),
+    "one point": (lambda h: h.prove_safe(lambda: tied.new(table="t"), "mine"), "it is a list; use points=['run.after']"),
+    "makes no job": (lambda h: h.prove_safe(lambda: tied, ["mine"]), "use tied.new(…) with its arguments"),
+}
+
+
+@pytest.mark.parametrize(("call", "said"), MISTAKEN.values(), ids=MISTAKEN.keys())
+async def test_a_mistake_is_named(h: Harness, call: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        await call(h)
+
+
+async def test_a_kind_that_the_harness_does_not_know_is_named(h: Harness) -> None:
+    with pytest.raises(UnknownKind, match="no handler for other; registered: harness.tied"):
+        await h.prove_safe(lambda: NewJob("other"), points=["mine"])
