@@ -15,9 +15,9 @@ import psycopg
 
 from holdfast.database.statements import Statement, Steps, connection_of, connection_of_sync, run_async, run_sync
 from holdfast.errors import Draining, HoldfastError, IdempotencyConflict, NotFound
-from holdfast.jobs import locks, slots
+from holdfast.jobs import given, locks, slots
 from holdfast.jobs.copying import copy, reserve_ids
-from holdfast.jobs.model import APART, LOCKS, SLOT, Enqueued, JobId, NewJob
+from holdfast.jobs.model import APART, LOCKS, SLOT, Enqueued, JobId, NewJob, refuse_no_job
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import State
 from holdfast.telemetry.trace import carrier
@@ -115,6 +115,7 @@ async def enqueue(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
 
     With `hint`, idle workers are told when the transaction commits; without, they find the job by themselves.
     """
+    refuse_no_job(job)
     return (await run_steps(conn, _enqueue_many([job], hint), in_one=not job.is_plain or job.pipeline_id is not None))[0]
 
 
@@ -136,6 +137,7 @@ async def enqueue_payloads(
 
 def enqueue_sync(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
     """`enqueue` for a caller without an event loop."""
+    refuse_no_job(job)
     return _run_sync(conn, _enqueue_many([job], hint), in_one=not job.is_plain or job.pipeline_id is not None)[0]
 
 
@@ -181,6 +183,9 @@ def enqueue_step(job: NewJob) -> Steps[Enqueued]:
 
 
 def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[Sequence[Enqueued]]:
+    jobs = given.listed("jobs", jobs, "render.new(…)")
+    for job in jobs:
+        refuse_no_job(job)
     if not jobs:
         return []
     payloads = [to_json(job.payload) for job in jobs]  # all of them are checked before the first is written
