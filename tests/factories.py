@@ -37,9 +37,9 @@ HOUR = timedelta(hours=1)
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def start_worker(conn: Conn, name: str = "worker", *, lease: timedelta = LEASE) -> WorkerId:
+async def start_worker(conn: Conn, name: str = "worker", *, lease: timedelta = LEASE, **says: Any) -> WorkerId:
     """A new incarnation that has just announced itself."""
-    worker = WorkerInfo(WorkerId(str(uuid4())), name, host="host", pid=1, version="1")
+    worker = WorkerInfo(WorkerId(str(uuid4())), name, host="host", pid=1, version="1", **says)
     await register(conn, worker, lease=lease)
     return worker.id
 

@@ -216,16 +216,19 @@ async def test_a_remote_worker_fails_a_job_that_needs_the_database_and_says_why(
         if how == "connection":
             async with ctx.connection() as inner:
                 await inner.execute("SELECT 1")
+        if how == "enqueue":
+            await kind.enqueue(how="not at all")
         return Done(publish=_publish)
 
     kind = a_kind(publishes)
-    one, other = await enqueue(conn, kind.new(how="connection")), await enqueue(conn, kind.new(how="publish"))
+    ways = [await enqueue(conn, kind.new(how=how)) for how in ("connection", "publish", "enqueue")]
     async with working(Remote(api.url, api.token), kind):
-        failed = [await ended(conn, made.id) for made in (one, other)]
+        failed = [await ended(conn, made.id) for made in ways]
 
-    assert [job_now.state for job_now in failed] == ["failed", "failed"]
+    assert [job_now.state for job_now in failed] == ["failed"] * 3
     assert "ctx.connection() needs the database, and a remote worker has none" in failed[0].error
     assert "Done(publish=…) needs the database, and a remote worker has none" in failed[1].error
+    assert "a remote worker has none: end with Done(then=[kind.new(...)])" in failed[2].error
 
 
 async def _publish(conn: Any) -> None:

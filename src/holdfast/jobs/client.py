@@ -7,8 +7,8 @@ given a transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
@@ -25,7 +25,7 @@ from holdfast.jobs.recover import recover
 from holdfast.jobs.rerun import rerun
 from holdfast.jobs.states import State
 
-_current: ContextVar[Client | None] = ContextVar("holdfast_client", default=None)
+_current: ContextVar[Callable[[], Client] | None] = ContextVar("holdfast_client", default=None)
 _default: Client | None = None  # requests of a web application are tasks that inherit nothing from the one that started it
 
 HINT_EVERY = 0.01  # seconds
@@ -189,12 +189,29 @@ async def connect(url: str, *, most: int = 4) -> AsyncIterator[Client]:
     """Open a client; inside the block `kind.enqueue(...)` uses it."""
     async with pool(url, most=most) as connections:
         client = Client(connections)
-        token = _current.set(client)
         try:
-            yield client
+            with made_current(lambda: client):
+                yield client
         finally:
-            _current.reset(token)
             await client.settle()
+
+
+def make_current(client: Callable[[], Client]) -> None:
+    """From here on this gives the client of `kind.enqueue(...)` in this task, and in the tasks and threads that it starts.
+
+    A function and no client: where there is none, it says when it is asked what to do instead.
+    """
+    _current.set(client)
+
+
+@contextmanager
+def made_current(client: Callable[[], Client]) -> Iterator[None]:
+    """The same for the length of a block."""
+    token = _current.set(client)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def make_default(client: Client | None) -> Client | None:
@@ -205,8 +222,9 @@ def make_default(client: Client | None) -> Client | None:
 
 
 def current_client() -> Client:
-    """The client of the surrounding `holdfast.connect()`, or the one of this process."""
-    client = _current.get() or _default
+    """The client of the surrounding `holdfast.connect()` or worker, or else the one of this process."""
+    give = _current.get()
+    client = _default if give is None else give()
     if client is None:
         raise UsageError(
             "no database to enqueue into; pass tx=<connection or session>, or wrap the code in holdfast.connect(url)"

@@ -31,17 +31,27 @@ FACTS = """
         c.kind AS paused_as, c.reason AS pause_reason, c.actor AS pause_actor,
         (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL
             AND a.queue = j.queue AND a.kind = j.kind AND (a.priority, a.id) < (j.priority, j.id) LIMIT 1001) AS few) AS ahead,
-        (SELECT count(*) FROM holdfast.workers w
-         WHERE w.lease_until > clock_timestamp() AND w.quiet_at IS NULL) AS workers_alive,
-        (SELECT count(*) FROM holdfast.workers w
-         WHERE w.lease_until > clock_timestamp() AND w.quiet_at IS NOT NULL) AS workers_quiet,
-        j.kind_version,
-        (SELECT max((w.kinds->>j.kind)::int) FROM holdfast.workers w WHERE w.lease_until > clock_timestamp()) AS known_version
+        j.kind_version, alive.*
     FROM holdfast.jobs j
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE a.quiet_at IS NULL) AS workers_alive,
+            count(*) FILTER (WHERE a.quiet_at IS NOT NULL) AS workers_quiet,
+            max((a.kinds->>j.kind)::int) AS known_version,
+            count(*) FILTER (WHERE a.quiet_at IS NULL AND (a.kinds->>j.kind)::int >= j.kind_version) AS workers_able,
+            -- Looks at an engine take no lane from a job.
+            count(*) FILTER (WHERE a.quiet_at IS NULL AND (a.kinds->>j.kind)::int >= j.kind_version AND a.concurrency <=
+                (SELECT count(*) FROM holdfast.jobs h WHERE h.worker_id = a.id AND h.submitted_at IS NULL)) AS workers_busy,
+            CASE WHEN bool_and(a.kinds <> '{}') THEN ARRAY(SELECT DISTINCT known.kind FROM holdfast.workers o,
+                jsonb_object_keys(o.kinds) AS known(kind) WHERE o.lease_until > clock_timestamp()
+                ORDER BY known.kind LIMIT %(kinds)s) END AS kinds_alive
+        FROM holdfast.workers a WHERE a.lease_until > clock_timestamp()
+    ) AS alive
     LEFT JOIN holdfast.workers w ON w.id = j.worker_id
     LEFT JOIN holdfast.controls c ON c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL
     WHERE j.id = %(id)s ORDER BY c.kind DESC LIMIT 1
 """
+KINDS_NAMED = 5
+UNDO_QUIET = "`holdfast worker quiet ID --undo`, or start another."
 WAITS_FOR_LOCK = """
     SELECT w.key, h.job_id, other.kind, worker.name, worker.lease_until - clock_timestamp(),
            (SELECT count(*) FROM (SELECT FROM holdfast.lock_wants o WHERE o.key = w.key AND o.waiting
@@ -99,6 +109,9 @@ class Facts:
     alone: bool = False
     kind_version: int = 1
     known_version: int | None = None  # the newest that a living worker can run, if any runs this kind at all
+    workers_able: int = 0  # those of the living that run this kind in this version
+    workers_busy: int = 0  # those of them that hold as many jobs as they run at once
+    kinds_alive: list[str] | None = None  # some that living workers run; None where one of them does not say what it runs
     beside: int | None = None  # how many ran in the process that died with it
     came_back_by: str | None = None  # how the last attempt of a job that waits for its time has ended
 
@@ -106,7 +119,7 @@ class Facts:
 async def explain(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> str:
     """One sentence that says why the job is where it is, and what happens next."""
     async with conn.cursor(row_factory=class_row(Facts)) as cursor:
-        await cursor.execute(FACTS, {"id": job_id})
+        await cursor.execute(FACTS, {"id": job_id, "kinds": KINDS_NAMED + 1})
         facts = await cursor.fetchone()
     if facts is None:
         raise NotFound(f"there is no job {job_id}")
@@ -177,16 +190,32 @@ def _pending(facts: Facts) -> str:
     if facts.due_in is not None and not _over(facts.due_in):
         return _due(facts)
     if facts.workers_alive == 0 and facts.workers_quiet:
-        return "It is ready, but every worker is quiet; `holdfast worker quiet ID --undo`, or start another."
+        return f"It is ready, but every worker is quiet; {UNDO_QUIET}"
     if facts.workers_alive == 0:
         return f"It is ready, but no worker is alive; start one for queue {facts.queue!r}."
     if _is_too_new(facts):
         return f"It is ready, but nobody can run it: {_needs(facts)}"
+    if facts.known_version is None and facts.kinds_alive is not None:
+        named = ", ".join([*facts.kinds_alive[:KINDS_NAMED], *(["…"] if len(facts.kinds_alive) > KINDS_NAMED else [])])
+        return f"It is ready, but no living worker runs {facts.kind}; they run {named}: was its module imported?"
+    if facts.known_version is not None and facts.workers_able == 0:
+        return f"It is ready, but every worker that runs {facts.kind} is quiet; {UNDO_QUIET}"
     if facts.ahead:
         more = "more than 1,000" if facts.ahead > 1000 else f"{facts.ahead:,}"
         return f"It is ready; {more} {facts.kind} jobs in queue {facts.queue!r} are ahead of it."
-    alone = _alone(facts, "and will run ")
-    return f"It is ready and next in queue {facts.queue!r}{alone}; is a worker there that runs {facts.kind}?"
+    return f"It is ready and next in queue {facts.queue!r}{_alone(facts, 'and will run ')}; {_who_runs(facts)}"
+
+
+def _who_runs(facts: Facts) -> str:
+    """Who might take it, as far as workers say: they tell their kinds and how much they run at once, and not their queues."""
+    if facts.workers_able == 0:
+        return f"is a worker there that runs {facts.kind}?"
+    if facts.workers_busy < facts.workers_able:
+        room = _count(facts.workers_able - facts.workers_busy, "worker")
+        return f"{room} with room could run {facts.kind}, if started for this queue."
+    if facts.workers_able == 1:
+        return "the only worker that runs it is busy."
+    return f"all {facts.workers_able} workers that run it are busy."
 
 
 def _paused(facts: Facts) -> str:

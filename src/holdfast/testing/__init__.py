@@ -34,6 +34,8 @@ from holdfast.database.pool import connect
 from holdfast.errors import ClaimLost, UnknownKind, UsageError
 from holdfast.jobs import effects, given, promote
 from holdfast.jobs.claim import claim
+from holdfast.jobs.client import Client, made_current
+from holdfast.jobs.client import connect as connect_client
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import Claim, Enqueued, JobId, NewJob, WorkerId, refuse_no_job
@@ -122,8 +124,8 @@ class SafetyReport:
 class Harness:
     """A worker without a loop: it does what you say, when you say it."""
 
-    def __init__(self, conn: psycopg.AsyncConnection[Any], kinds: Iterable[Job[..., Any]]) -> None:
-        self.conn = conn
+    def __init__(self, conn: psycopg.AsyncConnection[Any], kinds: Iterable[Job[..., Any]], client: Client) -> None:
+        self.conn, self._client = conn, client
         self.worker_id = WorkerId(str(uuid4()))
         self._kinds = {kind.kind: kind for kind in kinds}
 
@@ -209,7 +211,8 @@ class Harness:
     async def _attempt(self, claim: Claim) -> None:
         try:
             kind = self._kinds[claim.kind]
-            end = await execute(kind, claim, self._make_context)
+            with made_current(lambda: self._client):  # as in a worker: a handler enqueues into the database it came from
+                end = await execute(kind, claim, self._make_context)
             try:
                 await finish(self.conn, claim, end)
             except (ClaimLost, psycopg.OperationalError):
@@ -234,9 +237,10 @@ async def harness(url: str, kinds: Iterable[Job[..., Any]] | None = None) -> Asy
     migrate.migrate(url)
     conn = await connect(url)
     try:
-        made = Harness(conn, registered().values() if kinds is None else kinds)
-        await made.register()
-        yield made
+        async with connect_client(url, most=2) as client:
+            made = Harness(conn, registered().values() if kinds is None else kinds, client)
+            await made.register()
+            yield made
     finally:
         await conn.close()
 

@@ -6,6 +6,8 @@ and a pool in between would cost more than some of their statements. Everything 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -16,6 +18,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from holdfast.database.listen import ListeningLink
 from holdfast.database.pool import Link, pool
+from holdfast.errors import UsageError
 from holdfast.jobs import effects, logs, progress, promote
 from holdfast.jobs.claim import Found, claim_by_id, claim_plain, claim_tied
 from holdfast.jobs.client import Client
@@ -30,7 +33,7 @@ from holdfast.jobs.rescue import rescue, rescue_worker
 from holdfast.jobs.watch import Teller
 from holdfast.telemetry.log import log
 from holdfast.worker.options import LARGEST_BATCH
-from holdfast.worker.transport import Takes
+from holdfast.worker.transport import UNREACHABLE, Takes
 
 Borrow = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]
 
@@ -89,14 +92,19 @@ class Direct(OnConnections):
         self._pool: AsyncConnectionPool[Any] = pool(url, most=max(2, most))
         super().__init__(self._pool.connection)
         self._watchers = Teller(self._pool.connection)
+        self._client = Client(self._pool)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # ------------------------------------------------------------------------------------------------- coming and going
 
     async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
         await self._pool.open()
 
     async def close(self) -> None:
         await self._watchers.close()
+        with contextlib.suppress(*UNREACHABLE):  # other workers look by themselves as well
+            await self._client.settle()
         for link in (self._claims, self._second_claims, self._batches, self._chains):
             await link.close()
         await self._pool.close()
@@ -118,7 +126,12 @@ class Direct(OnConnections):
 
     def client(self) -> Client:
         """The everyday calls on our connections, for handlers that enqueue."""
-        return Client(self._pool)
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError(
+                "the connections of a worker belong to its event loop, and this runs in another: in a plain function say "
+                "ctx.wait(kind.enqueue(...)), or ctx.chain(kind.new(...))"
+            )
+        return self._client
 
     def pulse(self) -> DirectPulse:
         return DirectPulse(self._url)

@@ -21,7 +21,6 @@ from typing import Any
 
 from holdfast.crashpoints import arm_from_settings
 from holdfast.database.launch import die_with
-from holdfast.jobs.client import make_default
 from holdfast.jobs.finish import complete_plain
 from holdfast.jobs.model import AttemptId, Claim, JobId
 from holdfast.jobs.outcome import COMPLETED, End
@@ -89,6 +88,7 @@ class Inside:
             name=name,
             takes=lambda: Takes({}, ()),  # no step of a chain is taken along: it may belong elsewhere
             hungry=self._idle.set,
+            client=self._transport.client,
             logbook=self._logbook,
         )
         self._attempt: AttemptId | None = None
@@ -100,7 +100,6 @@ class Inside:
         await self._transport.open()
         if self._logbook is not None:
             self._logbook.open()
-        make_default(self._transport.client())
         threading.Thread(target=self._obey, args=(heard, loop), name="holdfast-parent", daemon=True).start()
         (lane,) = (asyncio.create_task(one) for one in self._lanes.all())
         self._say({"say": "ready"})

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import ClaimLost, PayloadInvalid, UnknownKind
+from holdfast.jobs.client import Client, make_current
 from holdfast.jobs.model import AttemptId, Claim
 from holdfast.jobs.outcome import End, decide, released, released_poll
 from holdfast.jobs.states import Move, State
@@ -94,6 +95,7 @@ class Lanes:
         name: str,
         takes: Callable[[], Takes],
         hungry: Callable[[], None],
+        client: Callable[[], Client],
         looks: int = LOOKS,
         isolated: Isolated | None = None,
         logbook: Logbook | None = None,
@@ -106,6 +108,7 @@ class Lanes:
         self.expected = 0  # that may be claimed any moment: lanes are kept for them
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
         self._takes, self._hungry, self._isolated, self._logbook = takes, hungry, isolated, logbook
+        self._client = client
         self._said: Container[AttemptId] = () if logbook is None else logbook.tails
         self._jobs, self._looks = _Queue(), _Queue()
         self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
@@ -221,10 +224,15 @@ class Lanes:
 
     # ------------------------------------------------------------------------------------------------- one lane
 
-    async def _lane(self) -> None:
-        me = asyncio.current_task()
+    def _prepare(self) -> asyncio.Task[Any] | None:
+        """Once for a lane, and not for every job: what its handlers find around them."""
         fields.of_worker(self._name)
         kept.into(None if self._logbook is None else self)
+        make_current(self._client)
+        return asyncio.current_task()
+
+    async def _lane(self) -> None:
+        me = self._prepare()
         while True:
             while self._jobs.ready and not self._closing:
                 following: Claim | None = self._jobs.ready.popleft()
@@ -236,9 +244,7 @@ class Lanes:
             await self._jobs.wait()
 
     async def _look_lane(self) -> None:
-        me = asyncio.current_task()
-        fields.of_worker(self._name)
-        kept.into(None if self._logbook is None else self)
+        me = self._prepare()
         while True:
             while self._looks.ready and not self._closing:
                 self._looking += 1

@@ -17,6 +17,7 @@ from uuid import uuid4
 import psycopg
 
 from holdfast.errors import ClaimLost, HoldfastError, UsageError, WorkerBroken
+from holdfast.jobs.client import Client
 from holdfast.jobs.model import Claim, JobId, WorkerId
 from holdfast.jobs.outcome import SHUTDOWN, End, cut_off
 from holdfast.jobs.renew import Beat
@@ -354,9 +355,16 @@ class Worker:
             most=self.options.most,
             takes=self._takes,
             hungry=self._on_free_lane,
+            client=self._client,
             isolated=self._isolated,
             logbook=self._logbook,
         )
+
+    def _client(self) -> Client:
+        """For handlers that enqueue: what they make may be for us."""
+        client = self._transport.client()
+        client.on_change = self.nudge
+        return client
 
     def _make_isolated(self, url: str | Transport) -> Isolated | None:
         """Processes for handlers that need one; they open connections of their own, so there must be a database to open."""

@@ -18,6 +18,7 @@ import psycopg
 from holdfast.errors import ClaimLost, HoldfastError, NotFound, Unreachable, UsageError
 from holdfast.jobs import wire
 from holdfast.jobs.claim import Found
+from holdfast.jobs.client import Client
 from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
@@ -157,6 +158,12 @@ class Remote:
         raise UsageError(
             "ctx.connection() needs the database, and a remote worker has none: pass the data in the payload and the result, "
             "or run this kind on a worker with a database address"
+        )
+
+    def client(self) -> Client:
+        raise UsageError(
+            "enqueue(...) in a handler needs the database, and a remote worker has none: end with "
+            "Done(then=[kind.new(...)]) or say ctx.chain(kind.new(...)), or run this kind on a worker with a database address"
         )
 
     async def progress(self, claim: Claim, done: float | None, message: str | None) -> None:

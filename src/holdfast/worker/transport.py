@@ -17,6 +17,7 @@ from psycopg_pool import PoolTimeout
 
 from holdfast.database.pool import LOST
 from holdfast.jobs.claim import Found
+from holdfast.jobs.client import Client
 from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
@@ -80,6 +81,10 @@ class Transport(ForHandlers, Protocol):
     async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None: ...
     async def resign(self, worker_id: WorkerId) -> None: ...
     def pulse(self) -> Pulse: ...
+    def client(self) -> Client:
+        """What handlers enqueue with; `UsageError` where there is no database."""
+        ...
+
     def connections(self) -> dict[str, int]:
         """How many connections are open, used and waited for, where they are counted."""
         ...

@@ -11,7 +11,7 @@ from holdfast.errors import Draining
 from holdfast.jobs.claim import claim
 from holdfast.jobs.control import Control, controls, drain, pause, resume
 from holdfast.jobs.enqueue import enqueue
-from holdfast.jobs.model import NewJob
+from holdfast.jobs.model import Lock, NewJob
 
 
 async def test_what_operators_said_can_be_read(conn: Any) -> None:
@@ -71,6 +71,26 @@ async def test_a_drained_kind_runs_what_is_there_to_its_end(conn: Any) -> None:
     with pytest.raises(Draining) as refused:
         await enqueue(conn, NewJob("k"))
     assert (refused.value.kind, refused.value.reason) == ("k", "upgrade")
+
+
+@pytest.mark.parametrize("most", [None, 5])
+async def test_a_writer_that_readers_keep_from_its_lock_gets_it_while_they_are_paused(conn: Any, most: int | None) -> None:
+    """What `docs/runbooks/a-lock-is-never-free.md` says to do."""
+    worker, kinds = await start_worker(conn), ["read", "write"]
+    reader = await hold(conn, "read", worker=worker, locks=(Lock("t", most=most),))
+    writer = await add(conn, "write", locks=(Lock("t"),))
+    assert await claim(conn, worker, kinds=kinds) == []
+
+    await pause(conn, "read", actor="ada", reason="the writer starves")
+    late = await add(conn, "read", locks=(Lock("t", most=most),))
+    assert await claim(conn, worker, kinds=kinds) == []
+    await end(conn, reader)
+    (wrote,) = await claim(conn, worker, kinds=kinds)
+    await end(conn, wrote)
+    await resume(conn, "read")
+
+    assert wrote.id == writer
+    assert [claimed.id for claimed in await claim(conn, worker, kinds=kinds)] == [late]
 
 
 async def test_resuming_one_kind_leaves_the_word_for_all_of_them(conn: Any) -> None:

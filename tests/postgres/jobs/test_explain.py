@@ -54,6 +54,54 @@ async def test_ready_and_next(conn: Any) -> None:
     assert await _says(conn, await add(conn)) == "It is ready and next in queue 'default'; is a worker there that runs k?"
 
 
+async def test_ready_and_no_living_worker_runs_it(conn: Any) -> None:
+    await start_worker(conn, kinds={"k": 1}, lease=timedelta(seconds=-1))
+    await start_worker(conn, kinds={"b": 1, "a": 1})
+    await start_worker(conn, kinds={"b": 1})
+    job_id = await add(conn)
+
+    assert await _says(conn, job_id) == ("It is ready, but no living worker runs k; they run a, b: was its module imported?")
+
+    await start_worker(conn)  # of their own making: it claims what it likes
+
+    assert await _says(conn, job_id) == "It is ready and next in queue 'default'; is a worker there that runs k?"
+
+
+async def test_ready_and_all_that_run_it_are_quiet(conn: Any) -> None:
+    await start_worker(conn, kinds={"other": 1})
+    quiet = await start_worker(conn, kinds={"k": 1})
+    await conn.execute("UPDATE holdfast.workers SET quiet_at = clock_timestamp() WHERE id = %s", [quiet])
+
+    assert "every worker that runs k is quiet" in await _says(conn, await add(conn))
+
+
+async def test_ready_while_those_that_run_it_are_busy(conn: Any) -> None:
+    await start_worker(conn, kinds={"other": 1})
+    first = await start_worker(conn, kinds={"k": 1}, concurrency=2)
+    second = await start_worker(conn, kinds={"k": 1})
+    for worker in (first, first, second):
+        await hold(conn, worker=worker)
+    job_id = await add(conn)
+
+    assert await _says(conn, job_id) == "It is ready and next in queue 'default'; all 2 workers that run it are busy."
+
+    await end(conn, await hold(conn, worker=first))
+    await conn.execute("UPDATE holdfast.workers SET concurrency = 3 WHERE id = %s", [first])
+
+    assert await _says(conn, job_id) == (
+        "It is ready and next in queue 'default'; 1 worker with room could run k, if started for this queue."
+    )
+
+
+async def test_a_look_at_an_engine_keeps_no_worker_busy(conn: Any) -> None:
+    worker = await start_worker(conn, kinds={"k": 1})
+    claimed = await hold(conn, worker=worker)
+    await submit(conn, claimed)
+    await poll(conn, claimed.id, worker=worker)
+
+    assert "1 worker with room could run k" in await _says(conn, await add(conn))
+
+
 async def test_delayed(conn: Any) -> None:
     assert await _says(conn, await add(conn, run_after=2 * HOUR)) == "It runs in 2 h."
 

@@ -17,6 +17,7 @@ from factories import (
     clock,
     end,
     hold,
+    holders_of,
     lose,
     poll,
     replace,
@@ -24,6 +25,7 @@ from factories import (
     silence,
     start_worker,
     submit,
+    take,
     value,
 )
 from holdfast.jobs import effects
@@ -52,6 +54,31 @@ async def test_a_beat_renews_the_lease_by_the_clock_of_the_database(conn: Any) -
 
     assert beat.known
     assert before + HOUR <= await _lease(conn, worker) <= await clock(conn) + HOUR
+
+
+async def test_a_lock_lasts_as_long_as_its_holder_beats_and_then_goes_to_the_next(conn: Any) -> None:
+    """K-21, K-27: a lock has no lease of its own, so the beat that renews the worker's renews all that its jobs hold."""
+    holder = await hold(conn, locks=(Lock("t"),))
+    waiting = await add(conn, locks=(Lock("t"),))
+
+    await renew(conn, holder.worker_id, [holder], lease=HOUR)
+    await _pass(conn, LEASE)  # the lease under which it was taken
+
+    assert await rescue(conn) == []
+    assert await claim_by_id(conn, await start_worker(conn), waiting) is None
+    assert await holders_of(conn, "t") == [holder.id]
+
+    await _pass(conn, HOUR)  # and no further beat
+
+    assert await rescue(conn) == [holder.id]
+    await take(conn, waiting)
+    assert await holders_of(conn, "t") == [waiting]
+    assert (await renew(conn, holder.worker_id, [holder], lease=HOUR)).lost == [holder.attempt_id]
+    assert await holders_of(conn, "t") == [waiting], "a late beat brings nothing back"
+
+
+async def _pass(conn: Any, time: timedelta) -> None:
+    await conn.execute("UPDATE holdfast.workers SET lease_until = lease_until - %s", [time])
 
 
 async def test_a_beat_counts_from_now_and_not_from_the_start_of_its_transaction(conn: Any) -> None:

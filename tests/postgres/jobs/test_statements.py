@@ -201,7 +201,6 @@ WORKER, ATTEMPT = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-80
 
 @both_plans
 async def test_a_claim_walks_over_its_index_and_nothing_else(crowd: Any, plan: Any) -> None:
-    """K-57."""
     parameters = {
         "worker_id": WORKER,
         **claim.known({"kind-1": 1, "kind-2": 1}),
@@ -314,6 +313,7 @@ SWEEPS: dict[str, tuple[str, dict[str, Any], str]] = {
 @both_plans
 @pytest.mark.parametrize("name", SWEEPS)
 async def test_a_sweep_looks_at_its_own_small_index(crowd: Any, plan: Any, name: str) -> None:
+    """K-57: above all the one for jobs whose time has come, `jobs_delayed`, in which no other job is."""
     statement, parameters, index = SWEEPS[name]
 
     found = await plan(crowd, statement, parameters)

@@ -48,7 +48,8 @@ async def test_a_claim_that_is_answered_while_it_is_given_back_is_not_begun(conn
         count=2,
         name="",
         takes=lambda: Takes({}, ()),
-        hungry=lambda: None,  # type: ignore[arg-type]
+        hungry=lambda: None,
+        client=lambda: None,  # type: ignore[arg-type]
     )
     lanes.hand_out([known])
 

@@ -65,10 +65,46 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ..
         "start one with the newer code.",
     ),
     "newer than some workers": (
-        {"kind_version": 3, "known_version": 3},
+        {"kind_version": 3, "known_version": 3, "workers_able": 1, "workers_busy": 0},
         None,
         None,
-        "It is ready and next in queue 'default'; is a worker there that runs invoice.render?",
+        "It is ready and next in queue 'default'; 1 worker with room could run invoice.render, if started for this queue.",
+    ),
+    "no living worker runs it": (
+        {"kinds_alive": ["a", "b"], "ahead": 3},
+        None,
+        None,
+        "It is ready, but no living worker runs invoice.render; they run a, b: was its module imported?",
+    ),
+    "no living worker of many runs it": (
+        {"kinds_alive": ["a", "b", "c", "d", "e", "f"]},
+        None,
+        None,
+        "It is ready, but no living worker runs invoice.render; they run a, b, c, d, e, …: was its module imported?",
+    ),
+    "all that run it are quiet": (
+        {"known_version": 1, "kinds_alive": ["invoice.render"], "workers_quiet": 1},
+        None,
+        None,
+        "It is ready, but every worker that runs invoice.render is quiet; `holdfast worker quiet ID --undo`, or start another.",
+    ),
+    "the only worker that runs it is busy": (
+        {"known_version": 1, "workers_able": 1, "workers_busy": 1},
+        None,
+        None,
+        "It is ready and next in queue 'default'; the only worker that runs it is busy.",
+    ),
+    "all that run it are busy": (
+        {"known_version": 1, "workers_able": 12, "workers_busy": 12},
+        None,
+        None,
+        "It is ready and next in queue 'default'; all 12 workers that run it are busy.",
+    ),
+    "some that run it have room": (
+        {"known_version": 1, "workers_able": 12, "workers_busy": 10},
+        None,
+        None,
+        "It is ready and next in queue 'default'; 2 workers with room could run invoice.render, if started for this queue.",
     ),
     "at an engine that only newer workers can ask": (
         {"state": "submitted", "poll_in": -SECOND, "kind_version": 3, "known_version": 2},
