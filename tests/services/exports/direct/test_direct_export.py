@@ -317,7 +317,7 @@ def s3_settings(proxy: ObjectProxy, key_file: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOLDFAST_S3_ENDPOINT", proxy.url)
     monkeypatch.setenv("HOLDFAST_S3_REGION", "us-east-1")
     monkeypatch.setenv("HOLDFAST_S3_CREDENTIALS_FILE", str(key_file))
-    monkeypatch.setenv("HOLDFAST_SCRATCH_DIR", str(tmp_path / "scratch"))
+    monkeypatch.setenv("HOLDFAST_SCRATCH_DIR", str(tmp_path.parent / f"{tmp_path.name}-scratch"))  # not where DuckDB reads
     monkeypatch.setattr(objects, "PAUSE", 0.01)
     monkeypatch.setitem(objects.PATIENCE, "max_retries", 0)
     settings.cache_clear()
