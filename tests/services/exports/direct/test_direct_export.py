@@ -219,36 +219,6 @@ async def test_a_cancelled_export_stops_and_leaves_nothing(database: str, conn: 
     assert files_in(folder / "out") == []
 
 
-async def test_only_so_many_stream_at_once_and_who_waits_can_be_cancelled(
-    database: str, conn: Conn, folder: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("HOLDFAST_EXPORT_STREAMS", "1")
-    settings.cache_clear()
-    engine.ends = False
-    payloads = [{"sql": "SELECT 1", "to": str(folder / name), "engine": "fake"} for name in ("first", "second")]
-    jobs = [await add(conn, KIND, payload=payload) for payload in payloads]
-    working = asyncio.create_task(work(database))
-
-    def waiting(seen: Any) -> bool:
-        return "waits for its turn" in (seen.message or "")
-
-    async with asyncio.timeout(60):
-        while not any([waiting(await job(conn, job_id)) for job_id in jobs]):
-            await asyncio.sleep(0.01)
-    (second,) = [job_id for job_id in jobs if waiting(await job(conn, job_id))]
-    assert engine.tries == 1
-
-    async with asyncio.timeout(60):
-        for job_id in (second, *(set(jobs) - {second})):  # who waits first, or it might get its turn when the other ends
-            await cancel(conn, job_id, actor="ada", reason="enough")
-            while (await job(conn, job_id)).state != "cancelled":
-                await asyncio.sleep(0.01)
-    await working
-
-    assert {(await job(conn, job_id)).state for job_id in jobs} == {"cancelled"}
-    assert engine.tries == 1
-
-
 async def test_a_column_that_parquet_cannot_hold_fails_at_once(database: str, conn: Conn, folder: Path, engine: FakeEngine):
     engine.schema = pa.schema([("x", pa.struct([]))])
 

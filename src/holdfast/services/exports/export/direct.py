@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from holdfast.crashpoints import crashpoint
 from holdfast.errors import HoldfastError
@@ -23,7 +22,6 @@ from holdfast.services.exports.export.written import File, Written, WrittenColum
 from holdfast.services.exports.parquet.files import Part, PartFiles, Shape
 from holdfast.services.exports.parquet.schema import storable_schema
 from holdfast.services.exports.stores.port import Store
-from holdfast.settings import settings
 from holdfast.worker.context import Context
 from holdfast.worker.threads import in_thread
 
@@ -34,8 +32,6 @@ PREFIX_EFFECT = "export.prefix"  # its cleaner is in `publishing.py`
 LOOK_SECONDS = 1.0  # between two reports of progress, which are also the looks at whether to stop
 COLD_START_RETRIES = 2
 COLD_START_PAUSE = 5.0
-
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +54,7 @@ async def export_direct(ctx: Context, engine: Engine, query: Query, store: Store
     """
     limits = limits or Limits()
     await ctx.checkpoint()
-    async with a_turn(ctx, settings().export_streams), planned_prefix(ctx, store):
+    async with planned_prefix(ctx, store):
         try:
             async with asyncio.timeout(limits.max_seconds) as whole:
                 return await _with_patience(ctx, lambda: _attempt(ctx, engine, query, store, limits))
@@ -66,23 +62,6 @@ async def export_direct(ctx: Context, engine: Engine, query: Query, store: Store
             if whole.expired():
                 raise ExportFailed(f"Export job exceeded maximum duration ({limits.max_seconds:.0f}s)") from None
             raise
-
-
-@asynccontextmanager
-async def a_turn(ctx: Context, most: int) -> AsyncIterator[None]:
-    """Each stream takes its share of this process's memory: so many at once, and the others wait, ready to be cancelled."""
-    turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(most))
-    while True:
-        try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                await turns.acquire()
-            break
-        except TimeoutError:
-            await ctx.progress(message=f"waits for its turn: {most} exports stream through this worker")
-    try:
-        yield
-    finally:
-        turns.release()
 
 
 @asynccontextmanager
