@@ -10,9 +10,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from holdfast.errors import UsageError
 from holdfast.jobs.outcome import DEFAULT_POLICY, Backoff, Done, Fail, Retry, RetryPolicy, Snooze, Submitted
 from holdfast.services.exports.engines.port import Engine, EngineError, FunctionMissing, MissingRole
 from holdfast.services.exports.export import server_side
+from holdfast.services.exports.export.declared import declared_schema
 from holdfast.services.exports.export.direct import ExportFailed, Limits, export_direct
 from holdfast.services.exports.export.payload import KIND, ExportSpec, Runtime
 from holdfast.services.exports.export.query import query_of
@@ -60,7 +62,7 @@ async def export(
         if error.transient:
             raise
         return Fail(said(error))
-    except ExportFailed as failed:
+    except (ExportFailed, UsageError) as failed:  # neither works however often it is tried
         return Fail(str(failed))
 
 
@@ -81,7 +83,8 @@ async def _run(ctx: Context, engine: Engine, opening: server_side.Opening, spec:
         pass  # an engine that unloads nothing writes no file; we write an empty one, with the columns
     limits = Limits(max_seconds=spec.max_seconds)
     async with a_turn(ctx), opening() as store:
-        written = await export_direct(ctx, engine, query_of(spec, ctx.attempt_id), store, limits)
+        query, schema_of = query_of(spec, ctx.attempt_id), declared_schema(spec.columns)
+        written = await export_direct(ctx, engine, query, store, limits, schema_of)
     return Done(written.as_json())
 
 
