@@ -109,10 +109,47 @@ async def test_a_second_job_does_not_write_over_the_first(database: str, conn: C
     second = await exported(conn, database, folder / "out", "SELECT 2 AS x")
 
     assert (second.state, second.errors) == ("failed", 1)
-    assert f"holds the result of job {first.id}" in second.error
+    assert second.error == f"{(folder / 'out').as_uri()} holds the result of job {first.id}; choose another place"
     assert read(folder / "out").to_pylist() == [{"x": 1}]
     await clean(conn, cleaners())
     assert len(files_in(folder / "out")) == 2
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"null", b"{}", b'{"job_id": 1, "attempt_id": "x"}'])
+async def test_a_manifest_that_is_none_of_ours_stays_and_says_so(database: str, conn: Conn, folder: Path, content: bytes):
+    to = folder / "out"
+    to.mkdir()
+    (to / "_manifest.json").write_bytes(content)
+
+    done = await exported(conn, database, to)
+
+    assert (done.state, done.attempt_no) == ("failed", 1)
+    assert done.error.startswith(f"{to.as_uri()} holds a _manifest.json that no export of ours has written")
+    assert files_in(to) == ["_manifest.json"]
+    assert (to / "_manifest.json").read_bytes() == content
+
+
+async def test_what_an_attempt_left_is_removed_beside_a_manifest_that_is_none_of_ours(
+    database: str, conn: Conn, folder: Path, engine: FakeEngine
+):
+    to = folder / "out"
+
+    def appears(number: int, batch: int) -> None:
+        to.mkdir(exist_ok=True)
+        (to / "_manifest.json").write_bytes(b"{")
+
+    engine.breaks = appears
+    done = await exported(conn, database, to, engine="fake")
+    assert (done.state, done.attempt_no, "holds a _manifest.json" in done.error) == ("failed", 1, True)
+
+    await clean(conn, cleaners())
+    assert files_in(to) == ["_manifest.json"]
+
+
+async def test_a_time_that_is_none_fails_at_once(database: str, conn: Conn, folder: Path):
+    done = await exported(conn, database, folder / "out", max_seconds=-5)
+
+    assert (done.state, done.attempt_no, done.error) == ("failed", 1, "max_seconds must be more than 0, not -5")
 
 
 @pytest.mark.parametrize("to", ["relative/out", "/etc/out", "s3://", "http://x/y"])
@@ -160,7 +197,7 @@ async def test_w_12_after_two_retries_it_fails_with_the_type(database: str, conn
     done = await exported(conn, database, folder / "out", engine="fake")
 
     assert (done.state, done.attempt_no, engine.tries) == ("failed", 1, 3)
-    assert "Direct export failed after 2 retries: EngineTimeout" in done.error
+    assert done.error == "Direct export failed after 2 retries: EngineTimeout"
     await clean(conn, cleaners())
     assert files_in(folder / "out") == []
 
@@ -197,7 +234,7 @@ async def test_an_export_that_takes_too_long_is_stopped(database: str, conn: Con
     done = await exported(conn, database, folder / "out", engine="fake", max_seconds=0.2)
 
     assert (done.state, done.attempt_no, engine.left) == ("failed", 1, 1)
-    assert "Export job exceeded maximum duration (0s)" in done.error
+    assert done.error == "Export job exceeded maximum duration (0s)"
 
 
 async def test_a_cancelled_export_stops_and_leaves_nothing(database: str, conn: Conn, folder: Path, engine: FakeEngine):
@@ -225,7 +262,7 @@ async def test_a_column_that_parquet_cannot_hold_fails_at_once(database: str, co
     done = await exported(conn, database, folder / "out", engine="fake")
 
     assert (done.state, done.attempt_no) == ("failed", 1)
-    assert "column 'x'" in done.error
+    assert done.error.startswith("column 'x'")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

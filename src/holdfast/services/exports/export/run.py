@@ -8,7 +8,7 @@ from holdfast.errors import UsageError
 from holdfast.jobs.outcome import DEFAULT_POLICY, Backoff, Done, Fail, RetryPolicy, Snooze
 from holdfast.services.exports.engines.opening import opened_engine
 from holdfast.services.exports.engines.port import EngineError, Query, QueryRefused
-from holdfast.services.exports.export.direct import Limits, export_direct
+from holdfast.services.exports.export.direct import ExportFailed, Limits, export_direct
 from holdfast.services.exports.export.payload import RUN_KIND
 from holdfast.services.exports.export.publishing import publish_manifest, published_before, publisher
 from holdfast.services.exports.export.turns import NoTurn, a_turn
@@ -39,6 +39,8 @@ async def run(
     given = settings()
     for reason in reasons_against(sql, "duckdb" if engine == "duckdb" else "trino", files=engine == "duckdb"):
         return Fail(f"{QueryRefused.code}: {reason}")
+    if max_seconds is not None and not max_seconds > 0:
+        return Fail(f"max_seconds must be more than 0, not {max_seconds:g}")
     limits = Limits(max_seconds=max_seconds or given.export_max_seconds)
     query = Query(sql, ctx.attempt_id, catalog, schema, role, max_seconds=limits.max_seconds)
     try:
@@ -58,6 +60,8 @@ async def run(
         if error.transient:
             raise
         return Fail(said(error))
+    except (ExportFailed, UsageError) as failed:  # neither works however often it is tried
+        return Fail(str(failed))
 
 
 def has_database(ctx: Context) -> bool:
