@@ -241,6 +241,30 @@ class TestOnTheServersSide:
         assert {one["runtime"] for one in found["exports"]} == {"unload"}
         assert table_of(found["exports"][0]).num_rows == 100
 
+    async def test_what_the_engine_writes_has_the_types_that_the_mapping_declares(
+        self, ops: Client, h: Harness, engine: UnloadingEngine
+    ) -> None:
+        narrow = {**mapping()["nodes"][0], "sql": "SELECT id::SMALLINT AS id, name, age::BIGINT AS age FROM customer"}
+        snapshot_id = await snapshot_of(ops, nodes=[narrow], edges=[], runtime="unload")
+        await h.drain()
+        engine.finish()
+        await h.move_time(timedelta(minutes=5))
+        await h.drain()
+
+        found = table_of((await look(ops, snapshot_id))["exports"][0])
+        assert (found.schema.types, found.column_names) == ([pa.int64(), pa.string(), pa.int64()], ["id", "name", "age"])
+
+    async def test_a_column_that_has_changed_since_is_not_submitted(
+        self, ops: Client, h: Harness, engine: UnloadingEngine
+    ) -> None:
+        snapshot_id = await snapshot_of(ops, nodes=[mapping()["nodes"][0]], edges=[], runtime="unload")
+        engine.database.execute("ALTER TABLE customer ALTER age TYPE VARCHAR")
+        await h.drain()
+
+        found = (await look(ops, snapshot_id))["snapshot"]
+        assert (found["status"], engine.queries) == ("failed", {})
+        assert found["error_message"].startswith("node Customer: column 'age' is VARCHAR, and the mapping declares INT64")
+
     async def test_an_engine_without_the_function_is_streamed_from_instead(
         self, ops: Client, h: Harness, engine: UnloadingEngine, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.services.exports.engines.port import Column
-from holdfast.services.exports.export.declared import TypesDiffer, declared_schema
+from holdfast.services.exports.export.declared import TypesDiffer, declared_schema, widenings
 from holdfast.services.exports.parquet.schema import fitted
 
 US, NS = pa.timestamp("us"), pa.timestamp("ns", "UTC")
@@ -58,3 +58,15 @@ def test_what_might_lose_something_is_refused_by_name(declared: str, found: pa.D
 
     with pytest.raises(TypesDiffer, match=f"column 'x' is WHAT IT IS, and the mapping declares {declared}; CAST"):
         declared_schema([{"name": "x", "type": declared}])(columns)
+
+
+def test_an_engine_that_writes_by_itself_casts_what_is_narrower_and_nothing_else():
+    declared = [
+        {"name": name, "type": kind} for name, kind in (("a", "INT64"), ("b", "INT64"), ("c", "STRING"), ("d", "DOUBLE"))
+    ]
+    types = (pa.int32(), pa.int64(), pa.large_string(), pa.float32())
+    columns = [Column(one["name"], "what it is", arrow) for one, arrow in zip(declared, types, strict=True)]
+
+    assert widenings(declared, columns) == {"a": "BIGINT", "d": "DOUBLE"}
+    with pytest.raises(TypesDiffer):
+        widenings(declared, [Column("a", "VARCHAR", pa.string()), *columns[1:]])

@@ -25,6 +25,9 @@ ARROW: Final = {
     "FLOAT": "float32", "DATE": "date32", "BOOL": "bool_", "BLOB": "binary",
 }  # fmt: skip
 
+# In SQL, of every engine, where a narrower type fits: only these are ever cast by an engine that writes the files by itself.
+SQL: Final = {"INT64": "BIGINT", "INT32": "INTEGER", "INT16": "SMALLINT", "INT8": "TINYINT", "DOUBLE": "DOUBLE"}
+
 
 class TypesDiffer(UsageError):
     """The engine returns a column that is not of the type that the mapping declares."""
@@ -35,14 +38,22 @@ def declared_schema(declared: Sequence[Mapping[str, str]]) -> Callable[[Sequence
 
     def schema(columns: Sequence[Column]) -> pa.Schema:
         found = storable_schema(columns)
-        types = [_type(wanted, column, found.field(at).type) for at, (wanted, column) in enumerate(_paired(declared, columns))]
+        pairs = zip(declared, columns, found.types, strict=True)  # in one order: the query names each column
+        types = [_type(wanted["type"], column, arrow) for wanted, column, arrow in pairs]
         return loaded("pyarrow").schema(list(zip(found.names, types, strict=True)))
 
     return schema
 
 
-def _paired(declared: Sequence[Mapping[str, str]], columns: Sequence[Column]) -> list[tuple[str, Column]]:
-    return [(wanted["type"], column) for wanted, column in zip(declared, columns, strict=True)]  # `in_order` sees to the names
+def widenings(declared: Sequence[Mapping[str, str]], columns: Sequence[Column]) -> dict[str, str]:
+    """The columns that are narrower than declared, and what SQL must cast them to. `TypesDiffer` where that is not enough."""
+    types = declared_schema(declared)(columns).types
+    pairs = zip(declared, columns, types, strict=True)
+    return {
+        wanted["name"]: SQL[wanted["type"]]
+        for wanted, column, arrow in pairs
+        if wanted["type"] in SQL and column.arrow != arrow
+    }
 
 
 def _type(wanted: str, column: Column, found: pa.DataType) -> pa.DataType:
