@@ -199,7 +199,9 @@ class Settings(BaseSettings):
         default=2, ge=1, description="How many exports stream through one worker process at once; each takes some 100 MiB."
     )
     scratch_dir: Path | None = Field(
-        default=None, description="Where files wait for their upload; default: the system's folder for temporary files."
+        default=None,
+        description="Where files wait for their upload and DuckDB puts what does not fit into its memory; "
+        "default: the system's folder for temporary files.",
     )
     duckdb_dirs: str = Field(
         default="",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from psycopg.types.json import Jsonb
 
 from export_factories import mapping, wrong
 from factories import rows, state_of, value
+from holdfast.services.exports.export.payload import RunPayload
 from holdfast.services.exports.export.run import run
 from holdfast.services.exports.kinds import KINDS
 from holdfast.services.exports.mappings import dry_run, rules
@@ -330,6 +332,12 @@ async def test_an_engine_that_does_not_say_its_columns_in_time_is_interrupted_an
         ({"sql": "SELECT 1 AS a", "to": "out"}, "/payload/to", "absolute"),
         ({"sql": "SELECT 1 AS a", "to": "/data/../etc"}, "/payload/to", "leads elsewhere"),
         ({"sql": "SELECT 1 AS a", "to": "/data/a", "engine": "oracle"}, "/payload/engine", "duckdb, trino"),
+        ({"sql": "SELECT 1 AS a", "to": "/data/a", "engine": ["duckdb"]}, "/payload/engine", "duckdb, trino"),
+        ({"sql": "SELECT 1 AS a", "to": "/data/a", "max_seconds": "abc"}, "/payload/max_seconds", "valid number"),
+        ({"sql": "SELECT 1 AS a", "to": "/data/a", "max_seconds": -5}, "/payload/max_seconds", "greater than 0"),
+        ({"sql": "SELECT 1 AS a", "to": "/data/a", "max_seconds": 0}, "/payload/max_seconds", "greater than 0"),
+        ({"sql": "SELECT 1 AS a", "to": "/data/a", "role": 7}, "/payload/role", "valid string"),
+        ({"sql": "SELECT 1 AS a", "to": "/data/a", "shema": "x"}, "/payload/shema", "sql, to, engine, catalog, schema, role"),
     ],
 )
 async def test_an_export_that_could_only_fail_is_refused_where_it_is_asked_for(
@@ -340,6 +348,20 @@ async def test_an_export_that_could_only_fail_is_refused_where_it_is_asked_for(
     assert answer.json()["code"] == "INVALID_PAYLOAD"
     assert says in wrong(answer)[pointer]
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
+
+
+async def test_an_export_that_says_everything_it_may_is_enqueued(analyst: Client) -> None:
+    said = {"engine": "duckdb", "catalog": "c", "schema": "s", "role": "r", "max_seconds": 7200}
+    payload = {"sql": "SELECT 1 AS a", "to": "/data/a", **said}
+
+    assert (await analyst.post("/api/jobs", json={"kind": "export.run", "payload": payload})).status_code == 202
+
+
+def test_what_is_checked_at_the_door_are_the_arguments_of_the_kind() -> None:
+    checked = {field.alias or name: field.is_required() for name, field in RunPayload.model_fields.items()}
+    taken = [one for one in inspect.signature(run.function).parameters.values() if one.name != "ctx"]
+
+    assert checked == {one.name: one.default is one.empty for one in taken}
 
 
 async def test_sql_that_came_in_by_another_door_fails_with_its_reason(h: Harness, folder: Path) -> None:

@@ -135,6 +135,43 @@ class TestDirect:
         assert found["snapshot"]["error_message"].startswith("node Account: engine_query_refused: ")
         assert "nowhere" in found["snapshot"]["error_message"]
 
+    async def test_files_have_the_types_that_the_mapping_declares(self, ops: Client, h: Harness) -> None:
+        """Else the key of a node is int32 and that of its edges int64, and a graph that loads both has no edges."""
+        narrow = {
+            "Customer": "SELECT i::INTEGER AS id, 'a'::ENUM('a') AS name, i::UTINYINT AS age FROM range(9) t(i)",
+            "Account": "SELECT 'a' || i AS number, i::FLOAT AS balance FROM range(9) t(i)",
+            "OWNS": "SELECT i::TINYINT AS customer_id, 'a' AS account_number, DATE '2026-01-01' AS since FROM range(9) t(i)",
+        }
+        made = mapping()
+        nodes = [{**node, "sql": narrow[node["label"]]} for node in made["nodes"]]
+        edges = [{**edge, "sql": narrow[edge["type"]]} for edge in made["edges"]]
+        snapshot_id = await snapshot_of(ops, nodes=nodes, edges=edges)
+        await h.drain()
+
+        found = [table_of(export).schema.types for export in (await look(ops, snapshot_id))["exports"]]
+        assert found == [
+            [pa.int64(), pa.string(), pa.int64()],
+            [pa.string(), pa.float64()],
+            [pa.int64(), pa.string(), pa.date32()],
+        ]
+
+    async def test_a_column_that_has_changed_since_fails_with_both_types(self, ops: Client, h: Harness, conn: Any) -> None:
+        snapshot_id = await snapshot_of(ops, **over_ranges())
+        changed = RANGES["Customer"].replace("i % 7 AS age", "'young' AS age")
+        await conn.execute(
+            "UPDATE holdfast.jobs SET payload = jsonb_set(payload, '{sql}', to_jsonb(%s::text))"
+            " WHERE payload ->> 'entity_name' = 'Customer'",
+            [changed],
+        )
+        await h.drain()
+
+        found = (await look(ops, snapshot_id))["snapshot"]
+        assert (found["status"], found["error_message"]) == (
+            "failed",
+            "node Customer: column 'age' is VARCHAR, and the mapping declares INT64; CAST it in the mapping's SELECT, "
+            "or declare the type that it has",
+        )
+
     @pytest.mark.parametrize("point", ["export.part_put", "export.uploaded", "run.after"])
     async def test_a_crash_anywhere_leaves_no_duplicated_row(self, ops: Client, h: Harness, point: str) -> None:
         """W-01, W-19, E-06: files of a dead attempt are named by nobody, and removed."""
@@ -203,6 +240,30 @@ class TestOnTheServersSide:
         assert (found["snapshot"]["status"], found["snapshot"]["edge_counts"]) == ("ready", {"OWNS": 100})
         assert {one["runtime"] for one in found["exports"]} == {"unload"}
         assert table_of(found["exports"][0]).num_rows == 100
+
+    async def test_what_the_engine_writes_has_the_types_that_the_mapping_declares(
+        self, ops: Client, h: Harness, engine: UnloadingEngine
+    ) -> None:
+        narrow = {**mapping()["nodes"][0], "sql": "SELECT id::SMALLINT AS id, name, age::BIGINT AS age FROM customer"}
+        snapshot_id = await snapshot_of(ops, nodes=[narrow], edges=[], runtime="unload")
+        await h.drain()
+        engine.finish()
+        await h.move_time(timedelta(minutes=5))
+        await h.drain()
+
+        found = table_of((await look(ops, snapshot_id))["exports"][0])
+        assert (found.schema.types, found.column_names) == ([pa.int64(), pa.string(), pa.int64()], ["id", "name", "age"])
+
+    async def test_a_column_that_has_changed_since_is_not_submitted(
+        self, ops: Client, h: Harness, engine: UnloadingEngine
+    ) -> None:
+        snapshot_id = await snapshot_of(ops, nodes=[mapping()["nodes"][0]], edges=[], runtime="unload")
+        engine.database.execute("ALTER TABLE customer ALTER age TYPE VARCHAR")
+        await h.drain()
+
+        found = (await look(ops, snapshot_id))["snapshot"]
+        assert (found["status"], engine.queries) == ("failed", {})
+        assert found["error_message"].startswith("node Customer: column 'age' is VARCHAR, and the mapping declares INT64")
 
     async def test_an_engine_without_the_function_is_streamed_from_instead(
         self, ops: Client, h: Harness, engine: UnloadingEngine, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -109,10 +109,47 @@ async def test_a_second_job_does_not_write_over_the_first(database: str, conn: C
     second = await exported(conn, database, folder / "out", "SELECT 2 AS x")
 
     assert (second.state, second.errors) == ("failed", 1)
-    assert f"holds the result of job {first.id}" in second.error
+    assert second.error == f"{(folder / 'out').as_uri()} holds the result of job {first.id}; choose another place"
     assert read(folder / "out").to_pylist() == [{"x": 1}]
     await clean(conn, cleaners())
     assert len(files_in(folder / "out")) == 2
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"null", b"{}", b'{"job_id": 1, "attempt_id": "x"}'])
+async def test_a_manifest_that_is_none_of_ours_stays_and_says_so(database: str, conn: Conn, folder: Path, content: bytes):
+    to = folder / "out"
+    to.mkdir()
+    (to / "_manifest.json").write_bytes(content)
+
+    done = await exported(conn, database, to)
+
+    assert (done.state, done.attempt_no) == ("failed", 1)
+    assert done.error.startswith(f"{to.as_uri()} holds a _manifest.json that no export of ours has written")
+    assert files_in(to) == ["_manifest.json"]
+    assert (to / "_manifest.json").read_bytes() == content
+
+
+async def test_what_an_attempt_left_is_removed_beside_a_manifest_that_is_none_of_ours(
+    database: str, conn: Conn, folder: Path, engine: FakeEngine
+):
+    to = folder / "out"
+
+    def appears(number: int, batch: int) -> None:
+        to.mkdir(exist_ok=True)
+        (to / "_manifest.json").write_bytes(b"{")
+
+    engine.breaks = appears
+    done = await exported(conn, database, to, engine="fake")
+    assert (done.state, done.attempt_no, "holds a _manifest.json" in done.error) == ("failed", 1, True)
+
+    await clean(conn, cleaners())
+    assert files_in(to) == ["_manifest.json"]
+
+
+async def test_a_time_that_is_none_fails_at_once(database: str, conn: Conn, folder: Path):
+    done = await exported(conn, database, folder / "out", max_seconds=-5)
+
+    assert (done.state, done.attempt_no, done.error) == ("failed", 1, "max_seconds must be more than 0, not -5")
 
 
 @pytest.mark.parametrize("to", ["relative/out", "/etc/out", "s3://", "http://x/y"])
@@ -160,7 +197,7 @@ async def test_w_12_after_two_retries_it_fails_with_the_type(database: str, conn
     done = await exported(conn, database, folder / "out", engine="fake")
 
     assert (done.state, done.attempt_no, engine.tries) == ("failed", 1, 3)
-    assert "Direct export failed after 2 retries: EngineTimeout" in done.error
+    assert done.error == "Direct export failed after 2 retries: EngineTimeout"
     await clean(conn, cleaners())
     assert files_in(folder / "out") == []
 
@@ -197,7 +234,7 @@ async def test_an_export_that_takes_too_long_is_stopped(database: str, conn: Con
     done = await exported(conn, database, folder / "out", engine="fake", max_seconds=0.2)
 
     assert (done.state, done.attempt_no, engine.left) == ("failed", 1, 1)
-    assert "Export job exceeded maximum duration (0s)" in done.error
+    assert done.error == "Export job exceeded maximum duration (0s)"
 
 
 async def test_a_cancelled_export_stops_and_leaves_nothing(database: str, conn: Conn, folder: Path, engine: FakeEngine):
@@ -219,43 +256,13 @@ async def test_a_cancelled_export_stops_and_leaves_nothing(database: str, conn: 
     assert files_in(folder / "out") == []
 
 
-async def test_only_so_many_stream_at_once_and_who_waits_can_be_cancelled(
-    database: str, conn: Conn, folder: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("HOLDFAST_EXPORT_STREAMS", "1")
-    settings.cache_clear()
-    engine.ends = False
-    payloads = [{"sql": "SELECT 1", "to": str(folder / name), "engine": "fake"} for name in ("first", "second")]
-    jobs = [await add(conn, KIND, payload=payload) for payload in payloads]
-    working = asyncio.create_task(work(database))
-
-    def waiting(seen: Any) -> bool:
-        return "waits for its turn" in (seen.message or "")
-
-    async with asyncio.timeout(60):
-        while not any([waiting(await job(conn, job_id)) for job_id in jobs]):
-            await asyncio.sleep(0.01)
-    (second,) = [job_id for job_id in jobs if waiting(await job(conn, job_id))]
-    assert engine.tries == 1
-
-    async with asyncio.timeout(60):
-        for job_id in (second, *(set(jobs) - {second})):  # who waits first, or it might get its turn when the other ends
-            await cancel(conn, job_id, actor="ada", reason="enough")
-            while (await job(conn, job_id)).state != "cancelled":
-                await asyncio.sleep(0.01)
-    await working
-
-    assert {(await job(conn, job_id)).state for job_id in jobs} == {"cancelled"}
-    assert engine.tries == 1
-
-
 async def test_a_column_that_parquet_cannot_hold_fails_at_once(database: str, conn: Conn, folder: Path, engine: FakeEngine):
     engine.schema = pa.schema([("x", pa.struct([]))])
 
     done = await exported(conn, database, folder / "out", engine="fake")
 
     assert (done.state, done.attempt_no) == ("failed", 1)
-    assert "column 'x'" in done.error
+    assert done.error.startswith("column 'x'")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -317,7 +324,7 @@ def s3_settings(proxy: ObjectProxy, key_file: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOLDFAST_S3_ENDPOINT", proxy.url)
     monkeypatch.setenv("HOLDFAST_S3_REGION", "us-east-1")
     monkeypatch.setenv("HOLDFAST_S3_CREDENTIALS_FILE", str(key_file))
-    monkeypatch.setenv("HOLDFAST_SCRATCH_DIR", str(tmp_path / "scratch"))
+    monkeypatch.setenv("HOLDFAST_SCRATCH_DIR", str(tmp_path.parent / f"{tmp_path.name}-scratch"))  # not where DuckDB reads
     monkeypatch.setattr(objects, "PAUSE", 0.01)
     monkeypatch.setitem(objects.PATIENCE, "max_retries", 0)
     settings.cache_clear()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from holdfast.errors import PayloadInvalid
 from holdfast.jobs.model import Json
 from holdfast.services.exports.engines.opened import Engines
 from holdfast.services.exports.engines.opening import ENGINES
 from holdfast.services.exports.engines.port import MissingRole
+from holdfast.services.exports.export.payload import RunPayload
 from holdfast.services.exports.mappings.rules import LONGEST_SQL
 from holdfast.services.exports.mappings.select import reasons_against
 from holdfast.services.exports.stores.paths import PathRefused, location_of
@@ -36,17 +39,19 @@ async def refuse_hopeless(engines: Engines, payload: Mapping[str, Json]) -> None
 
 def _mistakes(engines: Engines, payload: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     engine, sql, to = payload.get("engine", "duckdb"), payload.get("sql"), payload.get("to")
-    if engine not in ENGINES:
-        yield "/engine", f"there is no engine {engine!r}; use one of: {', '.join(ENGINES)}"
-    elif engines.needs_role(engine) and not payload.get("role"):
+    dialect = engine if isinstance(engine, str) and engine in ENGINES else None
+    if dialect is None:
+        yield "/engine", f"there is no engine {engine!r:.80}; use one of: {', '.join(ENGINES)}"
+    elif engines.needs_role(dialect) and not payload.get("role"):
         yield "/role", str(MissingRole())
     if not isinstance(sql, str) or not sql.strip():
         yield "/sql", "say what to export: one SELECT"
     elif len(sql) > LONGEST_SQL:
         yield "/sql", f"it has {len(sql):,} characters; at most {LONGEST_SQL:,}, so use a view"
-    elif engine in ENGINES:
-        for why in reasons_against(sql, engine, files=engine == "duckdb"):
+    elif dialect is not None:
+        for why in reasons_against(sql, dialect, files=dialect == "duckdb"):
             yield "/sql", why
+    yield from _of_options(payload)
     if not isinstance(to, str):
         yield "/to", "say where the files go: an absolute folder, s3://bucket/prefix or gs://bucket/prefix"
         return
@@ -54,3 +59,17 @@ def _mistakes(engines: Engines, payload: Mapping[str, Json]) -> Iterator[tuple[s
         location_of(to)
     except PathRefused as refused:
         yield "/to", str(refused)
+
+
+def _of_options(payload: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    """What does not fit the rest of its arguments; the others have sentences of their own."""
+    try:
+        RunPayload.model_validate(payload)
+    except ValidationError as invalid:
+        for problem in invalid.errors(include_url=False, include_input=False):
+            place = str(problem["loc"][0])
+            if problem["type"] == "extra_forbidden":
+                there = ", ".join(field.alias or name for name, field in RunPayload.model_fields.items())
+                yield f"/{place}", f"there is no such argument; there are: {there}"
+            elif place not in ("sql", "to", "engine"):
+                yield f"/{place}", str(problem["msg"])

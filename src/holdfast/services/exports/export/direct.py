@@ -8,22 +8,20 @@ attempt left is found and removed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from holdfast.crashpoints import crashpoint
 from holdfast.errors import HoldfastError
 from holdfast.jobs.outcome import Permanent
-from holdfast.services.exports.engines.port import Engine, Query, Rows
+from holdfast.services.exports.engines.port import Column, Engine, Query, Rows
 from holdfast.services.exports.export.written import File, Written, WrittenColumn, attempt_prefix
 from holdfast.services.exports.parquet.files import Part, PartFiles, Shape
 from holdfast.services.exports.parquet.schema import storable_schema
 from holdfast.services.exports.stores.port import Store
-from holdfast.settings import settings
 from holdfast.worker.context import Context
 from holdfast.worker.threads import in_thread
 
@@ -35,7 +33,7 @@ LOOK_SECONDS = 1.0  # between two reports of progress, which are also the looks 
 COLD_START_RETRIES = 2
 COLD_START_PAUSE = 5.0
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+SchemaOf = Callable[[Sequence[Column]], "pa.Schema"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,39 +48,30 @@ class ExportFailed(HoldfastError, Permanent):
     """The export will not work, however often it is tried."""
 
 
-async def export_direct(ctx: Context, engine: Engine, query: Query, store: Store, limits: Limits | None = None) -> Written:
+async def export_direct(
+    ctx: Context,
+    engine: Engine,
+    query: Query,
+    store: Store,
+    limits: Limits | None = None,
+    schema_of: SchemaOf = storable_schema,
+) -> Written:
     """Run the query and write its result to the store, at a place where nobody looks yet; what was written.
 
+    `schema_of` says which types the files have, from the columns that the engine returns.
     Raises `ClaimLost` and `CancelRequested` like a checkpoint, the errors of engines and stores as they are (their
     `transient` says whether another attempt may work), and `ExportFailed` when time or patience is over.
     """
     limits = limits or Limits()
     await ctx.checkpoint()
-    async with a_turn(ctx, settings().export_streams), planned_prefix(ctx, store):
+    async with planned_prefix(ctx, store):
         try:
             async with asyncio.timeout(limits.max_seconds) as whole:
-                return await _with_patience(ctx, lambda: _attempt(ctx, engine, query, store, limits))
+                return await _with_patience(ctx, lambda: _attempt(ctx, engine, query, store, limits, schema_of))
         except TimeoutError:
             if whole.expired():
                 raise ExportFailed(f"Export job exceeded maximum duration ({limits.max_seconds:.0f}s)") from None
             raise
-
-
-@asynccontextmanager
-async def a_turn(ctx: Context, most: int) -> AsyncIterator[None]:
-    """Each stream takes its share of this process's memory: so many at once, and the others wait, ready to be cancelled."""
-    turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(most))
-    while True:
-        try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                await turns.acquire()
-            break
-        except TimeoutError:
-            await ctx.progress(message=f"waits for its turn: {most} exports stream through this worker")
-    try:
-        yield
-    finally:
-        turns.release()
 
 
 @asynccontextmanager
@@ -109,11 +98,11 @@ async def _with_patience(ctx: Context, act: Callable[[], Awaitable[Written]]) ->
     raise AssertionError("the last try returns or raises")
 
 
-async def _attempt(ctx: Context, engine: Engine, query: Query, store: Store, limits: Limits) -> Written:
+async def _attempt(ctx: Context, engine: Engine, query: Query, store: Store, limits: Limits, schema_of: SchemaOf) -> Written:
     prefix = attempt_prefix(ctx.attempt_id)
     await store.delete_prefix(prefix)  # of this very attempt: what an earlier try of it left
     async with engine.stream(query) as rows:
-        stream = _Stream(ctx, rows, store, prefix, limits.shape)
+        stream = _Stream(ctx, rows, store, prefix, limits.shape, schema_of(rows.columns))
         await _watched(ctx, stream)
     crashpoint("export.uploaded")
     await ctx.progress(1.0, f"{stream.rows:,} rows, {in_units(stream.bytes)} in {len(stream.done)} file(s)")
@@ -144,9 +133,9 @@ async def _watched(ctx: Context, stream: _Stream) -> None:
 class _Stream:
     """One result on its way into files: the next row group is gathered while the last one is encoded."""
 
-    def __init__(self, ctx: Context, rows: Rows, store: Store, prefix: str, shape: Shape) -> None:
+    def __init__(self, ctx: Context, rows: Rows, store: Store, prefix: str, shape: Shape, schema: pa.Schema) -> None:
         self._ctx, self._rows, self._store, self._prefix, self._shape = ctx, rows, store, prefix, shape
-        self.files = PartFiles(storable_schema(rows.columns), lambda number: store.stage(self._path(number)), shape)
+        self.files = PartFiles(schema, lambda number: store.stage(self._path(number)), shape)
         self.done: list[File] = []
         self.rows = self.bytes = 0
         self._writing: asyncio.Future[Part | None] | None = None

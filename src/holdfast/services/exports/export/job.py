@@ -10,12 +10,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from holdfast.jobs.outcome import DEFAULT_POLICY, Backoff, Done, Fail, Retry, RetryPolicy, Submitted
+from holdfast.errors import UsageError
+from holdfast.jobs.outcome import DEFAULT_POLICY, Backoff, Done, Fail, Retry, RetryPolicy, Snooze, Submitted
 from holdfast.services.exports.engines.port import Engine, EngineError, FunctionMissing, MissingRole
 from holdfast.services.exports.export import server_side
+from holdfast.services.exports.export.declared import declared_schema
 from holdfast.services.exports.export.direct import ExportFailed, Limits, export_direct
 from holdfast.services.exports.export.payload import KIND, ExportSpec, Runtime
 from holdfast.services.exports.export.query import query_of
+from holdfast.services.exports.export.turns import NoTurn, a_turn
 from holdfast.services.exports.setup import engines_here
 from holdfast.services.exports.stores.opening import opened
 from holdfast.services.exports.stores.paths import location_of
@@ -24,7 +27,7 @@ from holdfast.settings import settings
 from holdfast.worker.context import Context
 from holdfast.worker.kinds import job
 
-Ended = Done | Submitted | Retry | Fail
+Ended = Done | Submitted | Snooze | Retry | Fail
 PATIENT = RetryPolicy(Backoff(first=timedelta(seconds=5)), permanent=DEFAULT_POLICY.permanent)
 
 
@@ -43,7 +46,7 @@ async def export(
     role: str | None = None,
     runtime: Runtime = "auto",
     max_seconds: float = 3600.0,
-) -> Done | Submitted | Retry | Fail:
+) -> Done | Submitted | Snooze | Retry | Fail:
     """Write the rows of one node or edge as Parquet files."""
     spec = ExportSpec(
         job_type, entity_name, engine, sql, columns, location, snapshot_id, catalog, schema, role, runtime, max_seconds
@@ -53,11 +56,13 @@ async def export(
         return Fail(str(MissingRole()))
     try:
         return await _run(ctx, engines.get(engine), partial(opened, location_of(location), settings()), spec)
+    except NoTurn as busy:
+        return busy.snooze
     except (EngineError, StoreError) as error:
         if error.transient:
             raise
         return Fail(said(error))
-    except ExportFailed as failed:
+    except (ExportFailed, UsageError) as failed:  # neither works however often it is tried
         return Fail(str(failed))
 
 
@@ -77,8 +82,9 @@ async def _run(ctx: Context, engine: Engine, opening: server_side.Opening, spec:
     except server_side.NothingWritten:
         pass  # an engine that unloads nothing writes no file; we write an empty one, with the columns
     limits = Limits(max_seconds=spec.max_seconds)
-    async with opening() as store:
-        written = await export_direct(ctx, engine, query_of(spec, ctx.attempt_id), store, limits)
+    async with a_turn(ctx), opening() as store:
+        query, schema_of = query_of(spec, ctx.attempt_id), declared_schema(spec.columns)
+        written = await export_direct(ctx, engine, query, store, limits, schema_of)
     return Done(written.as_json())
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.jobs.model import Json, NewJob
 
@@ -13,6 +15,20 @@ RUN_KIND: Final = "export.run"  # the one kind of exports that anybody who may e
 Runtime = Literal["auto", "direct", "unload", "ctas"]
 NODES_FIRST: Final = {"node": 0, "edge": 1}  # priorities: smaller runs first
 PAST_THE_END: Final = timedelta(seconds=60)  # when the kernel ends it, should nobody else have done so
+
+
+class RunPayload(BaseModel):
+    """What `export.run` takes: the arguments of its function, as they come from outside."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    sql: str
+    to: str
+    engine: str = "duckdb"
+    catalog: str | None = None
+    schema_name: Annotated[str | None, Field(alias="schema")] = None
+    role: str | None = None
+    max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

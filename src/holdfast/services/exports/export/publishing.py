@@ -29,7 +29,7 @@ class FencedOut(HoldfastError):
 
 
 class DestinationTaken(UsageError):
-    """Another job's result is at this place: results are never written over."""
+    """Somebody else's result is at this place: results are never written over."""
 
 
 def publisher(written: Written) -> Callable[[Any], Awaitable[None]]:
@@ -54,19 +54,31 @@ async def publish_manifest(store: Store, written: Written) -> None:
 
 async def _judge(store: Store, written: Written) -> None:
     """A manifest is there: ours, by a lost answer or taken over, or one that fences us out."""
-    other = json.loads(await store.get(MANIFEST))
-    if other.get("attempt_id") == written.attempt_id:
+    other = await _manifest_at(store)
+    if other.attempt_id == written.attempt_id:
         return
-    if other.get("job_id") == written.job_id:
-        raise FencedOut(f"attempt {other.get('attempt_id')} of job {written.job_id} has published to {written.to}")
-    raise DestinationTaken(f"{written.to} holds the result of job {other.get('job_id')}; choose another place")
+    if other.job_id == written.job_id:
+        raise FencedOut(f"attempt {other.attempt_id} of job {written.job_id} has published to {written.to}")
+    raise DestinationTaken(f"{written.to} holds the result of job {other.job_id}; choose another place")
+
+
+async def _manifest_at(store: Store) -> Written:
+    """The manifest that is there. `NotThere` if there is none, `DestinationTaken` if it is none that we could have written."""
+    content = await store.get(MANIFEST)
+    try:
+        return from_json(json.loads(content))
+    except (ValueError, KeyError, TypeError):
+        raise DestinationTaken(
+            f"{store.location.url} holds a {MANIFEST} that no export of ours has written, or not all of it; "
+            "choose another place, or remove that file if nobody needs it"
+        ) from None
 
 
 async def published_before(ctx: Context, store: Store) -> Written | None:
     """What an earlier attempt of this job has published, now this one's; None if nobody has. `DestinationTaken` if another
     job's result is there: better said before the query has run than after."""
     try:
-        there = from_json(json.loads(await store.get(MANIFEST)))
+        there = await _manifest_at(store)
     except NotThere:
         return None
     if there.job_id != ctx.job.id:
@@ -93,6 +105,6 @@ async def remove_prefix(effect: Effect) -> bool:
 
 async def _names(store: Store, prefix: str) -> bool:
     try:
-        return attempt_prefix(json.loads(await store.get(MANIFEST))["attempt_id"]) == prefix
-    except NotThere:
+        return attempt_prefix((await _manifest_at(store)).attempt_id) == prefix
+    except (NotThere, DestinationTaken):
         return False

@@ -18,6 +18,7 @@ from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import Json
 from holdfast.jobs.outcome import Done, Fail, Retry, Submitted
 from holdfast.services.exports.engines.port import EngineError, FunctionMissing, Look, Phase, Query, Submits
+from holdfast.services.exports.export.declared import widenings
 from holdfast.services.exports.export.direct import PREFIX_EFFECT, planned_prefix
 from holdfast.services.exports.export.payload import ExportSpec
 from holdfast.services.exports.export.query import query_of
@@ -52,11 +53,13 @@ async def begin(ctx: Context, engine: Submits, store: Store, spec: ExportSpec, r
     found = await _adopted(ctx, engine, spec)
     if found is not None:
         return Submitted(found, SOON)
+    # The engine writes what it has, so it is asked first: a column that is no longer as declared would go out as it is.
+    casts = widenings(spec.columns, await engine.describe(query_of(spec, f"columns-{ctx.attempt_id}")))
     async with planned_prefix(ctx, store) as prefix:
         place = location_of(spec.location).below(prefix).url
         detail = _detail(spec, runtime, prefix)
         async with ctx.effect(QUERY_EFFECT, detail=detail, adoptable=True) as planned:
-            query = query_of(spec, planned.tag)
+            query = query_of(spec, planned.tag, casts)
             if runtime == "ctas":
                 await _plan_table(ctx, planned.tag, detail)
             statement = _statement(engine, query, place, runtime)

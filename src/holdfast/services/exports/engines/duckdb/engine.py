@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.services.exports.engines.duckdb.folders import refuse_closed
-from holdfast.services.exports.engines.duckdb.sandbox import connected, identifier, one_select, open_sandbox
+from holdfast.services.exports.engines.duckdb.sandbox import Sandbox, identifier, one_select, open_sandbox
 from holdfast.services.exports.engines.duckdb.types import cast_for
 from holdfast.services.exports.engines.port import (
     Column,
@@ -55,8 +55,8 @@ class DuckDbEngine:
 
     name = "duckdb"
 
-    def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
-        self._database = database
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
         self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._leaving: set[asyncio.Future[None]] = set()
 
@@ -64,7 +64,7 @@ class DuckDbEngine:
         """Whoever does not wait for it leaves at once; the look itself is interrupted, and takes its turn until it notices:
         DuckDB computes some things before it knows the columns, such as the arguments of table functions."""
         await self._looks.acquire()
-        rows = DuckDbRows(connected(self._database), query)
+        rows = DuckDbRows(self._sandbox.connected(), query)
         try:
             await rows.begin()
         finally:
@@ -85,7 +85,7 @@ class DuckDbEngine:
 
     @asynccontextmanager
     async def _stream(self, query: Query) -> AsyncIterator[DuckDbRows]:
-        rows = DuckDbRows(connected(self._database), query)
+        rows = DuckDbRows(self._sandbox.connected(), query)
         try:
             await rows.begin()
             yield rows
@@ -103,11 +103,11 @@ class DuckDbEngine:
     async def close(self) -> None:
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=LAST_WAIT)
-        self._database.close()
+        self._sandbox.close()
 
     async def _read(self, statement: str, **parameters: str) -> list[tuple[Any, ...]]:
         def read() -> list[tuple[Any, ...]]:
-            connection = connected(self._database)
+            connection = self._sandbox.connected()
             try:
                 with as_ours():
                     return connection.execute(statement, parameters).fetchall()
@@ -270,13 +270,12 @@ def passed_on(text: str) -> EngineError:
 
 def from_settings(settings: Settings) -> DuckDbEngine:
     """The engine as the settings describe it."""
-    scratch = (settings.scratch_dir or Path(tempfile.gettempdir())) / "holdfast-duckdb"
     refuse_closed(tuple(settings.duckdb_folders), tuple(settings.closed_folders))
-    database = open_sandbox(
+    sandbox = open_sandbox(
         folders=settings.duckdb_folders,
         attach=settings.duckdb_attach,
         memory=settings.duckdb_memory,
         threads=settings.duckdb_threads,
-        scratch=scratch,
+        scratch=settings.scratch_dir or Path(tempfile.gettempdir()),
     )
-    return DuckDbEngine(database)
+    return DuckDbEngine(sandbox)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import UsageError
+from holdfast.services.exports.engines.duckdb.spill import SpillFolder
 from holdfast.services.exports.engines.port import EngineUnavailable, QueryRefused
 from holdfast.services.exports.extras import lazily
 
@@ -24,6 +27,25 @@ BEGINS_A_SELECT = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(?:select|with|fro
 OWN = (("enable_progress_bar", "true"), ("enable_progress_bar_print", "false"), ("streaming_buffer_size", "'8MB'"))
 
 
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A database in memory, and the folder where it may spill. Whoever opens it closes it."""
+
+    database: duckdb.DuckDBPyConnection
+    spill: SpillFolder
+
+    def connected(self) -> duckdb.DuckDBPyConnection:
+        """One more connection: what is set for a connection alone is set here, and for nobody else."""
+        connection = self.database.cursor()
+        for name, value in OWN:
+            connection.execute(f"SET {name} = {value}")
+        return connection
+
+    def close(self) -> None:
+        self.database.close()
+        self.spill.remove()
+
+
 def open_sandbox(
     *,
     folders: Sequence[Path] = (),
@@ -31,11 +53,28 @@ def open_sandbox(
     memory: str = "128MB",
     threads: int | None = None,
     scratch: Path,
+) -> Sandbox:
+    """A database in memory, which spills to a folder of its own below `scratch`. Its connections share its limits and doors."""
+    spill = SpillFolder(scratch)
+    try:
+        for folder in folders:
+            if spill.path.is_relative_to(folder.resolve()):
+                raise UsageError(
+                    f"HOLDFAST_DUCKDB_DIRS: {folder} holds {scratch}, where the rows of other exports pass through; "
+                    "name a folder that holds data and nothing else, or set HOLDFAST_SCRATCH_DIR to a place outside of it"
+                )
+        return Sandbox(_closed_database(folders, attach or {}, memory, threads, spill.path), spill)
+    except BaseException:
+        spill.remove()
+        raise
+
+
+def _closed_database(
+    folders: Sequence[Path], attach: Mapping[str, Path], memory: str, threads: int | None, spill: Path
 ) -> duckdb.DuckDBPyConnection:
-    """A database in memory. Its connections (`cursor()`) share its limits and its doors."""
     config: dict[str, Any] = {
         "memory_limit": memory,
-        "temp_directory": str(scratch),
+        "temp_directory": str(spill),
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "allow_community_extensions": False,
@@ -44,7 +83,7 @@ def open_sandbox(
     if threads is not None:
         config["threads"] = threads
     database = duckdb.connect(":memory:", config=config)
-    for name, path in (attach or {}).items():
+    for name, path in attach.items():
         _attach(database, name, path)
     allowed = ", ".join(_text(f"{folder.resolve()}/") for folder in folders)
     database.execute(f"SET allowed_directories = [{allowed}]")
@@ -52,14 +91,6 @@ def open_sandbox(
     database.execute(f"SET allowed_configs = [{', '.join(_text(name) for name, _ in OWN)}]")
     database.execute("SET lock_configuration = true")
     return database
-
-
-def connected(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """One more connection to the sandbox: what is set for a connection alone is set here, and for nobody else."""
-    connection = database.cursor()
-    for name, value in OWN:
-        connection.execute(f"SET {name} = {value}")
-    return connection
 
 
 def _attach(database: duckdb.DuckDBPyConnection, name: str, path: Path) -> None:
