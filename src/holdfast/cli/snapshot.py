@@ -150,8 +150,7 @@ def delete_command(session: Session, snapshot: SnapshotId, yes: Yes = False) -> 
     """Delete a snapshot that has ended; its files are removed by a job."""
     session.confirm(f"Delete snapshot {_id(snapshot)} and its files?", yes)
     gone = session.act("DELETE", f"/api/snapshots/{_id(snapshot)}")
-    job = f"; job {gone['removal_job_id']} removes its files" if gone["removal_job_id"] else ""
-    session.out.say(f"Snapshot {gone['id']} is gone{job}.")
+    session.out.say(f"Snapshot {gone['id']} is gone; job {gone['removal_job_id']} removes its files.")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
