@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from running import Run
 
@@ -86,6 +89,35 @@ def test_a_lifetime_is_not_changed_when_the_definitions_are_refused(direct: Run)
     applied(direct, MAP)
 
     told = applied(direct, MAP.replace("Person\n", "1st\n", 1) + "ttl: P7D\n")
+    long = applied(direct, MAP + "ttl: P7D\n", "-m", "x" * 1001)
 
     assert (told.code, "map.yaml/nodes/0/label" in told.err) == (Exit.USAGE, True), told.err
+    assert (long.code, "change_description" in long.err) == (Exit.USAGE, True), long.err
     assert now(direct)["ttl"] is None
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/howto/mappings-and-snapshots.md"
+SHOP = """
+    CREATE TABLE customers AS SELECT 1 AS id, 'Ada' AS name, DATE '2026-01-01' AS since;
+    CREATE TABLE accounts AS SELECT 'a1' AS number, 1.5::DECIMAL(12, 2) AS balance;
+    CREATE TABLE owns AS SELECT 1 AS customer_id, 'a1' AS account;
+"""
+
+
+def test_the_page_about_mappings_shows_what_is_printed(direct: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mapping is valid; with the two mistakes that it speaks of, the command says what stands there."""
+    with duckdb.connect("shop.duckdb") as shop:
+        shop.execute(SHOP)
+    monkeypatch.setenv("HOLDFAST_DUCKDB_ATTACH", json.dumps({"shop": str(Path("shop.duckdb").absolute())}))
+    text = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)[0]
+    shown = re.findall(r"```console\n\$ (.*?)\n(.*?)```", PAGE.read_text(), re.S)[0]
+    broken = text.replace("CAST(balance AS DOUBLE) AS balance", "balance").replace("from_node: Customer", "from_node: Client")
+    assert broken.count("Client") == broken.count("number, balance FROM") == 1
+
+    Path("bank.yaml").write_text(broken)
+    told = direct(*shlex.split(shown[0])[1:])
+    Path("bank.yaml").write_text(text)
+    valid = direct(*shlex.split(shown[0])[1:])
+
+    assert told.err == shown[1]
+    assert (valid.code, valid.err) == (0, "bank is valid.\n")

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from holdfast.cli.exits import Told
 from holdfast.cli.output import Column, Kind, Row, Shape
+from holdfast.cli.times import counted
 from holdfast.cli.verb import All, Limit, Session, Yes, verb
 from holdfast.client.mapping_file import Applied, apply_mapping, read_mapping
 from holdfast.errors import UsageError
@@ -91,9 +92,12 @@ def apply_command(
             return
         session.one(SHAPE, _applied(session, asked, message or f"applied from {file.name}", use_case))
     except Told as told:
-        for mistake in told.problem.get("errors") or ():
-            session.out.say(f"{file}{mistake['pointer'].removeprefix('/body')}: {mistake['message']}", "red")
-        raise
+        mistakes = told.problem.get("errors")
+        if not mistakes:
+            raise
+        for one in mistakes:  # what the server calls its body is the file here
+            session.out.mistake(f"{file}{one['pointer'].removeprefix('/body')}: {one['message']}")
+        raise UsageError(f"{counted(len(mistakes), 'mistake')} in {file}; nothing was changed") from None
 
 
 def _applied(session: Session, asked: dict[str, Any], message: str, use_case: str | None) -> Row:

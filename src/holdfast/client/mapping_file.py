@@ -90,9 +90,9 @@ def apply_mapping(get: Callable[..., Any], act: Callable[[str, str, Said], Any],
     _same_engine(before, said)
     life = {key: said.get(key, before[key]) for key in LIFE}
     differs = [key for key in LIFE if life[key] != before[key]]
-    if differs:  # two acts: all of it is checked before the first
+    is_other_life = bool(differs)
+    if is_other_life:  # it takes two acts, so all of it is checked before the first
         act("POST", "/api/mappings/check", {**said, "engine": before["engine"]})
-        act("PUT", f"/api/mappings/{before['id']}/lifecycle", life)
     body = {"change_description": change, "nodes": said["nodes"], "edges": said["edges"]}
     if _text(said.get("description", before["description"])) != _text(before["description"]):
         body["description"] = _text(said["description"])
@@ -100,6 +100,8 @@ def apply_mapping(get: Callable[..., Any], act: Callable[[str, str, Said], Any],
     now = act("PUT", f"/api/mappings/{before['id']}", body)
     if now["version"] != before["current_version"]:
         differs.append("definitions")
+    if is_other_life:
+        now = {**now, **act("PUT", f"/api/mappings/{before['id']}/lifecycle", life)}
     return Applied(now, is_new=False, changed=tuple(differs))
 
 
