@@ -185,7 +185,7 @@ def delete_command(session: Session, mapping: MappingName, yes: Yes = False) -> 
 def id_of(session: Session, mapping: str) -> int:
     """The number of a mapping that somebody named by number or name."""
     word = mapping.removeprefix("mapping/")
-    if word.isdigit():
+    if word.isascii() and word.isdecimal():  # int() takes other digits, too, and ² is none for it
         return int(word)
     found = session.get("/api/mappings", name=word, limit=2)
     if len(found) != 1:

@@ -206,6 +206,6 @@ def _follow(session: Session, number: int, timeout: str | None, interval: float)
 
 def _id(text: str) -> int:
     word = text.removeprefix("snapshot/")
-    if not word.isdigit():
+    if not (word.isascii() and word.isdecimal()):  # int() takes other digits, too, and ² is none for it
         raise typer.BadParameter(f"{text} is no number of a snapshot")
     return int(word)
