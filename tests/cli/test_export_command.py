@@ -73,3 +73,9 @@ def test_without_waiting_the_job_is_named(command: Run, tmp_path: Path):
 
     job = json.loads(made.out)
     assert (job["kind"], job["payload"]["to"], job["payload"]["max_seconds"]) == ("export.run", str(tmp_path / "out"), 7200)
+
+
+def test_no_time_at_all_is_refused(direct: Run):
+    refused = direct("export", "run", "--sql", "SELECT 1 AS x", "--to", "out", "--max-duration", "0s")
+
+    assert (refused.code, "--max-duration 0s leaves no time" in refused.err) == (Exit.USAGE, True)

@@ -120,3 +120,10 @@ def test_the_schema_cache_is_browsed_and_searched(command: Run, do: Any) -> None
 
 def test_nodes_and_edges_are_shown_as_people_draw_them() -> None:
     assert [one["name"] for one in parts_of(mapping())] == ["Customer", "Account", "(Customer)-OWNS->(Account)"]
+
+
+@pytest.mark.parametrize("noun", ["mapping", "snapshot"])
+def test_what_only_looks_like_a_number_is_none(direct: Run, noun: str) -> None:
+    for word in ("²", "٣"):
+        told = direct(noun, "show", word)
+        assert (told.code, word in told.err, "ValueError" in told.err) == (Exit.USAGE, True, False), told.err

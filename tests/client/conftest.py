@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,13 @@ def hf(served: str, database: str) -> Iterator[Connection]:
 def viewer(served: str, database: str) -> Iterator[Connection]:
     with connect(served, _token(database, Role.VIEWER)) as connection:
         yield connection
+
+
+@pytest.fixture
+def as_role(served: str, database: str) -> Iterator[Callable[[Role], Connection]]:
+    """A client of anybody."""
+    with ExitStack() as stack:
+        yield lambda role: stack.enter_context(connect(served, _token(database, role)))
 
 
 @pytest.fixture

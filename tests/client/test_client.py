@@ -9,6 +9,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.api.policy import Role
 from holdfast.client import (
     Conflict,
     Connection,
@@ -204,3 +205,24 @@ def test_a_name_with_signs_in_it_is_one_name_of_a_path(hf: Connection, database:
 
     assert len(hf.schema.schemas("a?b")) == len(hf.schema.tables("a?b", "c#d")) == 1
     assert len(hf.schema.columns("a?b", "c#d", "e f")) == 1
+
+
+@pytest.mark.parametrize("role", [Role.OPS, Role.ANALYST])
+def test_what_somebody_else_calls_by_the_same_name_is_left_alone(hf: Connection, as_role: Any, role: Role) -> None:
+    theirs = hf.mappings.create("people", nodes=[PERSON], edges=[KNOWS])
+
+    mine = as_role(role).mappings.apply({"name": "people", "nodes": [PERSON]})
+
+    assert (mine.owner, mine.id == theirs.id) == (f"token:{role.value}", False)
+    assert hf.mappings.get(theirs.id) == theirs
+
+
+def test_a_key_that_no_mapping_has_is_refused_and_no_edges_are_none(hf: Connection) -> None:
+    said = {"name": "people", "nodes": [PERSON], "edges": [KNOWS]}
+    hf.mappings.apply(said)
+
+    with pytest.raises(UsageError, match="it has edge, which no mapping has"):
+        hf.mappings.apply({"name": "people", "nodes": [PERSON], "edge": [KNOWS]})
+
+    assert hf.mappings.apply(said).version == 1
+    assert hf.mappings.apply({**said, "edges": None}).edges == []

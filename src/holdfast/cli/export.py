@@ -69,7 +69,10 @@ def run_command(
     `_manifest.json` once the job has completed, and then all of them.
     """
     named = {"sql": sql_of(sql), "to": place_of(to), "engine": engine, "catalog": catalog, "schema": schema, "role": role}
-    asked = {**named, "max_seconds": short_length(max_duration)}
+    longest = short_length(max_duration)
+    if longest == 0:  # the job would take it for nothing said
+        raise UsageError(f"--max-duration {max_duration} leaves no time for anything; say 2h, or leave it out")
+    asked = {**named, "max_seconds": longest}
     payload = {name: value for name, value in asked.items() if value is not None}
     made = session.act("POST", "/api/jobs", {"kind": KIND, "payload": payload}, key=key)
     job = made["job"]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml  # type: ignore[import-untyped]
 from rich.console import Group
 from rich.text import Text
 
 from holdfast.cli.exits import Told
 from holdfast.cli.output import Column, Kind, Row, Shape
+from holdfast.cli.times import counted
 from holdfast.cli.verb import All, Limit, Session, Yes, verb
+from holdfast.client.mapping_file import Applied, apply_mapping, read_mapping
 from holdfast.errors import UsageError
 
 app = typer.Typer(help="Mappings: which nodes and edges a graph has, and the SQL of each.", no_args_is_help=True)
@@ -82,7 +84,7 @@ def apply_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is wrong with it.")] = False,
 ) -> None:
     """Make the mapping that a file describes, or bring it up to date; everything that is wrong with it is said at once."""
-    asked = read_file(file)
+    asked = read_mapping(file)
     try:
         if dry_run:
             session.act("POST", "/api/mappings/check", asked, use_case=use_case)
@@ -90,37 +92,28 @@ def apply_command(
             return
         session.one(SHAPE, _applied(session, asked, message or f"applied from {file.name}", use_case))
     except Told as told:
-        for mistake in told.problem.get("errors") or ():
-            session.out.say(f"{file}{mistake['pointer']}: {mistake['message']}", "red")
-        raise
+        mistakes = told.problem.get("errors")
+        if not mistakes:
+            raise
+        for one in mistakes:  # what the server calls its body is the file here
+            session.out.mistake(f"{file}{one['pointer'].removeprefix('/body')}: {one['message']}")
+        raise UsageError(f"{counted(len(mistakes), 'mistake')} in {file}; nothing was changed") from None
 
 
 def _applied(session: Session, asked: dict[str, Any], message: str, use_case: str | None) -> Row:
-    me = session.get("/api/whoami")["actor"]
-    there = session.get("/api/mappings", name=asked["name"], owner=me, limit=1)
-    if not there:
-        made: Row = session.act("POST", "/api/mappings", asked, use_case=use_case)
-        session.out.say(f"Made mapping {made['id']}.")
-        return made
-    change = {"change_description": message, "nodes": asked["nodes"], "edges": asked.get("edges", [])}
-    change |= {name: asked[name] for name in ("description",) if name in asked}
-    changed: Row = session.act("PUT", f"/api/mappings/{there[0]['id']}", change, use_case=use_case)
-    was, now = there[0]["current_version"], changed["version"]
-    session.out.say(f"Mapping {changed['id']} is at version {now}." if was != now else "Nothing changed.")
-    return changed
+    applied = apply_mapping(session.get, partial(session.act, use_case=use_case), asked, message)
+    session.out.say(told_of(applied))
+    return applied.mapping
 
 
-def read_file(file: Path) -> dict[str, Any]:
-    """The mapping in a file; what is no mapping at all is said here, the rest by the server."""
-    try:
-        found = yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is neither YAML nor JSON: {str(error).splitlines()[0]}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str) or not isinstance(found.get("nodes"), list):
-        raise UsageError(f"{file} needs at least `name` and `nodes`; see docs/howto/mappings-and-snapshots.md")
-    return found
+def told_of(applied: Applied) -> str:
+    """What was done, in a sentence. Pure."""
+    number = applied.mapping["id"]
+    if applied.is_new:
+        return f"Made mapping {number}."
+    if not applied.changed:
+        return "Nothing changed."
+    return f"Mapping {number} is at version {applied.mapping['version']}; changed: {', '.join(applied.changed)}."
 
 
 @verb(app, "list")
@@ -192,7 +185,7 @@ def delete_command(session: Session, mapping: MappingName, yes: Yes = False) -> 
 def id_of(session: Session, mapping: str) -> int:
     """The number of a mapping that somebody named by number or name."""
     word = mapping.removeprefix("mapping/")
-    if word.isdigit():
+    if word.isascii() and word.isdecimal():  # int() takes other digits, too, and ² is none for it
         return int(word)
     found = session.get("/api/mappings", name=word, limit=2)
     if len(found) != 1:

@@ -135,6 +135,10 @@ class Output:
         if not self._quiet:
             self.errors.print(Text(_plain(text), style=style), soft_wrap=True)
 
+    def mistake(self, text: str) -> None:
+        """One of the things that are wrong, said also to whoever wants nothing but data."""
+        self.errors.print(Text(_plain(text), style="red"), soft_wrap=True)
+
     def hint(self, command: str) -> None:
         """The next likely command; only for somebody who sits there."""
         if self.errors.is_terminal and self.for_people:

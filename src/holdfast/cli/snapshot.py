@@ -150,8 +150,7 @@ def delete_command(session: Session, snapshot: SnapshotId, yes: Yes = False) -> 
     """Delete a snapshot that has ended; its files are removed by a job."""
     session.confirm(f"Delete snapshot {_id(snapshot)} and its files?", yes)
     gone = session.act("DELETE", f"/api/snapshots/{_id(snapshot)}")
-    job = f"; job {gone['removal_job_id']} removes its files" if gone["removal_job_id"] else ""
-    session.out.say(f"Snapshot {gone['id']} is gone{job}.")
+    session.out.say(f"Snapshot {gone['id']} is gone; job {gone['removal_job_id']} removes its files.")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -207,6 +206,6 @@ def _follow(session: Session, number: int, timeout: str | None, interval: float)
 
 def _id(text: str) -> int:
     word = text.removeprefix("snapshot/")
-    if not word.isdigit():
+    if not (word.isascii() and word.isdecimal()):  # int() takes other digits, too, and ² is none for it
         raise typer.BadParameter(f"{text} is no number of a snapshot")
     return int(word)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.client.api import Api
+from holdfast.client.mapping_file import apply_mapping, checked, read_mapping
 from holdfast.client.records import record
-from holdfast.errors import UsageError
 
 Definitions = Sequence[dict[str, Any]]
 
@@ -46,29 +46,13 @@ class Mappings:
         return record(Mapping, self._api.act("POST", "/api/mappings", body, role=role))
 
     def apply(self, said_by: str | Path | dict[str, Any], *, role: str | None = None, change: str | None = None) -> Mapping:
-        """What a YAML file, or a dict, says: made if there is none of its name, changed if it differs, else left as it is."""
-        said = _checked(said_by, "it") if isinstance(said_by, dict) else _read(said_by)
-        existing = list(self.list(name=said["name"], most=1))
-        if not existing:
-            rest = {key: value for key, value in said.items() if key not in ("name", "nodes", "edges")}
-            return self.create(said["name"], nodes=said["nodes"], edges=said.get("edges") or (), role=role, **rest)
-        now = self.get(existing[0]["id"])
-        if said.get("engine", now.engine) != now.engine:
-            raise UsageError(
-                f"mapping {now.name!r} is for {now.engine}, and stays so; make one of another name for {said['engine']}"
-            )
-        changes = {"nodes": said["nodes"], "edges": said.get("edges") or []}
-        if said.get("description", now.description) != now.description:
-            changes["description"] = said["description"]
-        applied = self.update(now.id, change or _applied(said_by), role=role, **changes)
-        self._keep_for(existing[0], said)
-        return applied
-
-    def _keep_for(self, now: dict[str, Any], said: dict[str, Any]) -> None:
-        """How long it lives, if that is said and differs."""
-        wanted = {name: said.get(name, now[name]) for name in ("ttl", "inactivity_timeout")}
-        if any(wanted[name] != now[name] for name in wanted):
-            self._api.act("PUT", f"/api/mappings/{now['id']}/lifecycle", wanted)
+        """What a YAML file, or a dict, says: made if you have none of its name, changed if it differs, else left as it is."""
+        if isinstance(said_by, dict):
+            said, why = checked(said_by, "it"), "applied"
+        else:
+            said, why = read_mapping(said_by), f"applied from {Path(said_by).name}"
+        applied = apply_mapping(self._api.get, partial(self._api.act, role=role), said, change or why)
+        return record(Mapping, applied.mapping)
 
     def check(self, name: str, *, nodes: Definitions, edges: Definitions = (), role: str | None = None, **options: Any) -> None:
         """Say everything that is wrong with a mapping, as `Invalid`, and store nothing."""
@@ -101,24 +85,3 @@ class Mappings:
     def delete(self, mapping_id: int) -> None:
         """Delete it; `Conflict` while snapshots depend on it."""
         self._api.act("DELETE", f"/api/mappings/{mapping_id}")
-
-
-def _read(file: str | Path) -> dict[str, Any]:
-    yaml = import_module("yaml")
-    try:
-        said = yaml.safe_load(Path(file).read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{file} is no YAML: {error}") from None
-    return _checked(said, str(file))
-
-
-def _checked(said: Any, what: str) -> dict[str, Any]:
-    if not isinstance(said, dict) or not isinstance(said.get("name"), str) or not isinstance(said.get("nodes"), list):
-        raise UsageError(f"{what} must have a `name` and a list of `nodes`; `edges` are optional")
-    return said
-
-
-def _applied(said_by: str | Path | dict[str, Any]) -> str:
-    return "applied" if isinstance(said_by, dict) else f"applied from {Path(said_by).name}"

@@ -10,7 +10,7 @@ import pytest
 
 from export_factories import ACCOUNT, CUSTOMER, OWNS, TablesEngine, exports, mapping, wrong
 from factories import value
-from holdfast.services.exports.engines.port import EngineTimeout
+from holdfast.services.exports.engines.port import EngineTimeout, Query
 from holdfast.services.exports.setup import Exports
 
 Client = httpx.AsyncClient
@@ -88,7 +88,46 @@ async def test_sql_is_exactly_one_select_over_tables(analyst: Client, engine: Ta
 
     assert list(found) == ["/nodes/0/sql"]
     assert says in found["/nodes/0/sql"]
-    assert engine.asked == [], "the engine is not asked about what is no SELECT"
+    assert sql not in [query.sql for query in engine.asked], "the engine is not asked about what is no SELECT"
+
+
+async def test_a_node_and_an_edge_do_not_share_a_name(analyst: Client) -> None:
+    nodes = [CUSTOMER, {**ACCOUNT, "label": "OWNS"}]
+
+    found = wrong(await analyst.post("/api/mappings", json=mapping(nodes=nodes, edges=[{**OWNS, "to_node": "OWNS"}])))
+
+    assert found == {"/edges/0/type": "'OWNS' is the label of a node already; rename one of them"}
+
+
+async def test_rules_parser_and_engine_speak_at_once_in_the_order_of_the_mapping(
+    analyst: Client, engine: TablesEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrongs = mapping(
+        nodes=[
+            {**CUSTOMER, "sql": "SELECT id, name FROM customer"},
+            {**ACCOUNT, "primary_key": {"name": "number", "type": "MONEY"}, "sql": "SELECT 1; SELECT 2"},
+            {**ACCOUNT, "label": "Twice", "sql": "SELECT 1; SELECT 2"},
+        ],
+        edges=[{**OWNS, "sql": "SELECT customer_id, account_number FROM owns"}, {**OWNS, "type": "HAS", "from_node": "Client"}],
+    )
+
+    assert list(wrong(await analyst.post("/api/mappings", json=wrongs))) == [
+        "/nodes/0/sql#age",
+        "/nodes/1/primary_key/type",
+        "/nodes/2/sql",
+        "/edges/0/sql#since",
+        "/edges/1/from_node",
+    ]
+
+    async def silent(query: Query) -> Any:
+        raise EngineTimeout("no answer came")
+
+    monkeypatch.setattr(engine, "describe", silent)
+    assert list(wrong(await analyst.post("/api/mappings", json=wrongs))) == [
+        "/nodes/1/primary_key/type",
+        "/nodes/2/sql",
+        "/edges/1/from_node",
+    ], "what is known is said, whether or not the engine answers"
 
 
 async def test_the_engine_is_asked_for_columns_and_types_before_anything_is_stored(analyst: Client, conn: Any) -> None:

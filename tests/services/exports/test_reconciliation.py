@@ -125,6 +125,27 @@ async def test_an_orphan_is_asked_about_by_its_query_id_and_comes_to_its_end(
     assert await value(conn, "SELECT node_counts ->> 'Customer' FROM holdfast.snapshots") == "100"
 
 
+async def test_an_orphan_of_a_worker_of_anybodys_making_comes_to_its_end(
+    ops: Client, as_role: Any, conn: Any, ctx: Any, engine: UnloadingEngine, here: Exports
+) -> None:
+    """X-02: submitted by the protocol of document 002, and left."""
+    await make(ops)
+    theirs = await as_role("worker")
+    (one,) = (await theirs.post("/export-jobs/claim", json={"worker_id": "pod-1", "limit": 1})).json()["data"]
+    sql = f"COPY (SELECT * FROM customer) TO '{one['gcs_path']}/part-0.parquet' (FORMAT parquet)"
+    engine.queries["q1"] = {"sql": sql, "phase": Phase.RUNNING, "role": None}
+    said = {"status": "submitted", "starburst_query_id": "q1", "next_uri": "http://engine/q1/1"}
+    await theirs.patch(f"/export-jobs/{one['id']}", json=said, headers={"If-Match": one["attempt_id"]})
+    engine.finish()
+    await conn.execute(
+        "UPDATE holdfast.jobs SET next_poll_at = next_poll_at - interval '31 minutes' WHERE id = %s", [one["id"]]
+    )
+
+    result = await reconcile.reconcile(ctx)
+
+    assert (result.fields["orphans_asked"], await state_of(conn, one["id"])) == (1, "completed")
+
+
 async def test_siblings_of_a_failure_are_stopped_and_the_snapshot_fails(ops: Client, conn: Any, ctx: Any) -> None:
     """X-10, E-02."""
     made = await make(ops)

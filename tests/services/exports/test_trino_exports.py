@@ -192,3 +192,29 @@ async def test_f_46_a_query_that_began_and_whose_answer_was_lost_is_stopped_and_
     assert [rows_of(one) for one in found["exports"]] == [100, 50, 100]
     assert lost.error is not None
     assert lost.error["errorName"] == "USER_CANCELED"
+
+
+async def test_what_a_worker_of_anybodys_making_submitted_and_left_is_finished_by_one_of_ours(
+    ops: Client, as_role: Any, h: Harness, coordinator: TrinoServer
+):
+    """W-18, E-07: the handle on the row is the same, whoever wrote it."""
+    snapshot_id = await snapshot_of(ops, runtime="unload")
+    theirs = await as_role("worker")
+    claims = (await theirs.post("/export-jobs/claim", json={"worker_id": "pod-1"})).json()["data"]
+    async with Client(base_url=coordinator.url) as trino:
+        for one in claims:
+            place = f"location => '{one['gcs_path']}', format => 'PARQUET'"
+            sql = f"SELECT * FROM TABLE(system.unload(input => TABLE(\n{one['sql']}\n), {place}))"
+            sent = (await trino.post("/v1/statement", content=sql, headers={"X-Trino-User": "pod-1"})).json()
+            said = {"status": "submitted", "starburst_query_id": sent["id"], "next_uri": sent["nextUri"]}
+            seen = await theirs.patch(f"/export-jobs/{one['id']}", json=said, headers={"If-Match": one["attempt_id"]})
+            assert seen.status_code == 200, seen.text
+
+    found = await ended(ops, h, snapshot_id)
+
+    assert found["snapshot"]["status"] == "ready", found["snapshot"]
+    assert [rows_of(one) for one in found["exports"]] == [100, 50, 100]
+    assert [one["gcs_path"] + "/" + one["files"][0]["path"].split("/")[0] for one in found["exports"]] == [
+        one["gcs_path"] for one in claims
+    ]
+    assert len([one for one in coordinator.queries.values() if "system.unload" in one.request.sql]) == 3, "none was sent again"

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from export_factories import mapping
 from factories import rows, state_of, value
 from holdfast.jobs.rescue import rescue
+from holdfast.settings import settings
 
 Client = httpx.AsyncClient
+NOW = "2026-01-01T00:00:00+00:00"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The API may look at what is written there."""
+    monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
 
 
 @pytest.fixture
@@ -37,6 +52,20 @@ async def update(worker: Client, one: dict[str, Any], **said: Any) -> httpx.Resp
     return await worker.patch(f"/export-jobs/{one['id']}", json=said, headers={"If-Match": f'"{one["attempt_id"]}"'})
 
 
+def write(one: dict[str, Any], rows: int) -> int:
+    """What the engine writes to the place of a claim; how large it is."""
+    file = Path(one["gcs_path"]) / "part-0.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": list(range(rows))}), file)
+    return file.stat().st_size
+
+
+async def complete(worker: Client, one: dict[str, Any], rows: int = 1) -> httpx.Response:
+    """As the worker of the document does it, which names no file."""
+    size = write(one, rows)
+    return await update(worker, one, status="completed", row_count=rows, size_bytes=size, completed_at="2026-01-01T00:00:00Z")
+
+
 async def polled(worker: Client, conn: Any) -> list[dict[str, Any]]:
     await conn.execute("UPDATE holdfast.jobs SET next_poll_at = clock_timestamp() WHERE state = 'submitted'")
     data: list[dict[str, Any]] = (await worker.get("/export-jobs/pollable")).json()["data"]
@@ -56,22 +85,92 @@ async def test_claim_submit_poll_and_complete_as_the_document_writes_it(ops: Cli
     assert await claimed(worker) == [], "what is claimed is nobody else's"
 
     for one in claims[:2]:
-        done = await update(worker, one, status="completed", row_count=5, size_bytes=50)
-        assert (done.status_code, done.json()["data"]["status"]) == (200, "completed")
+        done = await complete(worker, one, rows=5)
+        assert (done.status_code, done.json()["data"]["status"]) == (200, "completed"), done.text
     edge = claims[2]
-    submitted = await update(worker, edge, status="submitted", starburst_query_id="q1", next_uri="http://t/1")
+    submission = {
+        "starburst_query_id": "q1",
+        "next_uri": "http://t/1",
+        "next_poll_at": NOW,
+        "poll_count": 1,
+        "submitted_at": NOW,
+    }
+    submitted = await update(worker, edge, status="submitted", **submission)
     assert (submitted.json()["data"]["status"], submitted.json()["data"]["poll_count"]) == ("submitted", 1)
     assert (await worker.get("/export-jobs/pollable")).json()["data"] == [], "not before its time"
 
     (poll,) = await polled(worker, conn)
     assert (poll["starburst_query_id"], poll["next_uri"], poll["gcs_path"]) == ("q1", "http://t/1", edge["gcs_path"])
-    going = await update(worker, poll, next_uri="http://t/2")
+    going = await update(worker, poll, next_uri="http://t/2", next_poll_at=NOW, poll_count=2)
     assert (going.json()["data"]["next_uri"], going.json()["data"]["poll_count"]) == ("http://t/2", 2)
     (poll,) = await polled(worker, conn)
-    await update(worker, poll, status="completed", row_count=9, size_bytes=90)
+    assert (await complete(worker, poll, rows=9)).status_code == 200
 
-    snapshot = (await rows(conn, "SELECT state, node_counts, edge_counts, size_bytes FROM holdfast.snapshots"))[0]
-    assert snapshot == ("ready", {"Customer": 5, "Account": 5}, {"OWNS": 9}, 190)
+    snapshot = (await rows(conn, "SELECT state, node_counts, edge_counts FROM holdfast.snapshots"))[0]
+    assert snapshot == ("ready", {"Customer": 5, "Account": 5}, {"OWNS": 9})
+
+
+async def test_the_failure_of_the_document_is_taken_with_its_time(ops: Client, worker: Client) -> None:
+    await make(ops)
+    (one,) = await claimed(worker, limit=1)
+
+    failed = await update(worker, one, status="failed", error_message="no such table", completed_at=NOW)
+
+    assert (failed.status_code, failed.json()["data"]["status"]) == (200, "failed"), failed.text
+
+
+async def test_what_is_submitted_again_goes_where_the_first_went(ops: Client, worker: Client, conn: Any) -> None:
+    """The engine was told a place once; a poll that says `submitted` again does not move it."""
+    await make(ops)
+    (one,) = await claimed(worker, limit=1)
+    await update(worker, one, status="submitted", starburst_query_id="q1", next_uri="http://t/1")
+    (poll,) = await polled(worker, conn)
+
+    await update(worker, poll, status="submitted", starburst_query_id="q1", next_uri="http://t/2")
+
+    (again,) = await polled(worker, conn)
+    assert (again["gcs_path"], again["next_uri"]) == (one["gcs_path"], "http://t/2")
+
+
+async def test_rows_have_files_or_are_not_taken(
+    ops: Client, worker: Client, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a snapshot is ready whose files nobody could find, or remove."""
+    await make(ops)
+    (one,) = await claimed(worker, limit=1)
+    said = {"status": "completed", "row_count": 3, "size_bytes": 1}
+
+    empty = await update(worker, one, **said)
+    assert (empty.status_code, "is empty; send files" in empty.json()["detail"]) == (422, True), empty.text
+    write(one, 3)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("HOLDFAST_EXPORT_DIRS", "/nowhere")
+        settings.cache_clear()
+        closed = await update(worker, one, **said)
+    assert (closed.status_code, "cannot be read from here" in closed.json()["detail"]) == (422, True), closed.text
+    (Path(one["gcs_path"]) / "broken.parquet").write_bytes(b"not Parquet at all, and no footer either")
+    settings.cache_clear()
+    assert (await update(worker, one, **said)).status_code == 422
+    assert await state_of(conn, one["id"]) == "running"
+    (Path(one["gcs_path"]) / "broken.parquet").unlink()
+
+    done = await update(worker, one, **said)
+
+    (file,) = done.json()["data"]["files"]
+    assert (file["path"], file["rows"]) == (f"attempt={one['attempt_id']}/part-0.parquet", 3)
+
+
+async def test_everything_at_the_place_of_a_snapshot_goes_with_it(ops: Client, worker: Client, conn: Any) -> None:
+    """Also what is named by no export: it has failed, or had no rows."""
+    await make(ops)
+    claims = await claimed(worker)
+    for one in claims:
+        await update(worker, one, status="completed", row_count=0, size_bytes=0)
+    ((snapshot_id, place),) = await rows(conn, "SELECT id, location FROM holdfast.snapshots")
+
+    assert (await ops.delete(f"/api/snapshots/{snapshot_id}")).status_code == 200
+
+    assert await rows(conn, "SELECT kind, detail FROM holdfast.effects") == [("export.files", {"to": place})]
 
 
 async def test_a_replaced_attempt_changes_nothing(ops: Client, worker: Client, conn: Any) -> None:
@@ -86,7 +185,7 @@ async def test_a_replaced_attempt_changes_nothing(ops: Client, worker: Client, c
 
     assert (late.status_code, late.json()["code"]) == (412, "STALE_ATTEMPT")
     assert await state_of(conn, old["id"]) == "running"
-    assert (await update(worker, new, status="completed", row_count=1, size_bytes=1)).status_code == 200
+    assert (await complete(worker, new)).status_code == 200
     assert (await worker.patch(f"/export-jobs/{old['id']}", json={})).status_code == 428
 
 
@@ -181,7 +280,7 @@ async def test_who_claims_nothing_is_no_worker_and_who_holds_nothing_any_more_is
     *claims, last = await claimed(worker)
     for one in claims:
         assert await alive(conn) == 1
-        await update(worker, one, status="completed", row_count=1, size_bytes=1)
+        await complete(worker, one)
     assert await alive(conn) == 1, "it holds one more"
     await update(worker, last, status="submitted", starburst_query_id="q1", next_uri="http://t/1")
     assert await alive(conn) == 0
@@ -229,7 +328,7 @@ async def test_w_04_a_worker_asks_how_a_snapshot_stands_and_ends_none_that_has_n
     assert (early.status_code, early.json()["code"]) == (409, "WRONG_STATE")
 
     for one in claims[:2]:
-        await update(worker, one, status="completed", row_count=5, size_bytes=50)
+        await update(worker, one, status="completed", row_count=5, size_bytes=50, files=[{"path": "a.parquet"}])
     await update(worker, claims[2], status="failed", error_message="no such table")
 
     listed = (await worker.get(f"{place}/export-jobs")).json()["data"]

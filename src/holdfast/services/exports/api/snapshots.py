@@ -210,7 +210,7 @@ class Gone(Model):
     """What is gone, and the job that removes its files."""
 
     id: int
-    removal_job_id: int | None
+    removal_job_id: int
 
 
 @routes.add(

@@ -7,7 +7,8 @@ longer is taken for dead, and a long export that reports now and then is not. To
 
 from __future__ import annotations
 
-from datetime import timedelta
+import asyncio
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from holdfast.api.paging import JobNumber
 from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
+from holdfast.errors import HoldfastError
 from holdfast.jobs.claim import claim
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import Claim, WorkerId
@@ -32,15 +34,19 @@ from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.progress import report
 from holdfast.jobs.renew import WorkerInfo, register, renew_leases, resign
 from holdfast.services.exports.export.payload import KIND
+from holdfast.services.exports.export.server_side import files_in, handle_of
 from holdfast.services.exports.export.written import attempt_prefix
 from holdfast.services.exports.snapshots import read
 from holdfast.services.exports.snapshots.read import ExportView
-from holdfast.services.exports.stores.paths import PathRefused, joined
+from holdfast.services.exports.stores.opening import opened
+from holdfast.services.exports.stores.paths import PathRefused, joined, location_of
+from holdfast.settings import settings
 
 routes = Routes("export-jobs")
 
 Conn = psycopg.AsyncConnection[Any]
 LEASE: Final = timedelta(minutes=10)
+LONGEST_LOOK: Final = 20.0  # seconds, for what is in a folder
 KINDS: Final = {KIND: 1}
 Most = Annotated[int, Field(ge=1, le=100)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
@@ -69,8 +75,7 @@ class ExportClaim(Model):
 
 def shown(one: Claim) -> ExportClaim:
     """A claim in the words of the document. Pure."""
-    payload, handle = one.payload, one.handle if isinstance(one.handle, dict) else {}
-    query = handle.get("query", handle)
+    payload, query = one.payload, (one.handle or {}).get("query", {})
     return ExportClaim(
         id=one.id,
         attempt_id=one.attempt_id,
@@ -93,8 +98,7 @@ def shown(one: Claim) -> ExportClaim:
 
 def prefix_of(one: Claim) -> str:
     """Where the files of a claim go, below the export's place: what was submitted by an earlier attempt goes to that one's."""
-    handle = one.handle if isinstance(one.handle, dict) else {}
-    return attempt_prefix(handle.get("attempt_id", one.attempt_id))
+    return str((one.handle or {}).get("prefix", attempt_prefix(one.attempt_id)))
 
 
 class ClaimAsked(Model):
@@ -180,7 +184,10 @@ class WrittenFile(Model):
 
 
 class Update(Model):
-    """What became of an attempt. Without a status it goes on: a new `next_uri` of a submitted one, or a message."""
+    """What became of an attempt. Without a status it goes on: a new `next_uri` of a submitted one, or a message.
+
+    The times and the count of polls that the document's worker sends are taken and left aside: the database has its own.
+    """
 
     status: Literal["submitted", "completed", "failed"] | None = None
     starburst_query_id: Name | None = None
@@ -191,6 +198,10 @@ class Update(Model):
     error_message: Annotated[Text, Field(max_length=20_000)] | None = None
     progress: Annotated[float, Field(ge=0, le=1)] | None = None
     message: Annotated[Text, Field(max_length=2000)] | None = None
+    next_poll_at: datetime | None = None
+    poll_count: int | None = None
+    submitted_at: datetime | None = None
+    completed_at: datetime | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Update:
@@ -208,7 +219,14 @@ class Update(Model):
     refuses=["not-found", "stale-attempt", "attempt-required", "cancel-requested"],
 )  # fmt: skip
 async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt: Attempt) -> Response:
-    """Say what became of an attempt: submitted, completed, failed, or still at it. Needs `If-Match` with its attempt id."""
+    """Say what became of an attempt: submitted, completed, failed, or still at it. Needs `If-Match` with its attempt id.
+
+    Rows without `files` are looked for in the `gcs_path` of the claim.
+    """
+    if asked.status == "completed" and asked.row_count and not asked.files:
+        async with holding(plane_of(request).pool, job_id, attempt, "update") as (_, mine):
+            pass  # a store takes its time: no connection is kept for it, and the fence is asked once more below
+        asked = asked.model_copy(update={"files": await _files_of(mine)})
     async with holding(plane_of(request).pool, job_id, attempt, "update") as (conn, mine):
         await renew_leases(conn, [mine.worker_id], lease=LEASE)
         ended = ending(mine, asked)
@@ -218,6 +236,23 @@ async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt
             await finish(conn, mine, decide(mine, ended))
             await _resign_if_done(conn, mine.worker_id)
         return respond(await read.get_export(conn, job_id))
+
+
+async def _files_of(mine: Claim) -> list[WrittenFile]:
+    """What is in the folder of an attempt that has written rows: what no file is named of, no reader would find."""
+    to, prefix = mine.payload["location"], prefix_of(mine)
+    try:
+        async with asyncio.timeout(LONGEST_LOOK), opened(location_of(to), settings()) as store:
+            found = [WrittenFile(**one) for one in await files_in(store, prefix)]
+    except (HoldfastError, TimeoutError, OSError, ValueError) as error:
+        raise _unnamed(f"{to}/{prefix} cannot be read from here: {error or type(error).__name__}") from None
+    if not found:
+        raise _unnamed(f"{to}/{prefix} is empty")
+    return found
+
+
+def _unnamed(why: str) -> Problem:
+    return Problem("invalid-request", f"rows without files, and {why}; send files: a list of path, rows and bytes of each")
 
 
 def _placed(mine: Claim, path: str) -> str:
@@ -241,7 +276,8 @@ def ending(mine: Claim, asked: Update) -> Done | Submitted | Fail | None:
         return Done({**counts, "to": mine.payload["location"], "attempt_id": mine.attempt_id, "runtime": "remote"})
     if asked.status == "submitted":
         query = {"query_id": asked.starburst_query_id, "next_uri": asked.next_uri}
-        return Submitted({**query, "attempt_id": mine.attempt_id})
+        tag = (mine.handle or {}).get("tag", mine.attempt_id)
+        return Submitted(handle_of(query, tag, prefix_of(mine), "unload"))
     if asked.next_uri is not None and mine.is_poll:
-        return Submitted({**mine.handle, "next_uri": asked.next_uri})
+        return Submitted({**mine.handle, "query": {**mine.handle["query"], "next_uri": asked.next_uri}})
     return None

@@ -69,7 +69,7 @@ async def begin(ctx: Context, engine: Submits, store: Store, spec: ExportSpec, r
     seen = await engine.look(submitted, query)
     if seen.phase is Phase.FAILED and isinstance(seen.error, FunctionMissing):
         raise seen.error
-    return Submitted(_handle(seen.handle, planned.tag, prefix, runtime), None)
+    return Submitted(handle_of(seen.handle, planned.tag, prefix, runtime), None)
 
 
 async def _plan_table(ctx: Context, tag: str, detail: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ async def _adopted(ctx: Context, engine: Submits, spec: ExportSpec) -> Json | No
             for other in left:
                 if other.attempt_id == effect.attempt_id and other.kind in (PREFIX_EFFECT, TABLE_EFFECT):
                     await ctx.adopt(other)
-            return _handle(seen.handle, effect.tag, effect.detail["prefix"], effect.detail["runtime"])
+            return handle_of(seen.handle, effect.tag, effect.detail["prefix"], effect.detail["runtime"])
     return None
 
 
@@ -104,7 +104,8 @@ def _statement(engine: Any, query: Query, place: str, runtime: str) -> str:
     return str(engine.ctas_sql(query, place) if runtime == "ctas" else engine.unload_sql(query, place))
 
 
-def _handle(query: Json, tag: str, prefix: str, runtime: str) -> dict[str, Json]:
+def handle_of(query: Json, tag: str, prefix: str, runtime: str) -> dict[str, Json]:
+    """What stands on a submitted job, whoever submitted it, so that anybody can ask about it. Pure."""
     return {"query": query, "tag": tag, "prefix": prefix, "runtime": runtime}
 
 
@@ -155,8 +156,7 @@ def told(seen: Look) -> str:
 
 async def _written(ctx: Context, store: Store, spec: ExportSpec, handle: dict[str, Any], seen: Look) -> dict[str, Json]:
     """The manifest of what the engine wrote. Rows and bytes come from the files."""
-    found = sorted([one async for some in store.list(handle["prefix"]) for one in some], key=lambda one: one.path)
-    files = [{"path": one.path, "bytes": one.bytes, "rows": await _rows(store, one)} for one in found if one.bytes]
+    files = await files_in(store, handle["prefix"])
     if not files:
         raise NothingWritten
     return {
@@ -169,6 +169,12 @@ async def _written(ctx: Context, store: Store, spec: ExportSpec, handle: dict[st
         "files": files,
         "columns": [{"name": one["name"], "type": one["type"], "arrow": ""} for one in spec.columns],
     }
+
+
+async def files_in(store: Store, prefix: str) -> list[dict[str, Any]]:
+    """What an engine wrote to a folder, in order."""
+    found = sorted([one async for some in store.list(prefix) for one in some], key=lambda one: one.path)
+    return [{"path": one.path, "bytes": one.bytes, "rows": await _rows(store, one)} for one in found if one.bytes]
 
 
 async def _rows(store: Store, found: Found) -> int:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from holdfast.services.exports.engines.port import Column, Engine, Query, QueryRefused
-from holdfast.services.exports.mappings.definitions import Definition, Graph, Property
+from holdfast.services.exports.engines.port import Column, Engine, EngineError, Query, QueryRefused
+from holdfast.services.exports.mappings.definitions import Definition, Graph, NodeDefinition, Property
 from holdfast.services.exports.mappings.rules import InvalidMapping, Mistake, mistakes_of
 from holdfast.services.exports.mappings.select import reasons_against
 from holdfast.worker.threads import in_thread
@@ -30,30 +30,49 @@ _parsing = threading.Lock()
 DRY_RUN_TAG: Final = "graph-olap-export-dry-run"
 
 
+Part = tuple[str, Definition]
+
+
 async def check(graph: Graph, engine: Engine, *, role: str | None = None, files: bool = False) -> None:
-    """Raise `InvalidMapping` with everything that is wrong, by the rules, by the parser and by the engine."""
+    """Raise `InvalidMapping` with everything that is wrong, by the rules, by the parser and by the engine, in its order.
+
+    Each step looks at what passed the one before, so nothing is said twice and nothing waits for another's mistake.
+    """
+    parts = graph.parts()
     mistakes = mistakes_of(graph)
+    if not any(mistake.pointer == "/nodes" for mistake in mistakes):  # else there is too much to parse, or nothing
+        mistakes += await in_thread(partial(_parsed, _without(parts, mistakes), engine.name, files))
+        try:
+            mistakes += await _asked(_without(parts, mistakes), graph.by_label(), engine, role)
+        except EngineError:
+            if not mistakes:
+                raise
     if mistakes:
-        raise InvalidMapping(mistakes)
-    mistakes = await in_thread(partial(_parsed, graph, engine.name, files))
-    if mistakes:
-        raise InvalidMapping(mistakes)
-    mistakes = await _asked(graph, engine, role)
-    if mistakes:
-        raise InvalidMapping(mistakes)
+        order = {at: number for number, (at, _) in enumerate(parts)}
+        raise InvalidMapping(sorted(mistakes, key=lambda mistake: order.get(_part_of(mistake), -1)))
 
 
-def _parsed(graph: Graph, dialect: str, files: bool) -> list[Mistake]:
+def _without(parts: list[Part], mistakes: list[Mistake]) -> list[Part]:
+    """The definitions that nothing is known against yet. Pure."""
+    wrong = {_part_of(mistake) for mistake in mistakes}
+    return [part for part in parts if part[0] not in wrong]
+
+
+def _part_of(mistake: Mistake) -> str:
+    """Where the definition stands that a mistake is in: /nodes/1 of /nodes/1/sql#balance. Pure."""
+    return "/".join(mistake.pointer.split("/")[:3])
+
+
+def _parsed(parts: list[Part], dialect: str, files: bool) -> list[Mistake]:
     """What the parser says. One mapping at a time: it is Python, and leaves nobody else much of the process."""
     with _parsing:
-        found = ((at, reasons_against(definition.sql, dialect, files=files)) for at, definition in graph.parts())
+        found = ((at, reasons_against(definition.sql, dialect, files=files)) for at, definition in parts)
         return [Mistake(f"{at}/sql", why) for at, reasons in found for why in reasons]
 
 
-async def _asked(graph: Graph, engine: Engine, role: str | None) -> list[Mistake]:
+async def _asked(parts: list[Part], nodes: Mapping[str, NodeDefinition], engine: Engine, role: str | None) -> list[Mistake]:
     """What the engine says about each definition, a few at a time."""
     turns = asyncio.Semaphore(AT_ONCE)
-    nodes = graph.by_label()
 
     async def ask(at: str, definition: Definition) -> list[Mistake]:
         query = Query(
@@ -75,7 +94,7 @@ async def _asked(graph: Graph, engine: Engine, role: str | None) -> list[Mistake
                 return [Mistake(f"{at}/sql", f"{engine.name} could not say its columns in {LONGEST_LOOK:.0f} s; simplify it")]
         return [*mismatches(f"{at}/sql", definition.columns(nodes), returned)]
 
-    found = await asyncio.gather(*(ask(at, definition) for at, definition in graph.parts()))
+    found = await asyncio.gather(*(ask(at, definition) for at, definition in parts))
     return [mistake for one in found for mistake in one]
 
 
@@ -100,6 +119,8 @@ def mismatches(at: str, wanted: Sequence[Property], returned: Sequence[Column]) 
 
 
 def _unfit(wanted: str, column: Column) -> str | None:
+    if wanted not in FITS:  # the key of a node that an edge leads to: it is said where it stands
+        return None
     types = import_module("pyarrow").types
     if FITS[wanted](types, column.arrow):
         return None

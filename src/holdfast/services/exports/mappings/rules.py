@@ -90,6 +90,8 @@ def _of_edges(graph: Graph) -> Iterator[Mistake]:
     for number, edge in enumerate(graph.edges):
         at = f"/edges/{number}"
         yield from _of_name(f"{at}/type", edge.type, EDGE_TYPE, "capital letters, digits and _, beginning with a letter")
+        if edge.type in labels:  # a graph has one name for one table, and so have those who ask for its files
+            yield Mistake(f"{at}/type", f"{edge.type!r} is the label of a node already; rename one of them")
         yield from _of_place(at, edge)
         for side, label in (("from_node", edge.from_node), ("to_node", edge.to_node)):
             if label not in labels:

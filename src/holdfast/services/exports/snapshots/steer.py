@@ -21,7 +21,7 @@ from holdfast.services.exports.snapshots.states import OPEN, SnapshotState
 
 Conn = psycopg.AsyncConnection[Any]
 REMOVE_KIND = "exports.remove"
-FILES_EFFECT = "export.files"  # of an export that had completed; its cleaner is in `export/remove.py`
+FILES_EFFECT = "export.files"  # everything at the place of a snapshot; its cleaner is in `export/remove.py`
 
 HOLD_JOBS = """
     SELECT j.id, j.state FROM holdfast.jobs j JOIN holdfast.exports e ON e.job_id = j.id
@@ -70,17 +70,17 @@ async def retry(conn: Conn, snapshot_id: int, *, actor: str, reason: str | None)
 DELETE = "DELETE FROM holdfast.snapshots WHERE id = %(id)s"
 
 
-async def delete(conn: Conn, snapshot_id: int) -> int | None:
-    """Remove a snapshot that has ended; the job that removes its files, enqueued in the same transaction."""
+async def delete(conn: Conn, snapshot_id: int) -> int:
+    """Remove a snapshot that has ended; the job that removes its files, enqueued in the same transaction.
+
+    All that is in its place goes, and not only what is named: an attempt that failed may have left something, too.
+    """
     async with conn.transaction():
         await _hold_jobs(conn, snapshot_id)
         snapshot = await read.get(conn, snapshot_id)
         if SnapshotState(snapshot.status) in OPEN:
             raise IllegalMove(f"snapshot {snapshot_id} is {snapshot.status}; cancel it first")
-        places = [export.gcs_path for export in await read.exports_of(conn, snapshot_id) if export.files]
         await conn.execute(DELETE, {"id": snapshot_id})
-        if not places:
-            return None
         made = await enqueue(conn, NewJob(REMOVE_KIND, {"snapshot_id": snapshot_id}, max_attempts=10))
-        await entrust(conn, made.id, FILES_EFFECT, [{"to": place} for place in places])
+        await entrust(conn, made.id, FILES_EFFECT, [{"to": snapshot.location}])
     return made.id
