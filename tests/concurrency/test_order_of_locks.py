@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-from pathlib import Path
+from proof.run import HOW_TO_REPLAY
+from proof.schedules import Result, play_all
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
+SEEDS = [7808, 1768, 2058, 5507, 2101, 3988]
 
 
-@pytest.mark.parametrize("seed", [7808, 1768, 2058, 5507, 2101, 3988])
-async def test_a_schedule_that_once_deadlocked_does_not_any_more(server: str, seed: int) -> None:
+async def test_schedules_that_once_deadlocked_do_not_any_more(database: str) -> None:
     """An end with dependants that hold locks beside a claim, a cancel and an enqueue that want the same keys."""
-    played = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "proof.schedules", "--seed", str(seed)),
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await asyncio.wait_for(played.communicate(), 120)
+    played: list[int] = []
+    broken: list[str] = []
 
-    assert played.returncode == 0, said.decode()[-2000:]
-    assert b"1 played, 0 with violations" in said
+    def on_result(result: Result) -> bool:
+        played.append(result.seed)
+        broken.extend(f"{violation}\n  replay: {HOW_TO_REPLAY} {result.seed}" for violation in result.violations)
+        return False
+
+    await play_all(database, SEEDS, on_result)
+
+    assert not broken, "\n".join(broken)
+    assert played == SEEDS
