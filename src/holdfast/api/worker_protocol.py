@@ -86,6 +86,7 @@ class Registration(Said):
     git_sha: Name | None = None
     pod: Name | None = None
     kinds: Kinds
+    queues: Queues | None = None
     concurrency: Annotated[int, Field(ge=1, le=100_000)] = 1
     lease: Lease
 

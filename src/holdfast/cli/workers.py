@@ -34,6 +34,7 @@ SHAPE = Shape(
         Column("BEAT", "beat_at", Kind.TIME),
         Column("VERSION", "version"),
         Column("KINDS", lambda worker: ", ".join(worker["kinds"]), long=True),
+        Column("QUEUES", lambda worker: ", ".join(worker["queues"] or []), wide=True),
         Column("RUNNER", "runner", wide=True),
         Column("HOST", "host", wide=True),
         Column("PID", "pid", wide=True),

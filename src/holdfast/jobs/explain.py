@@ -5,6 +5,7 @@ Facts are read in two statements; the sentence is made by a pure function, so th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -37,20 +38,26 @@ FACTS = """
         SELECT count(*) FILTER (WHERE a.quiet_at IS NULL) AS workers_alive,
             count(*) FILTER (WHERE a.quiet_at IS NOT NULL) AS workers_quiet,
             max((a.kinds->>j.kind)::int) AS known_version,
-            count(*) FILTER (WHERE a.quiet_at IS NULL AND (a.kinds->>j.kind)::int >= j.kind_version) AS workers_able,
+            count(*) FILTER (WHERE able) AS workers_able,
             -- Looks at an engine take no lane from a job.
-            count(*) FILTER (WHERE a.quiet_at IS NULL AND (a.kinds->>j.kind)::int >= j.kind_version AND a.concurrency <=
+            count(*) FILTER (WHERE able AND a.concurrency <=
                 (SELECT count(*) FROM holdfast.jobs h WHERE h.worker_id = a.id AND h.submitted_at IS NULL)) AS workers_busy,
+            coalesce(bool_or(serves) FILTER (WHERE a.kinds ? j.kind), true) AS queue_served,
+            ARRAY(SELECT DISTINCT unnest(o.queues) FROM holdfast.workers o
+                WHERE o.lease_until > clock_timestamp() AND o.kinds ? j.kind ORDER BY 1 LIMIT %(named)s) AS queues_alive,
             CASE WHEN bool_and(a.kinds <> '{}') THEN ARRAY(SELECT DISTINCT known.kind FROM holdfast.workers o,
                 jsonb_object_keys(o.kinds) AS known(kind) WHERE o.lease_until > clock_timestamp()
-                ORDER BY known.kind LIMIT %(kinds)s) END AS kinds_alive
-        FROM holdfast.workers a WHERE a.lease_until > clock_timestamp()
+                ORDER BY known.kind LIMIT %(named)s) END AS kinds_alive
+        FROM holdfast.workers a
+        CROSS JOIN LATERAL (SELECT a.queues IS NULL OR j.queue = ANY (a.queues)) AS s(serves)
+        CROSS JOIN LATERAL (SELECT serves AND a.quiet_at IS NULL AND (a.kinds->>j.kind)::int >= j.kind_version) AS b(able)
+        WHERE a.lease_until > clock_timestamp()
     ) AS alive
     LEFT JOIN holdfast.workers w ON w.id = j.worker_id
     LEFT JOIN holdfast.controls c ON c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL
     WHERE j.id = %(id)s ORDER BY c.kind DESC LIMIT 1
 """
-KINDS_NAMED = 5
+NAMED = 5
 UNDO_QUIET = "`holdfast worker quiet ID --undo`, or start another."
 WAITS_FOR_LOCK = """
     SELECT w.key, h.job_id, other.kind, worker.name, worker.lease_until - clock_timestamp(),
@@ -109,7 +116,9 @@ class Facts:
     alone: bool = False
     kind_version: int = 1
     known_version: int | None = None  # the newest that a living worker can run, if any runs this kind at all
-    workers_able: int = 0  # those of the living that run this kind in this version
+    queue_served: bool = True  # by one of the living that run this kind, as far as they say
+    queues_alive: Sequence[str] = ()  # some that those serve
+    workers_able: int = 0  # those of the living that run this kind in this version, from this queue
     workers_busy: int = 0  # those of them that hold as many jobs as they run at once
     kinds_alive: list[str] | None = None  # some that living workers run; None where one of them does not say what it runs
     beside: int | None = None  # how many ran in the process that died with it
@@ -119,7 +128,7 @@ class Facts:
 async def explain(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> str:
     """One sentence that says why the job is where it is, and what happens next."""
     async with conn.cursor(row_factory=class_row(Facts)) as cursor:
-        await cursor.execute(FACTS, {"id": job_id, "kinds": KINDS_NAMED + 1})
+        await cursor.execute(FACTS, {"id": job_id, "named": NAMED + 1})
         facts = await cursor.fetchone()
     if facts is None:
         raise NotFound(f"there is no job {job_id}")
@@ -196,8 +205,14 @@ def _pending(facts: Facts) -> str:
     if _is_too_new(facts):
         return f"It is ready, but nobody can run it: {_needs(facts)}"
     if facts.known_version is None and facts.kinds_alive is not None:
-        named = ", ".join([*facts.kinds_alive[:KINDS_NAMED], *(["…"] if len(facts.kinds_alive) > KINDS_NAMED else [])])
+        named = _some(facts.kinds_alive)
         return f"It is ready, but no living worker runs {facts.kind}; they run {named}: was its module imported?"
+    if not facts.queue_served:
+        named = _some(facts.queues_alive)
+        return (
+            f"It is ready, but no living worker that runs {facts.kind} serves queue {facts.queue!r}; they serve {named}: "
+            f"start one with --queue {facts.queue}."
+        )
     if facts.known_version is not None and facts.workers_able == 0:
         return f"It is ready, but every worker that runs {facts.kind} is quiet; {UNDO_QUIET}"
     if facts.ahead:
@@ -206,13 +221,17 @@ def _pending(facts: Facts) -> str:
     return f"It is ready and next in queue {facts.queue!r}{_alone(facts, 'and will run ')}; {_who_runs(facts)}"
 
 
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:NAMED], *(["…"] if len(names) > NAMED else [])])
+
+
 def _who_runs(facts: Facts) -> str:
-    """Who might take it, as far as workers say: they tell their kinds and how much they run at once, and not their queues."""
+    """Who might take it, as far as workers say."""
     if facts.workers_able == 0:
         return f"is a worker there that runs {facts.kind}?"
     if facts.workers_busy < facts.workers_able:
         room = _count(facts.workers_able - facts.workers_busy, "worker")
-        return f"{room} with room could run {facts.kind}, if started for this queue."
+        return f"{room} with room can run {facts.kind}."
     if facts.workers_able == 1:
         return "the only worker that runs it is busy."
     return f"all {facts.workers_able} workers that run it are busy."

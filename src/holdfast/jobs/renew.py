@@ -24,10 +24,10 @@ from holdfast.jobs.payload import to_json
 
 # It has beaten for the first time when it began: one moment, so that every later beat can be told from it.
 REGISTER = """
-    INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, pod, runner, kinds, concurrency,
+    INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, pod, runner, kinds, queues, concurrency,
         started_at, beat_at, lease_until)
     SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, %(pod)s, %(runner)s, %(kinds)s::jsonb,
-        %(concurrency)s, now, now, now + %(lease)s
+        %(queues)s, %(concurrency)s, now, now, now + %(lease)s
     FROM clock_timestamp() AS now
     ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, stopped_at = NULL
 """
@@ -49,6 +49,7 @@ class WorkerInfo:
     runner: Runner = "worker"
     kinds: Mapping[str, int] = field(default_factory=dict)  # with the newest version of each that it can run
     concurrency: int = 1
+    queues: Sequence[str] | None = None  # None: it does not say
 
 
 async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, lease: timedelta) -> None:
@@ -63,6 +64,7 @@ async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, le
         "pod": worker.pod,
         "runner": worker.runner,
         "kinds": to_json(dict(worker.kinds), what="list of kinds"),
+        "queues": None if worker.queues is None else list(worker.queues),
         "concurrency": worker.concurrency,
         "lease": lease,
     }

@@ -37,6 +37,7 @@ class WorkerView:
     version: str
     git_sha: str | None
     kinds: dict[str, int]
+    queues: list[str] | None  # null: it does not say
     concurrency: int
     started_at: datetime
     beat_at: datetime
@@ -47,8 +48,9 @@ class WorkerView:
     holds: int  # jobs
 
 
-VIEW = """w.id::text, w.name, w.host, w.pid, w.pod, w.runner, w.version, w.git_sha, w.kinds, w.concurrency, w.started_at,
-    w.beat_at, w.lease_until, w.stopped_at, w.quiet_at, w.stopped_at IS NULL AND w.lease_until > clock_timestamp() AS alive,
+VIEW = """w.id::text, w.name, w.host, w.pid, w.pod, w.runner, w.version, w.git_sha, w.kinds, w.queues, w.concurrency,
+    w.started_at, w.beat_at, w.lease_until, w.stopped_at, w.quiet_at,
+    w.stopped_at IS NULL AND w.lease_until > clock_timestamp() AS alive,
     (SELECT count(*) FROM holdfast.jobs j WHERE j.worker_id = w.id) AS holds"""
 LIST = f"""
     SELECT {VIEW} FROM holdfast.workers w

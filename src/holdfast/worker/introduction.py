@@ -26,4 +26,5 @@ def introduce(worker_id: WorkerId, options: WorkerOptions, takes: Takes) -> Work
         runner=options.runner,
         kinds=dict(takes.versions),
         concurrency=options.concurrency,
+        queues=tuple(takes.queues),
     )

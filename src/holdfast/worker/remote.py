@@ -253,6 +253,7 @@ async def _register(line: Line, worker: WorkerInfo, lease: timedelta) -> None:
         "git_sha": worker.git_sha,
         "pod": worker.pod,
         "kinds": dict(worker.kinds),
+        "queues": None if worker.queues is None else list(worker.queues),
         "concurrency": worker.concurrency,
         "lease": lease.total_seconds(),
     }

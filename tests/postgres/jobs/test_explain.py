@@ -75,6 +75,21 @@ async def test_ready_and_all_that_run_it_are_quiet(conn: Any) -> None:
     assert "every worker that runs k is quiet" in await _says(conn, await add(conn))
 
 
+async def test_ready_in_a_queue_that_nobody_serves_who_runs_it(conn: Any) -> None:
+    await start_worker(conn, kinds={"other": 1}, queues=["slow"])
+    await start_worker(conn, kinds={"k": 1}, queues=["default", "fast"])
+    slow, fast = await add(conn, queue="slow"), await add(conn, queue="fast")
+
+    assert await _says(conn, slow) == (
+        "It is ready, but no living worker that runs k serves queue 'slow'; they serve default, fast: "
+        "start one with --queue slow."
+    )
+    assert "1 worker with room can run k" in await _says(conn, fast)
+
+    await start_worker(conn, kinds={"k": 1}, queues=["slow"])
+    assert "1 worker with room can run k" in await _says(conn, slow)
+
+
 async def test_ready_while_those_that_run_it_are_busy(conn: Any) -> None:
     await start_worker(conn, kinds={"other": 1})
     first = await start_worker(conn, kinds={"k": 1}, concurrency=2)
@@ -88,9 +103,7 @@ async def test_ready_while_those_that_run_it_are_busy(conn: Any) -> None:
     await end(conn, await hold(conn, worker=first))
     await conn.execute("UPDATE holdfast.workers SET concurrency = 3 WHERE id = %s", [first])
 
-    assert await _says(conn, job_id) == (
-        "It is ready and next in queue 'default'; 1 worker with room could run k, if started for this queue."
-    )
+    assert await _says(conn, job_id) == ("It is ready and next in queue 'default'; 1 worker with room can run k.")
 
 
 async def test_a_look_at_an_engine_keeps_no_worker_busy(conn: Any) -> None:
@@ -99,7 +112,7 @@ async def test_a_look_at_an_engine_keeps_no_worker_busy(conn: Any) -> None:
     await submit(conn, claimed)
     await poll(conn, claimed.id, worker=worker)
 
-    assert "1 worker with room could run k" in await _says(conn, await add(conn))
+    assert "1 worker with room can run k" in await _says(conn, await add(conn))
 
 
 async def test_delayed(conn: Any) -> None:

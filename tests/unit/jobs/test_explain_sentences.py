@@ -68,7 +68,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ..
         {"kind_version": 3, "known_version": 3, "workers_able": 1, "workers_busy": 0},
         None,
         None,
-        "It is ready and next in queue 'default'; 1 worker with room could run invoice.render, if started for this queue.",
+        "It is ready and next in queue 'default'; 1 worker with room can run invoice.render.",
     ),
     "no living worker runs it": (
         {"kinds_alive": ["a", "b"], "ahead": 3},
@@ -81,6 +81,13 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ..
         None,
         None,
         "It is ready, but no living worker runs invoice.render; they run a, b, c, d, e, …: was its module imported?",
+    ),
+    "nobody serves its queue": (
+        {"known_version": 1, "queue_served": False, "queues_alive": ["a", "b"]},
+        None,
+        None,
+        "It is ready, but no living worker that runs invoice.render serves queue 'default'; they serve a, b: "
+        "start one with --queue default.",
     ),
     "all that run it are quiet": (
         {"known_version": 1, "kinds_alive": ["invoice.render"], "workers_quiet": 1},
@@ -104,7 +111,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ..
         {"known_version": 1, "workers_able": 12, "workers_busy": 10},
         None,
         None,
-        "It is ready and next in queue 'default'; 2 workers with room could run invoice.render, if started for this queue.",
+        "It is ready and next in queue 'default'; 2 workers with room can run invoice.render.",
     ),
     "at an engine that only newer workers can ask": (
         {"state": "submitted", "poll_in": -SECOND, "kind_version": 3, "known_version": 2},
