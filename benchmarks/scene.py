@@ -27,11 +27,11 @@ class Scale:
 
     rounds: int = 3
     drain: int = 20_000
-    drain_slow: int = 2_000
+    drain_slow: int = 1_000
     one_by_one: int = 4_000
-    pickups: int = 200
+    pickups: int = 150
     steps: int = 200
-    chain_seconds: float = 8
+    chain_seconds: float = 5
     deep: int = 1_000_000
     blocked: int = 100_000
     idle_seconds: float = 30

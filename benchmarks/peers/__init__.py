@@ -47,7 +47,7 @@ class Peer(Protocol):
     name: str
     packages: tuple[str, ...]  # whose versions are reported
     settings: str  # what was chosen, in one sentence for the report
-    slow: bool  # measured with a tenth of the jobs, because it would take minutes otherwise
+    slow: bool  # measured with a twentieth of the jobs, because it would take minutes otherwise
     unfinished: str  # SQL: is there a job that is not done yet? One boolean
     heartbeat: re.Pattern[str] | None  # which statements of an idle worker are its heartbeat
     can_copy: bool  # its client fits `CanCopy`
