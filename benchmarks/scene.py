@@ -31,7 +31,7 @@ class Scale:
     one_by_one: int = 4_000
     pickups: int = 150
     steps: int = 200
-    chain_seconds: float = 5
+    chain_seconds: float = 8
     deep: int = 1_000_000
     blocked: int = 100_000
     idle_seconds: float = 30
