@@ -67,7 +67,7 @@ async def serve(unloads: Unloads) -> None:
     async def answer(head: bytes, body: bytes) -> bytes:
         if head.startswith(b"POST /v1/statement "):
             found = PLACE.search(body.decode())
-            return page(base, unloads.submit(found[1]), "QUEUED", 1) if found else reply(400)
+            return page(base, unloads.submit(found[1]), "QUEUED", 1) if found else columns(base)
         if (at := NEXT.match(head)) is not None:
             name = at[1].decode()
             is_done = await unloads.is_done(name, min(LONGEST_WAIT, int(at[3]) / 1000 if at[3] else LONGEST_WAIT))
@@ -95,6 +95,13 @@ def page(base: str, name: str, state: str, token: int | None) -> bytes:
     body = {"id": name, "infoUri": f"{base}/ui/{name}", "stats": {"state": state, "progressPercentage": 50.0}}
     if token is not None:
         body["nextUri"] = f"{base}/v1/statement/executing/{name}/s/{token}"
+    return reply(200, json.dumps(body).encode())
+
+
+def columns(base: str) -> bytes:
+    """What a query that is only asked for its columns is answered."""
+    column = {"name": "id", "type": "bigint", "typeSignature": {"rawType": "bigint", "arguments": []}}
+    body = {"id": "described", "infoUri": f"{base}/ui/described", "columns": [column], "stats": {"state": "FINISHED"}}
     return reply(200, json.dumps(body).encode())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
@@ -16,6 +17,8 @@ import pytest
 
 from export_factories import TABLES, exports, mapping
 from holdfast.services.exports.engines.opening import open_engine
+from holdfast.services.exports.engines.trino.engine import TrinoEngine
+from holdfast.services.exports.export import server_side
 from holdfast.services.exports.kinds import KINDS
 from holdfast.services.exports.setup import Exports, use_engines
 from holdfast.settings import settings
@@ -126,6 +129,23 @@ async def test_w_07_a_snapshot_is_ready_with_every_row(ops: Client, h: Harness, 
     if runtime == "ctas":
         await h.clean()
         assert sum("unregister_table" in one.sql for one in coordinator.requests if one.method == "POST") == 3
+
+
+async def test_an_engine_whose_queue_is_long_gets_the_query_and_keeps_no_lane_waiting(
+    ops: Client, h: Harness, monkeypatch: pytest.MonkeyPatch
+):
+    """It is asked for its columns before, and that may stand in the same queue for hours."""
+
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    snapshot_id = await snapshot_of(ops, runtime="unload")
+    monkeypatch.setattr(server_side, "LONGEST_LOOK", 0.01)
+    monkeypatch.setattr(TrinoEngine, "describe", never)
+
+    found = await ended(ops, h, snapshot_id)
+
+    assert found["snapshot"]["status"] == "ready", found["snapshot"]
 
 
 async def test_w_08_an_engine_without_the_function_is_streamed_from(

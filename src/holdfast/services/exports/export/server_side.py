@@ -23,9 +23,11 @@ from holdfast.services.exports.export.direct import PREFIX_EFFECT, planned_prefi
 from holdfast.services.exports.export.payload import ExportSpec
 from holdfast.services.exports.export.query import query_of
 from holdfast.services.exports.extras import loaded
+from holdfast.services.exports.mappings.dry_run import LONGEST_LOOK
 from holdfast.services.exports.setup import engines_here
 from holdfast.services.exports.stores.paths import location_of
 from holdfast.services.exports.stores.port import Found, Store
+from holdfast.telemetry.log import log
 from holdfast.worker.context import Context
 from holdfast.worker.kinds import cleaner
 from holdfast.worker.threads import in_thread
@@ -53,8 +55,7 @@ async def begin(ctx: Context, engine: Submits, store: Store, spec: ExportSpec, r
     found = await _adopted(ctx, engine, spec)
     if found is not None:
         return Submitted(found, SOON)
-    # The engine writes what it has, so it is asked first: a column that is no longer as declared would go out as it is.
-    casts = widenings(spec.columns, await engine.describe(query_of(spec, f"columns-{ctx.attempt_id}")))
+    casts = await _casts(ctx, engine, spec)
     async with planned_prefix(ctx, store) as prefix:
         place = location_of(spec.location).below(prefix).url
         detail = _detail(spec, runtime, prefix)
@@ -70,6 +71,22 @@ async def begin(ctx: Context, engine: Submits, store: Store, spec: ExportSpec, r
     if seen.phase is Phase.FAILED and isinstance(seen.error, FunctionMissing):
         raise seen.error
     return Submitted(handle_of(seen.handle, planned.tag, prefix, runtime), None)
+
+
+async def _casts(ctx: Context, engine: Submits, spec: ExportSpec) -> dict[str, str]:
+    """The engine writes what it has, so it is asked first: a column that is no longer as declared would go out as it is.
+
+    One whose queue is long is not waited for: this job holds a lane, and only what is submitted holds none.
+    """
+    try:
+        async with asyncio.timeout(LONGEST_LOOK) as look:
+            columns = await engine.describe(query_of(spec, f"columns-{ctx.attempt_id}"))
+    except TimeoutError:
+        if not look.expired():
+            raise
+        log.warning("export_types_not_checked", job_id=ctx.job.id, entity=spec.entity_name, engine=spec.engine)
+        return {}
+    return widenings(spec.columns, columns)
 
 
 async def _plan_table(ctx: Context, tag: str, detail: dict[str, Any]) -> None:
