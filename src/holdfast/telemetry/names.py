@@ -71,7 +71,7 @@ EVENTS: Final[dict[str, str]] = {
     "export_jobs_too_long": "Export jobs failed because an engine had them for longer than export.max_duration_seconds.",
     "export_orphan_asked": "A submitted export that no worker asked about for half an hour was asked about by the loop.",
     "export_orphan_failed": "An orphaned export could not be asked about; it is tried again with the next pass.",
-    "export_types_not_checked": "An engine was too busy to say its columns, so an export was submitted without a look at their types.",
+    "export_types_not_checked": "An engine was too busy to say its columns, so it got an export whose types nobody checked.",
     "snapshot_finalized": "The safety net brought a snapshot to its end, which its last export should have done.",
     "snapshot_finalization_failed": "A snapshot could not be brought to its end; it is tried again with the next pass.",
     "snapshot_siblings_stopped": "An export of a snapshot failed, so the others were cancelled or asked to stop.",
