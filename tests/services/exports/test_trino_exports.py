@@ -234,7 +234,7 @@ async def test_what_a_worker_of_anybodys_making_submitted_and_left_is_finished_b
 
     assert found["snapshot"]["status"] == "ready", found["snapshot"]
     assert [rows_of(one) for one in found["exports"]] == [100, 50, 100]
-    assert [one["gcs_path"] + "/" + one["files"][0]["path"].split("/")[0] for one in found["exports"]] == [
+    assert {one["gcs_path"] + "/" + one["files"][0]["path"].split("/")[0] for one in found["exports"]} == {
         one["gcs_path"] for one in claims
-    ]
+    }, "the folders that the engine was told, in whatever order they were claimed"
     assert len([one for one in coordinator.queries.values() if "system.unload" in one.request.sql]) == 3, "none was sent again"
