@@ -37,10 +37,26 @@ def next_after(expression: str, timezone: str, moment: datetime) -> datetime | N
         local = trigger.get_next_fire_time(None, (found + timedelta(microseconds=1)).astimezone(zone))
         if local is None:
             return None
-        found = cast("datetime", local).astimezone(UTC)
+        found = _not_after_what_the_wall_says(expression, zone, found, cast("datetime", local).astimezone(UTC))
         if not (_is_second_time(found.astimezone(zone)) and _hour_is_fixed(expression)):
             return found
     return None
+
+
+def _not_after_what_the_wall_says(expression: str, zone: ZoneInfo, moment: datetime, found: datetime) -> datetime:
+    """The trigger steps from day to day by 24 hours: after a night that had 23 it comes too late for the first hour of the next
+    day, and misses it. The clock on the wall knows no such night; what it skips or shows twice is left to the trigger."""
+    if not _hour_is_fixed(expression):
+        return found
+    wall = moment.astimezone(zone).replace(tzinfo=UTC)
+    trigger = _trigger(expression, "UTC")
+    trigger.end_date = wall + LONGEST_GAP
+    shown = trigger.get_next_fire_time(None, wall + timedelta(microseconds=1))
+    if shown is None:
+        return found
+    there = cast("datetime", shown).replace(tzinfo=zone).astimezone(UTC)
+    is_shown = there.astimezone(zone).replace(tzinfo=UTC) == shown
+    return there if is_shown and moment < there < found else found
 
 
 @lru_cache(maxsize=256)

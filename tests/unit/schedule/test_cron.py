@@ -104,7 +104,15 @@ def test_weekdays_are_counted_as_crontab_counts_them(weekday: str, days: set[str
     assert {at.strftime("%a") for at in found} == days
 
 
-MOMENTS = st.integers(0, 3_700_000_000).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+FROM = 946_684_800  # the year 2000
+MOMENTS = st.integers(FROM, 3_700_000_000).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+
+
+@pytest.mark.parametrize("time", ["0 0", "15 0", "59 0", "0 1"])
+def test_f_61_the_first_hour_after_a_short_night_is_not_missed(time: str) -> None:
+    found = due(f"{time} * * *", datetime(2026, 3, 27, 12, tzinfo=UTC), 5, ZURICH)
+
+    assert [at.astimezone(ZoneInfo(ZURICH)).day for at in found] == [28, 29, 30, 31, 1]
 
 
 @given(
