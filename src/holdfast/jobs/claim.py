@@ -10,6 +10,7 @@ is a transaction of its own, after the plain ones are claimed: no plain job wait
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import psycopg
@@ -23,6 +24,7 @@ from holdfast.telemetry.log import log
 
 Kinds = Collection[str] | Mapping[str, int]  # names, or names with the newest version that is known of each
 NEWEST = 2**31 - 1
+TURN = attrgetter("priority", "id")  # who goes first. Postgres returns what it has claimed as it came across it.
 
 # What every claim writes, to run as to poll.
 SET_CLAIMED = """state = 'running', attempt_id = gen_random_uuid(), attempt_no = attempt_no + 1,
@@ -156,7 +158,7 @@ async def _find(conn: psycopg.AsyncConnection[Any], statement: str, parameters: 
     tied = [row[0] for row in rows if row[3] is None]
     if tied:
         rows = [row for row in rows if row[3] is not None]
-    return Found([Claim._make(row) for row in rows], tied)
+    return Found(sorted(map(Claim._make, rows), key=TURN), tied)
 
 
 # Whoever enqueues with `reject` has the key to the end of a transaction that is theirs, and may be long.
@@ -182,7 +184,7 @@ async def claim_tied(
             return []
         await slots.demote_ended(cursor, [candidates[job_id] for job_id in admitted.jobs if candidates[job_id]])
         await cursor.execute(CLAIM_TIED, {"ids": admitted.jobs, "worker_id": worker_id})
-        claims = [Claim._make(row) for row in await cursor.fetchall()]
+        claims = sorted(map(Claim._make, await cursor.fetchall()), key=TURN)
         await locks.take(cursor, admitted, {claim.id: claim.attempt_id for claim in claims})
     crashpoint("lock.after")
     return claims

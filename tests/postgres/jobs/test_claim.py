@@ -283,6 +283,19 @@ async def test_the_smallest_priority_goes_first_and_the_oldest_within_it(conn: A
     assert order == [first, second, normal, later]
 
 
+@pytest.mark.parametrize("join", ["nestloop", "hashjoin", "mergejoin"])
+async def test_a_batch_is_in_that_order_however_postgres_reads_the_table(conn: Any, join: str) -> None:
+    """A table of a few rows is read whole, and claimed as it lies."""
+    made = [await add(conn, priority=priority) for priority in (3, 1, 2, 1)]
+    await conn.execute("ANALYZE holdfast.jobs")
+    for other in {"nestloop", "hashjoin", "mergejoin"} - {join}:
+        await conn.execute(f"SET enable_{other} = off")
+
+    claims = await claim(conn, await start_worker(conn), kinds=["k"], limit=4)
+
+    assert [one.id for one in claims] == [made[1], made[3], made[2], made[0]]
+
+
 async def test_priority_counts_across_kinds_and_queues(conn: Any) -> None:
     jobs = [
         await add(conn, kind, queue=queue, priority=p)
