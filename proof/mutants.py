@@ -4,8 +4,10 @@
     python -m proof.mutants --only rescue-by-id   # one, with what caught it
     python -m proof.mutants --list
 
-Each mutant meets the schedules first, in a process of its own, until the first violation; if they do not notice, the
-tests that should; if those do not either, all tests of the kernel. One that nobody notices is a hole in the suite.
+First every statement of a mutant must be planned by Postgres: a mutant that does not run proves nothing. Then it meets the
+schedules, in a process of its own, until the first violation; if they do not notice, the tests that should; if those do not
+either, all tests of the kernel. Only an assertion, an invariant or a constraint counts (`viability.py`). A mutant that is not
+caught is a hole in the suite; one that does not run is a defect of the mutant. Both fail the run.
 """
 
 from __future__ import annotations
@@ -18,26 +20,30 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from proof.mistakes import MUTANTS
-from proof.mutation_plugin import VARIABLE
+from proof.mutation_plugin import BROKEN, CAUGHT, VARIABLE
 from proof.mutations import Mutant
 from proof.run import HOW_TO_REPLAY, database, server
 from proof.schedules import Result, play_now
+from proof.viability import why_it_does_not_run
 
 ROOT = Path(__file__).parent.parent
 KERNEL_TESTS = ROOT / "tests" / "postgres" / "jobs"
+RACES = ROOT / "tests" / "concurrency"
 SCHEDULES = 400  # before the schedules give up on a mutant
 PATIENCE = 900  # seconds for a run of tests or schedules: the machine may be busy
+MOST_FAILURES = 10
+BROKEN_SQL_ERRORS = ("SyntaxError", "Undefined", "InvalidColumnReference", "DatatypeMismatch", "AmbiguousColumn")
 FIRST_SEED = 0  # the seeds that `make prove` has just played on the real kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant: who noticed, and how."""
+    """Whether a mutant was caught, by what, and how."""
 
     mutant: Mutant
     caught: bool
@@ -55,18 +61,29 @@ def by_name(name: str) -> Mutant:
 
 
 def try_out(mutant: Mutant, server_url: str, schedules: int = SCHEDULES) -> Verdict:
-    """Let the suite meet the mutant."""
+    """Run the suite on the mutant."""
     began = time.monotonic()
+
+    def verdict(caught: bool, by: str, sentence: str) -> Verdict:
+        return Verdict(mutant, caught, by, sentence, time.monotonic() - began)
+
+    with database(server_url) as url:
+        broken = why_it_does_not_run(mutant, url)
+    if broken is not None:
+        return verdict(False, "it does not run", broken)
     seeds = list(range(FIRST_SEED, FIRST_SEED + schedules))
     seen = _meet_schedules(mutant, server_url, seeds)
+    if seen is not None and not seen.runs:
+        return verdict(False, "it does not run", seen.violation)
     if seen is not None:
-        _refuse_if_red_anyway(server_url, seeds[seen[0] - 1])
-        return Verdict(mutant, True, f"schedules, after {seen[0]}", seen[1], time.monotonic() - began)
+        _refuse_if_red_anyway(server_url, seeds[seen.schedules - 1])
+        return verdict(True, f"schedules, after {seen.schedules}", seen.violation)
+    failed = Failures()
     for by, paths in (("tests", _tests_for(mutant)), ("all kernel tests", [KERNEL_TESTS])):
         failed = _meet_tests(mutant, server_url, paths)
-        if failed is not None:
-            return Verdict(mutant, True, by, failed, time.monotonic() - began)
-    return Verdict(mutant, False, "nobody", "it survived", time.monotonic() - began)
+        if failed.caught:
+            return verdict(True, by, failed.caught[0])
+    return verdict(False, "no assertion", failed.broken[0] if failed.broken else "it survived")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -78,11 +95,19 @@ def _refuse_if_red_anyway(server_url: str, seed: int) -> None:
     """A schedule that is red on the real kernel too says nothing about a mutant."""
     seen = _meet_schedules(None, server_url, [seed])
     if seen is not None:
-        raise SystemExit(f"without any mutant: {seen[1]}; replay: {HOW_TO_REPLAY} {seed}")
+        raise SystemExit(f"without any mutant: {seen.violation}; replay: {HOW_TO_REPLAY} {seed}")
 
 
-def _meet_schedules(mutant: Mutant | None, server_url: str, seeds: list[int]) -> tuple[int, str] | None:
-    """How many schedules it took, and what they saw; None if they saw nothing."""
+class Seen(NamedTuple):
+    """The first violation of the schedules, after how many of them, and whether the mutant runs at all."""
+
+    schedules: int
+    violation: str
+    runs: bool
+
+
+def _meet_schedules(mutant: Mutant | None, server_url: str, seeds: list[int]) -> Seen | None:
+    """The first violation; None if there was none."""
     context = multiprocessing.get_context("fork")
     answer: multiprocessing.Queue[Any] = context.Queue()
     child = context.Process(target=_play_mutated, args=(mutant, server_url, seeds, answer))
@@ -95,14 +120,16 @@ def _meet_schedules(mutant: Mutant | None, server_url: str, seeds: list[int]) ->
 
 
 def _play_mutated(mutant: Mutant | None, server_url: str, seeds: list[int], answer: multiprocessing.Queue[Any]) -> None:
-    seen: list[tuple[int, str]] = []
+    seen: list[Seen] = []
     played = 0
 
     def on_result(result: Result) -> bool:
         nonlocal played
         played += 1
-        if result.violations:
-            seen.append((played, f"{result.violations[0]} (seed {result.seed})"))
+        found = [str(violation) for violation in result.violations]
+        if found:
+            broken = [sentence for sentence in found if any(name in sentence for name in BROKEN_SQL_ERRORS)]
+            seen.append(Seen(played, f"{(broken or found)[0]} (seed {result.seed})", runs=not broken))
         return bool(seen)
 
     try:
@@ -122,22 +149,30 @@ def _play_mutated(mutant: Mutant | None, server_url: str, seeds: list[int], answ
 
 
 def _tests_for(mutant: Mutant) -> list[Path]:
-    paths = [KERNEL_TESTS / f"{name}.py" for name in mutant.tests]
+    paths = [folder / f"{name}.py" for name in mutant.tests for folder in (KERNEL_TESTS, RACES)]
     return [path for path in paths if path.exists()]
 
 
-def _meet_tests(mutant: Mutant | None, server_url: str, paths: Sequence[Path]) -> str | None:
-    """The first test that failed, or None."""
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The tests that failed: by an assertion or a constraint, and because something does not run."""
+
+    caught: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+
+def _meet_tests(mutant: Mutant | None, server_url: str, paths: Sequence[Path]) -> Failures:
+    """Run these tests on the mutant, until so many have failed that one of them must tell why."""
     if not paths:
-        return None
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-rfE", "-p", "proof.mutation_plugin"]
+        return Failures()
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", f"--maxfail={MOST_FAILURES}"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HOLDFAST_TEST_DATABASE_URL": server_url}
     environment.pop(VARIABLE, None)
     if mutant is not None:
         environment[VARIABLE] = mutant.name
     try:
         done = subprocess.run(
-            [*command, *map(str, paths)],
+            [*command, "-p", "proof.mutation_plugin", *map(str, paths)],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -146,16 +181,21 @@ def _meet_tests(mutant: Mutant | None, server_url: str, paths: Sequence[Path]) -
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"no end within {PATIENCE} s"
-    if done.returncode == 0:
-        return None
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return lines[0] if lines else (done.stdout + done.stderr).strip()[-300:]
+        return Failures(broken=[f"the tests did not end within {PATIENCE} s"])
+    lines = done.stdout.splitlines()
+    failures = Failures(
+        [line.removeprefix(f"{CAUGHT} ") for line in lines if line.startswith(CAUGHT)],
+        [line.removeprefix(f"{BROKEN} ") for line in lines if line.startswith(BROKEN)],
+    )
+    if done.returncode != 0 and not (failures.caught or failures.broken):
+        return Failures(broken=[(done.stdout + done.stderr).strip()[-300:]])
+    return failures
 
 
 def suite_is_green(server_url: str) -> str | None:
     """Without any mutant the same tests must pass, or red means nothing: the first failure, or None."""
-    return _meet_tests(None, server_url, [KERNEL_TESTS] if KERNEL_TESTS.exists() else [])
+    failures = _meet_tests(None, server_url, [KERNEL_TESTS] if KERNEL_TESTS.exists() else [])
+    return next(iter(failures.caught + failures.broken), None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -72,8 +72,9 @@ class Schema:
         original = migrate.migrate
 
         def mutated(url: str, revision: str = "head") -> Any:
+            was_current = migrate.status(url).is_current
             status = original(url, revision)
-            if revision == "head":
+            if revision == "head" and not was_current:  # once for each database, however often it is migrated
                 with psycopg.connect(url, autocommit=True) as conn:
                     conn.execute(self.sql)
             return status

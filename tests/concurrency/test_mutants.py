@@ -10,14 +10,20 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import psycopg
 import pytest
 from proof.mistakes import MUTANTS
-from proof.mutations import DoesNotApply, Schema, Text
+from proof.mutants import KERNEL_TESTS, RACES
+from proof.mutations import Change, DoesNotApply, Mutant, Schema, Text, Whole
+from proof.viability import is_broken, why_it_does_not_run
+
+from holdfast.errors import ClaimLost
 
 ROOT = Path(__file__).parents[2]
 APPLY_EACH = """
 import os, sys
 from proof.mistakes import MUTANTS
+from proof.mutants import KERNEL_TESTS, RACES
 for mutant in MUTANTS:
     child = os.fork()
     if not child:
@@ -48,7 +54,7 @@ def test_there_are_enough_of_them_and_each_has_its_own_name_and_mistake() -> Non
 def test_every_mutant_names_tests_that_exist() -> None:
     named = {name for mutant in MUTANTS for name in mutant.tests}
 
-    missing = {name for name in named if not (ROOT / "tests" / "postgres" / "jobs" / f"{name}.py").exists()}
+    missing = {name for name in named if not any((folder / f"{name}.py").exists() for folder in (KERNEL_TESTS, RACES))}
 
     assert missing == set()
 
@@ -58,12 +64,41 @@ def test_a_piece_that_is_not_there_is_no_mutation() -> None:
         Text("finish.FINISH", "DROP DATABASE", "").apply()
 
 
-def test_schema_mutants_name_what_the_schema_has(database: str) -> None:
-    import psycopg
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_runs(database: str, mutant: Mutant) -> None:
+    """A mutant whose SQL cannot be planned is caught by everything and proves nothing."""
+    assert why_it_does_not_run(mutant, database) is None
 
-    statements = [change.sql for mutant in MUTANTS for change in mutant.changes if isinstance(change, Schema)]
 
-    with psycopg.connect(database) as conn:
-        for statement in statements:
-            conn.execute(statement)
-            conn.rollback()
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (Whole("claim.CLAIM", "SELECT 1, FROM holdfast.jobs"), "claim.CLAIM: SyntaxError"),
+        (Schema("ALTER TABLE holdfast.lock_holders DROP CONSTRAINT lock_holders_pkey"), "InvalidColumnReference"),
+        (Text("claim.CLAIM", "no such text", ""), "DoesNotApply"),
+    ],
+    ids=["syntax", "missing index behind ON CONFLICT", "text that is not there"],
+)
+def test_a_mutant_that_does_not_run_is_found(database: str, change: Change, reason: str) -> None:
+    found = why_it_does_not_run(Mutant("broken", "it does not run", (change,)), database)
+
+    assert found is not None
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("error", "broken"),
+    [
+        (AssertionError(), False),
+        (ClaimLost(1, "attempt", "finish"), False),
+        (psycopg.errors.UniqueViolation(), False),
+        (psycopg.errors.DeadlockDetected(), False),
+        (psycopg.errors.SyntaxError(), True),
+        (psycopg.errors.UndefinedColumn(), True),
+        (psycopg.errors.InvalidColumnReference(), True),
+        (TypeError(), True),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_only_assertions_invariants_and_constraints_catch_a_mutant(error: Exception, broken: bool) -> None:
+    assert is_broken(error) is broken

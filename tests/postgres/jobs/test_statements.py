@@ -4,18 +4,16 @@ those that matter do not depend on fresh statistics."""
 from __future__ import annotations
 
 import ast
-import pkgutil
 import re
 from collections.abc import AsyncIterator, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from proof.statements import MODULES, can_be_prepared, parameters_of, prepare, statements
 from psycopg import AsyncClientCursor
 
-import holdfast.jobs
 from databases import new_database
 from factories import HOUR, value
 from holdfast.jobs import claim, enqueue, finish, locks, pipelines, poll, progress, promote, read, renew, rescue
@@ -24,39 +22,7 @@ from holdfast.jobs.enqueue import enqueue_many_sync
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.states import State
 
-MODULES = [import_module(f"holdfast.jobs.{found.name}") for found in pkgutil.iter_modules(holdfast.jobs.__path__)]
-VERB = re.compile(r"^\s*(SELECT|INSERT|UPDATE|DELETE|WITH|COPY)\b")
-
-
-def _statements() -> dict[str, str]:
-    """Every constant in capitals that begins like a statement, by its module and name."""
-    found = {}
-    for module in MODULES:
-        for name, constant in vars(module).items():
-            if name.isupper() and isinstance(constant, str) and VERB.match(constant):
-                found[f"{module.__name__.rsplit('.', 1)[1]}.{name}"] = constant
-    return found
-
-
-STATEMENTS = _statements()
-# A COPY cannot be prepared, a listing is put together from its {filters}, and what a rescue notes is a part of the three
-# rescues, as a page of pipelines is one of two statements: all of them are run by their own tests.
-PREPARED = {
-    name: text
-    for name, text in STATEMENTS.items()
-    if name not in ("copying.COPY_JOBS", "copying.COPY_WANTS", "rescue.NOTE_CRASHED", "pipeline_status.READ_STATES")
-    and not re.search(r"\{\w+\}", text)
-}
-# What arrives as a timedelta has a type of its own; all else is text of which Postgres makes what it needs.
-INTERVALS = {"older_than", "grace", "lease", "delay", "max_runtime"}
-
-
-def _prepare(name: str, statement: str) -> str:
-    """PREPARE, with psycopg's %(name)s as Postgres's $n."""
-    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
-    text = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", statement).replace("%%", "%")
-    types = ", ".join("interval" if parameter in INTERVALS else "unknown" for parameter in names)
-    return f"PREPARE {name} {f'({types})' if types else ''} AS {text}"
+STATEMENTS = statements()
 
 
 def test_the_statements_were_found() -> None:
@@ -72,7 +38,7 @@ async def _refused(conn: Any, statements: dict[str, str]) -> dict[str, str]:
     for name, statement in statements.items():
         try:
             async with conn.transaction():
-                await conn.execute(_prepare("tried", statement))
+                await conn.execute(prepare("tried", statement))
                 await conn.execute("DEALLOCATE tried")
         except psycopg.Error as error:
             refused[name] = str(error)
@@ -80,7 +46,7 @@ async def _refused(conn: Any, statements: dict[str, str]) -> dict[str, str]:
 
 
 async def test_every_statement_can_be_prepared_against_the_schema(conn: Any) -> None:
-    assert await _refused(conn, PREPARED) == {}
+    assert await _refused(conn, can_be_prepared(STATEMENTS)) == {}
 
 
 async def test_every_listing_can_be_prepared(conn: Any) -> None:
@@ -184,9 +150,9 @@ async def _plan(conn: Any, statement: str, parameters: dict[str, Any]) -> str:
 
 async def _generic_plan(conn: Any, statement: str, parameters: dict[str, Any]) -> str:
     """The plan that a statement which is prepared once and run for ever comes to."""
-    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
+    names = parameters_of(statement)
     await conn.execute("SET plan_cache_mode = force_generic_plan")
-    await conn.execute(_prepare("generic", statement))
+    await conn.execute(prepare("generic", statement))
     cursor = AsyncClientCursor(conn)
     given = ", ".join(f"%({name})s" for name in names)
     await cursor.execute(f"EXPLAIN (COSTS OFF) EXECUTE generic ({given})", parameters)
