@@ -141,8 +141,14 @@ class Forked:
         self.send(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Freeze the process and all that it started."""
+        """Stop the process and all that it started, and wait until none of them runs any more."""
         self._send_to_all(signal.SIGSTOP)
+        until(lambda: self.is_stopped)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether SIGSTOP has taken effect on the process and on all that it started."""
+        return all(_state(pid) in STOPPED_OR_ENDED for pid in [self.pid, *descendants(self.pid)])
 
     def go_on(self) -> None:
         self._send_to_all(signal.SIGCONT)
@@ -229,6 +235,17 @@ class ForkServer:
             raise RuntimeError("the fork server died; see its error above")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+STOPPED_OR_ENDED = (*"TtZX", None)
+
+
+def _state(pid: int) -> str | None:
+    """The state letter of a process as in `ps`; None if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
 
 
 def descendants(pid: int) -> list[int]:

@@ -60,15 +60,14 @@ def by_name(name: str) -> Mutant:
     return found[0]
 
 
-def try_out(mutant: Mutant, server_url: str, schedules: int = SCHEDULES) -> Verdict:
-    """Run the suite on the mutant."""
+def try_out(mutant: Mutant, server_url: str, migrated_url: str, schedules: int = SCHEDULES) -> Verdict:
+    """Run the suite on the mutant. `migrated_url`: a database for its statements to be planned on."""
     began = time.monotonic()
 
     def verdict(caught: bool, by: str, sentence: str) -> Verdict:
         return Verdict(mutant, caught, by, sentence, time.monotonic() - began)
 
-    with database(server_url) as url:
-        broken = why_it_does_not_run(mutant, url)
+    broken = why_it_does_not_run(mutant, migrated_url)
     if broken is not None:
         return verdict(False, "it does not run", broken)
     seeds = list(range(FIRST_SEED, FIRST_SEED + schedules))
@@ -213,8 +212,9 @@ def try_all(
 ) -> list[Verdict]:
     """Let the suite meet all of them, several at a time."""
     verdicts = []
-    with ThreadPoolExecutor(processes) as threads:
-        for verdict in threads.map(lambda mutant: try_out(mutant, server_url, schedules), mutants):
+    # One database for all, made before the threads: Alembic migrates one database at a time.
+    with database(server_url) as url, ThreadPoolExecutor(processes) as threads:
+        for verdict in threads.map(lambda mutant: try_out(mutant, server_url, url, schedules), mutants):
             on_verdict(verdict)
             verdicts.append(verdict)
     return verdicts

@@ -17,9 +17,8 @@ from proof.processes import CLEAR, LEFT, Stage
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
 
-LEASE = 1.0
-LONG_LEASE = 60.0  # however busy the machine is
-SILENCE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = %s"
+LONG_LEASE = 60.0  # never over by itself, however busy the machine is; a test ends it with `expire`
+EXPIRE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = %s"
 PATIENCE = 120.0
 MODULES = (HANDLERS, "tests.faults.fault_jobs")
 BUDGET = {"max_crashes": 50, "max_attempts": 20}  # as the kinds of the handlers have it
@@ -48,15 +47,23 @@ class Scene:
         """A worker process; with a crash point, a doomed one."""
         url = self.postgres.through(self.proxy.port) if by_proxy else self.postgres.url
         url = options.pop("url", url)
-        return self._forks.start(url, self.folder, **{"crash_at": crash_at, "lease": LEASE, "modules": MODULES, **options})
+        return self._forks.start(url, self.folder, **{"crash_at": crash_at, "lease": LONG_LEASE, "modules": MODULES, **options})
 
     def doomed(self, point: str, **options: Any) -> Forked:
-        """A worker that has died at this point, and whose lease is over: time is moved by moving rows."""
-        worker = self.worker(point, **{"lease": LONG_LEASE, **options})
+        """A worker that has died at this point, and whose lease is over."""
+        worker = self.worker(point, **options)
         self.until(lambda: not worker.is_alive, what=f"a process that dies at {point}")
         assert worker.wait() == -9
-        self.conn.execute(SILENCE, [worker.pid])
+        self.expire(worker)
         return worker
+
+    def expire(self, worker: Forked) -> None:
+        """End the lease of a worker that is dead or stopped: time is moved by moving rows."""
+        self.conn.execute(EXPIRE, [worker.pid])
+
+    def touch(self, name: str) -> None:
+        """Let the handlers go on that wait for a file of this name (`fault_jobs.wait_for`)."""
+        (self.folder / name).touch()
 
     # ------------------------------------------------------------------------------------------------- looking
 

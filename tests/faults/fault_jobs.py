@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -17,14 +18,24 @@ from proof.handlers import FOLDER, PATIENT, allowed, quick, tell
 from holdfast import Context, Done, Lock, job
 
 
+async def wait_for(name: str) -> None:
+    """Wait until the test has made a file of this name (`Scene.touch`)."""
+    while not _exists(name):
+        await asyncio.sleep(0.02)
+
+
+def _exists(name: str) -> bool:
+    return (Path(os.environ[FOLDER]) / name).exists()
+
+
 @job("fault.late", **PATIENT)
-async def late(ctx: Context, n: int, pause: float) -> Done:
-    """Is allowed to act, and acts much later: it was frozen in between."""
+async def late(ctx: Context, n: int) -> Done:
+    """Is allowed to act, stops its own process with SIGSTOP, and acts when the process continues."""
     tell("start", ctx.job)
     await ctx.checkpoint()
     may = allowed(ctx)
     if ctx.job.attempt_no == 1:
-        time.sleep(pause)  # noqa: ASYNC251 - that nothing else can happen meanwhile is the point
+        os.kill(os.getpid(), signal.SIGSTOP)
     tell("effect", ctx.job, **may, key=None)
     claim = ctx.job
 
@@ -35,12 +46,24 @@ async def late(ctx: Context, n: int, pause: float) -> Done:
     return Done(ctx.attempt_id, publish=write)
 
 
+@job("fault.walker", **PATIENT)
+async def walker(ctx: Context, n: int) -> str:
+    """Acts again and again, asking each time whether it may, until its test lets it end."""
+    tell("start", ctx.job)
+    while not _exists("walked"):
+        await ctx.checkpoint()
+        tell("effect", ctx.job, **allowed(ctx), key=None)
+        await asyncio.sleep(0.02)
+    tell("finish", ctx.job)
+    return ctx.attempt_id
+
+
 @job("fault.parent", locks=lambda key, **_: [Lock(key)], **PATIENT)
-async def parent(ctx: Context, n: int, key: str, pause: float) -> Done:
+async def parent(ctx: Context, n: int, key: str, waits: bool = False) -> Done:
     """Never asks whether it may go on; ends with a lock to give back and a child to make."""
     tell("start", ctx.job, key=key)
-    if ctx.job.attempt_no == 1:
-        await asyncio.sleep(pause)
+    if waits and ctx.job.attempt_no == 1:
+        await wait_for("end of parent")
     tell("finish", ctx.job, key=key)
     return Done(ctx.attempt_id, then=[quick.new(n=n)])
 
@@ -49,22 +72,21 @@ async def parent(ctx: Context, n: int, key: str, pause: float) -> Done:
 async def talker(ctx: Context, n: int) -> str:
     """Reports progress when its test lets it go on."""
     tell("start", ctx.job)
-    while ctx.job.attempt_no == 1 and not (Path(os.environ[FOLDER]) / "go on").exists():
-        await asyncio.sleep(0.02)
+    if ctx.job.attempt_no == 1:
+        await wait_for("go on")
     await ctx.progress(0.5, "half way")
     tell("finish", ctx.job)
     return ctx.attempt_id
 
 
 @job("fault.holder", **PATIENT)
-async def holder(ctx: Context, n: int, pause: float) -> Done:
-    """Sits in its finish transaction, with its row locked."""
+async def holder(ctx: Context, n: int) -> Done:
+    """Stops its own process with SIGSTOP inside its finish transaction, with its row locked."""
     tell("start", ctx.job)
 
     async def write(conn: psycopg.AsyncConnection[Any]) -> None:
-        tell("in transaction", ctx.job)
         if ctx.job.attempt_no == 1:
-            await asyncio.sleep(pause)
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     tell("finish", ctx.job)
     return Done(ctx.attempt_id, publish=write)
@@ -81,15 +103,12 @@ async def endless(ctx: Context, n: int) -> str:
 
 
 @job("fault.stubborn", **PATIENT)
-async def stubborn(ctx: Context, n: int, patience: float) -> str:
-    """Swallows every request to stop."""
+async def stubborn(ctx: Context, n: int) -> str:
+    """Swallows every request to stop until its test lets it end."""
     tell("start", ctx.job)
-    until = time.monotonic() + patience
-    while ctx.job.attempt_no == 1 and time.monotonic() < until:
-        try:
+    while ctx.job.attempt_no == 1 and not _exists("give in"):
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.05)
-        except asyncio.CancelledError:
-            continue
     tell("finish", ctx.job)
     return ctx.attempt_id
 
@@ -109,8 +128,7 @@ async def connections(ctx: Context, n: int) -> str:
     """Tells of every connection of its process: the server's number for it, and what it was opened with."""
     folder = Path(os.environ[FOLDER])
     tell("start", ctx.job)
-    while not (folder / "go on").exists():
-        await asyncio.sleep(0.02)
+    await wait_for("go on")
     found = [one for one in gc.get_objects() if isinstance(one, psycopg.AsyncConnection | psycopg.Connection)]
     told = [[one.info.backend_pid, one.info.get_parameters()] for one in found if not one.closed]
     (folder / "connections").write_text(json.dumps(told))
@@ -119,9 +137,10 @@ async def connections(ctx: Context, n: int) -> str:
 
 
 @job("fault.sleeper", **PATIENT)
-async def sleeper(ctx: Context, n: int, pause: float) -> str:
-    """Blocks the event loop of its worker."""
+async def sleeper(ctx: Context, n: int) -> str:
+    """Blocks the event loop of its worker until its test lets it end."""
     tell("start", ctx.job)
-    time.sleep(pause)  # noqa: ASYNC251 - that is the fault
+    while not _exists("wake up"):
+        time.sleep(0.01)  # noqa: ASYNC251 - that is the fault
     tell("finish", ctx.job)
     return ctx.attempt_id

@@ -81,6 +81,7 @@ def test_f_06_killed_at_a_heartbeat_has_extended_its_lease_or_not(scene: Scene, 
     dead = scene.worker(point)
     assert dead.wait(120) == -9
     assert scene.value(RENEWED) is extended
+    scene.expire(dead)
 
     scene.everything_ends()
 
@@ -89,7 +90,7 @@ def test_f_06_killed_at_a_heartbeat_has_extended_its_lease_or_not(scene: Scene, 
 
 @pytest.mark.parametrize("point", ["complete.in_tx_after_update", "complete.in_tx_after_unlock", "complete.in_tx_after_child"])
 def test_f_07_killed_inside_the_completion_leaves_neither_an_end_nor_a_child(scene: Scene, point: str):
-    job = scene.add("fault.parent", key="k", pause=0.0, _locks=LOCK)
+    job = scene.add("fault.parent", key="k", _locks=LOCK)
     scene.doomed(point)
     assert scene.job(job)[0] == "running"
     assert scene.value(CHILDREN) == 0

@@ -8,46 +8,42 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from proof.forks import Forked
-from tests.faults.conftest import LEASE, PATIENCE, Scene
+from tests.faults.conftest import PATIENCE, Scene
 
 from holdfast.database.pool import IDLE_LIMIT, careful
 from holdfast.jobs.model import Lock
 
 pytestmark = pytest.mark.processes
 
+LEASE_OF = "SELECT lease_until FROM holdfast.workers WHERE pid = %s"
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' AND datname = current_database()"
-
-
-def frozen(scene: Scene, *jobs: int) -> Forked:
-    """A worker that has begun these jobs and cannot move any more."""
-    worker = scene.worker(name="frozen")
-    scene.until(lambda: {line.job for line in scene.lines("start")} >= set(jobs))
-    worker.stop()
-    return worker
 
 
 def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene):
     """Heartbeat, checkpoint, progress, finish, unlock and child: all come to nothing, all are logged, and it works on."""
-    steps = scene.add("proof.steps", steps=60, pause=0.05)
+    walks = scene.add("fault.walker")
     talks = scene.add("fault.talker")  # still at it when it wakes up: the heartbeat tells it first
-    child = scene.add("fault.parent", key="k", pause=2.5 * LEASE, _locks=(Lock("k"),))
-    worker = frozen(scene, steps, talks, child)
-    scene.until(lambda: scene.lines("effect", steps))
-    before = len(scene.lines())
+    child = scene.add("fault.parent", key="k", waits=True, _locks=(Lock("k"),))
+    worker = scene.worker(name="frozen")
+    scene.until(lambda: {line.job for line in scene.lines("start")} == {walks, talks, child})
+    scene.until(lambda: scene.lines("effect", walks))
+    worker.stop()
+    scene.expire(worker)
+    acted = [line for line in scene.lines("effect") if line.pid == worker.pid]
 
     scene.worker(name="successor", concurrency=8)
     scene.until(lambda: scene.job(child)[0] == "completed" and scene.job(talks)[0] == "completed")
-    scene.until(lambda: len(scene.lines("effect", steps)) > before)
+    scene.until(lambda: any(line.pid != worker.pid for line in scene.lines("effect", walks)))
     worker.go_on()
+    scene.touch("end of parent")
     refused = "writeback_stale_attempt"
     scene.until(lambda: {line["operation"] for line in scene.said(refused)} >= {"heartbeat", "checkpoint", "complete"})
-    (scene.folder / "go on").touch()
+    scene.touch("go on")
     scene.until(lambda: len([line for line in scene.said(refused) if line["job_id"] == talks]) == 2)
 
-    own = [line for line in scene.lines() if line.pid == worker.pid]
-    assert {line["job_id"] for line in scene.said(refused)} == {steps, talks, child}
-    assert len([line for line in own if line.what == "effect"]) == len([line for line in own[:before] if line.what == "effect"])
+    assert {line["job_id"] for line in scene.said(refused)} == {walks, talks, child}
+    assert [line for line in scene.lines("effect") if line.pid == worker.pid] == acted, "it acted after its lease"
+    scene.touch("walked")
     assert scene.value("SELECT count(*) FROM holdfast.jobs WHERE parent_id = %s", child) == 1
 
     after = scene.add("proof.quick")
@@ -57,8 +53,9 @@ def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene
 
 
 def test_f_12_frozen_between_the_look_and_the_act_is_attributable_and_not_published(scene: Scene):
-    job = scene.add("fault.late", pause=0.3)
-    worker = frozen(scene, job)
+    job = scene.add("fault.late")
+    worker = scene.worker(name="frozen", lease=5.0)  # the lease ends by itself: until then the effect would be allowed
+    scene.until(lambda: scene.lines("start", job) and worker.is_stopped)
 
     scene.worker(name="successor")
     scene.until(lambda: scene.job(job)[0] == "completed")
@@ -75,11 +72,11 @@ def test_f_12_frozen_between_the_look_and_the_act_is_attributable_and_not_publis
 
 def test_f_13_frozen_inside_a_transaction_is_ended_by_the_server(scene: Scene):
     """Its row locks would keep everybody from its jobs for as long as it is frozen."""
-    job = scene.add("fault.holder", pause=60.0)
+    job = scene.add("fault.holder")
     url = scene.postgres.url + "?options=-c%20idle_in_transaction_session_timeout%3D1s"
-    worker = scene.worker(name="frozen", url=url, lease=0.4)
-    scene.until(lambda: scene.lines("in transaction", job))
-    worker.stop()
+    worker = scene.worker(name="frozen", url=url)
+    scene.until(lambda: scene.lines("finish", job) and worker.is_stopped)
+    scene.expire(worker)
 
     scene.everything_ends()
 
@@ -90,10 +87,10 @@ def test_f_13_frozen_inside_a_transaction_is_ended_by_the_server(scene: Scene):
 def test_f_13_every_connection_of_a_worker_has_a_limit_on_idle_transactions(scene: Scene, mode: str):
     """The server names the connections, the process tells what each of its own was opened with."""
     job = scene.add("fault.connections")
-    scene.worker(mode=mode, lease=30.0)
+    scene.worker(mode=mode)
     scene.until(lambda: scene.lines("start", job))
     before = set(scene.conn.execute(SESSIONS).fetchall())
-    (scene.folder / "go on").touch()
+    scene.touch("go on")
     scene.until(lambda: scene.lines("finish", job))
     there = {pid for (pid,) in before & set(scene.conn.execute(SESSIONS).fetchall())}  # and so also when it told of them
     scene.all_is_well()
@@ -132,8 +129,8 @@ def test_f_15_sigterm_gives_back_without_burning_an_attempt(scene: Scene):
 
 
 def test_f_16_sigterm_then_sigkill_is_a_crash_like_any_other(scene: Scene):
-    job = scene.add("fault.stubborn", patience=60.0)
-    worker = scene.worker(grace=60.0, lease=0.5)
+    job = scene.add("fault.stubborn")
+    worker = scene.worker(grace=PATIENCE)
     scene.until(lambda: scene.lines("start", job))
 
     worker.send(signal.SIGTERM)
@@ -141,6 +138,7 @@ def test_f_16_sigterm_then_sigkill_is_a_crash_like_any_other(scene: Scene):
     worker.kill()
 
     assert worker.wait(PATIENCE) == -9
+    scene.expire(worker)
     scene.everything_ends()
     assert scene.job(job) == ("completed", 2, 0, 1)
 
@@ -151,11 +149,12 @@ def test_f_17_a_poison_job_is_quarantined_and_takes_nobody_along(scene: Scene, h
     others = [scene.add("proof.steps", steps=3, pause=0.02) for _ in range(3)]
 
     for _ in range(20):
-        worker = scene.worker(lease=0.5)
+        worker = scene.worker()
         scene.until(lambda worker=worker: not worker.is_alive or scene.job(poison)[0] == "failed")
         if scene.job(poison)[0] == "failed":
             break
         assert worker.wait(PATIENCE) == code
+        scene.expire(worker)
     scene.until(lambda: all(scene.job(job)[0] == "completed" for job in others))
 
     state, errors, cause = scene.job(poison, "state, errors, cause")
@@ -166,19 +165,23 @@ def test_f_17_a_poison_job_is_quarantined_and_takes_nobody_along(scene: Scene, h
 
 
 def test_f_18_a_handler_that_blocks_the_loop_keeps_its_lease(scene: Scene):
-    job = scene.add("fault.sleeper", pause=2.5 * LEASE)
+    job = scene.add("fault.sleeper")
     worker = scene.worker()
     scene.until(lambda: scene.lines("start", job))
-    scene.worker(name="waits for a chance to take it")
+    for _ in range(3):
+        last = scene.value("SELECT lease_until FROM holdfast.workers WHERE pid = %s", worker.pid)
+        scene.until(
+            lambda last=last: scene.value("SELECT lease_until > %s FROM holdfast.workers WHERE pid = %s", last, worker.pid)
+        )
+    scene.touch("wake up")
 
     scene.all_is_well()
 
     assert scene.moves(job) == ["complete"]
-    assert scene.lines("finish", job)[0].pid == worker.pid
 
 
 def test_f_19_a_handler_that_never_stops_loses_its_job_and_its_finish(scene: Scene):
-    job = scene.add("fault.stubborn", patience=4.0, _max_runtime=timedelta(seconds=0.2))
+    job = scene.add("fault.stubborn", _max_runtime=timedelta(seconds=0.2))
     worker = scene.worker(name="stuck", concurrency=1)
     scene.until(lambda: scene.lines("start", job))
     # Nobody waits for the grace of an overdue attempt here: its time is moved instead.
@@ -186,6 +189,7 @@ def test_f_19_a_handler_that_never_stops_loses_its_job_and_its_finish(scene: Sce
 
     scene.worker(name="successor")
     scene.until(lambda: scene.job(job)[0] == "completed")
+    scene.touch("give in")
     scene.until(lambda: len(scene.lines("finish", job)) == 2)
     scene.until(lambda: scene.said("writeback_stale_attempt"))
 
@@ -200,7 +204,7 @@ def test_f_20_a_herd_that_starts_at_once_claims_nothing_twice(scene: Scene):
         jobs = [scene.add("proof.quick") for _ in range(300)]
     scene.postgres.restart(signal.SIGINT)
     for number in range(8):
-        scene.worker(name=f"herd-{number}", beat=0.5, lease=30.0)
+        scene.worker(name=f"herd-{number}", beat=0.5)
     scene.reconnect()
 
     account = scene.all_is_well()

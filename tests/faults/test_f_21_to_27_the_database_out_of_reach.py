@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.faults.conftest import LEASE, PATIENCE, Scene
+from tests.faults.conftest import PATIENCE, Scene
 
 from holdfast.apps.api import bounded_pool
 from holdfast.database.pool import careful
@@ -38,7 +38,7 @@ def test_f_21_a_client_in_a_black_hole_gets_an_error_and_does_not_hang(scene: Sc
 
 def test_f_21_a_partitioned_worker_stops_by_its_own_deadline_and_its_job_goes_on_elsewhere(scene: Scene):
     job = scene.add("proof.steps", steps=100, pause=0.05)
-    cut_off = scene.worker(by_proxy=True, name="cut off")
+    cut_off = scene.worker(by_proxy=True, name="cut off", lease=5.0)
     scene.until(lambda: scene.lines("effect", job))
     scene.proxy.black_hole()
 
@@ -170,11 +170,11 @@ def test_f_26_27_a_restart_under_load_loses_nothing(scene: Scene, how: str):
 
 def test_f_26_a_long_outage_is_sat_out(scene: Scene):
     job = scene.add("proof.steps", steps=10, pause=0.05)
-    worker = scene.worker()
+    worker = scene.worker(lease=1.0)
     scene.until(lambda: scene.lines("effect", job))
     scene.conn.close()
 
-    scene.postgres.restart(signal.SIGQUIT, down=2 * LEASE)
+    scene.postgres.restart(signal.SIGQUIT, down=2.0)
 
     scene.reconnect()
     after = scene.add("proof.quick")
