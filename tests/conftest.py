@@ -31,6 +31,7 @@ from holdfast.database.embedded import EmbeddedPostgres
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["leaks"]
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "100"}
 
 

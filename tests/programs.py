@@ -24,7 +24,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-HEAVY = ("holdfast.cli", "holdfast.cli.workers", "holdfast.cli.periodic", "holdfast.cli.serve", "holdfast.database.launch")
+HEAVY = (
+    "holdfast.__main__",
+    "holdfast.cli.workers",
+    "holdfast.cli.periodic",
+    "holdfast.cli.serve",
+    "holdfast.database.launch",
+)
 
 
 class Programs:
@@ -122,7 +128,7 @@ def become(order: dict[str, Any], out: int, err: int) -> None:
     sys.path[:0] = [order["folder"], *filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = ["holdfast", *order["words"]]
     random.seed()  # else all children would draw the same
-    sys.modules["holdfast.cli"].main(order["words"])
+    sys.modules["holdfast.__main__"].program()
 
 
 def main(owner: int, descriptor: int) -> None:

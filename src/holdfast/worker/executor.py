@@ -25,6 +25,7 @@ from psycopg_pool import PoolTimeout
 from holdfast.crashpoints import arm_from_settings
 from holdfast.database.launch import die_with
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.process_exit import exit_process
 from holdfast.telemetry import trace
 from holdfast.telemetry.gathered import dump
 from holdfast.telemetry.log import configure
@@ -143,4 +144,4 @@ async def _turn(board: Noticeboard) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:4])))
+    exit_process(main(*map(int, sys.argv[1:4])))

@@ -1,0 +1,79 @@
+"""No process, thread or server outlives its test. A plugin that `conftest.py` loads.
+
+What a fixture of a wider scope starts may stay until that fixture ends; everything else must be gone when its test is torn
+down. A test that leaves something behind fails, and says what.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATIENCE = 20.0  # for something that has been told to end
+_lasting: set[Any] = set()
+
+
+class Child:
+    """A process that this one is the parent of."""
+
+    def __init__(self, pid: int, command: str) -> None:
+        self.pid, self.command = pid, command
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Child) and other.pid == self.pid
+
+    def __hash__(self) -> int:
+        return hash(self.pid)
+
+    def __repr__(self) -> str:
+        return f"process {self.pid}: {self.command[:200]}"
+
+
+def _children() -> Iterator[Child]:
+    ours = os.getpid()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # ended meanwhile
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if int(parent) == ours and state not in "ZX":
+                    yield Child(int(entry.name), (entry / "cmdline").read_text().replace("\0", " "))
+
+
+def _alive() -> set[Any]:
+    """The threads and child processes of this process."""
+    return {*threading.enumerate(), *_children()}
+
+
+def pytest_sessionstart() -> None:
+    _lasting.update(_alive())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    """What a fixture of a wider scope than a test starts may stay."""
+    before = _alive() if fixturedef.scope != "function" else set()
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function":
+            _lasting.update(_alive() - before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """After the fixtures of a test are torn down."""
+    answer = yield
+    deadline = time.monotonic() + PATIENCE
+    while left := _alive() - _lasting:
+        if time.monotonic() > deadline:
+            _lasting.update(left)  # blame this test alone
+            pytest.fail(f"left behind: {', '.join(map(repr, left))}", pytrace=False)
+        time.sleep(0.01)
+    return answer
