@@ -1,8 +1,8 @@
 """When a cron expression is due: five fields, in a named time zone. Pure.
 
-APScheduler's trigger finds the wall times that match; here they become moments. As in cron(8): a time of day that a clock change
-skips is due at the end of the gap, and one that the clocks show twice is due once. An expression for every hour, or every
-second one, follows the wall clock through the change.
+APScheduler's trigger finds the wall times that match; here they become moments. As in cron(8): a time of day that a clock
+change skips is due at the end of the gap, and one that the clocks show twice is due once. An expression for every hour, or
+every second one, follows the wall clock through the change.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ EVENTS: Final[dict[str, str]] = {
     "jobs_overdue": "Jobs failed because an external engine had their work for longer than their max_runtime.",
     "effects_cleaned": "Things outside that nobody needs any more were confirmed gone.",
     "writeback_stale_attempt": "A replaced attempt tried to write and was refused.",
-    "http_request": "A request was answered; its status, how long it took, and who asked.",
+    "http_request": "A request was answered; its status (499: the client left before its body was read), duration and actor.",
     "http_unavailable": "A request could not be served because something that we need is away or too slow.",
     "http_fault": "A request met a fault of ours; the answer names the same request id.",
     "metrics_without_database": "The database could not be asked for its figures; the process's own are served without them.",
@@ -96,6 +96,9 @@ METRICS: Final[dict[str, str]] = {
     "holdfast_handler_threads_left_behind": "Threads of handlers that go on though nobody waits for them: beyond max_runtime.",
     "holdfast_worker_loop_lag_seconds": "How late their event loop is: more than a moment means that a handler blocks it.",
     "holdfast_stale_writebacks_total": "Writes of replaced attempts that were refused, by operation.",
+    # The HTTP API
+    "holdfast_http_requests_total": "Requests answered by this process, by method, route template and status.",
+    "holdfast_http_request_duration_seconds": "How long they took, by the same labels; for streams, until the first byte.",
     # Periodic loops
     "background_job_execution_total": "Passes of periodic loops that ended, by loop and status (success, failed).",
     "background_job_execution_duration_seconds": "How long passes of periodic loops took, failed ones included.",
