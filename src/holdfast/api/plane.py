@@ -73,7 +73,7 @@ class Plane:
     loops: Loops
     oidc: Oidc | None = None
     wanted_revision: str | None = None
-    services: Mapping[str, Any] = field(default_factory=dict)  # what each keeps open; has `admit` and `close`
+    services: Mapping[str, Any] = field(default_factory=dict)  # what each keeps open: `Resources` below
 
 
 def plane_of(request: Request) -> Plane:

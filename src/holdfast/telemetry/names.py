@@ -65,6 +65,7 @@ EVENTS: Final[dict[str, str]] = {
     "loop_ticks_missed": "Ticks of a loop were not begun in time, and are not made up for.",
     "loop_term_lost": "A replaced holder of a loop noticed, or tried to write and was refused.",
     "loop_renewal_failed": "A pass could not renew its lease; its local deadline goes on counting.",
+    "loop_need_unknown": "Whether a loop has to run at once could not be found out at the start; its schedule goes on.",
     "loop_given_back": "A stopping process left its run of a loop to others.",
     # Exports
     "stale_export_claims_reset": "Export jobs of workers whose lease is over were given to others.",
@@ -82,7 +83,8 @@ EVENTS: Final[dict[str, str]] = {
 
 LOOP_EVENTS: Final[dict[str, str]] = {  # one of each for every loop, under the loop's name
     "<loop>_job_started": "A pass of this loop begins.",
-    "<loop>_job_completed": "A pass of this loop ended well, with what it did and `duration_seconds`.",
+    "<loop>_job_completed": "A pass of this loop ended well, with what it did and `duration_seconds`; `passes`, for a quiet loop: how "
+    "many there were in this process since the last such line.",
 }
 
 METRICS: Final[dict[str, str]] = {

@@ -30,6 +30,10 @@ class Exports:
         if kind == RUN_KIND:
             await refuse_hopeless(self.engines, payload)
 
+    def share(self) -> None:
+        """Let the loops and the jobs of this event loop use the same engines as the routes."""
+        use_engines(self.engines)
+
     async def close(self) -> None:
         await self.engines.close()
 

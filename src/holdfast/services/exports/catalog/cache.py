@@ -184,6 +184,19 @@ async def search(conn: Conn, entity: str, prefix: str, *, limit: int) -> list[Ca
         return await cursor.fetchall()
 
 
+UNREAD = """
+    SELECT name FROM unnest(%(engines)s::text[]) AS name
+    WHERE NOT EXISTS (SELECT FROM holdfast.schema_cache c WHERE c.engine = name) LIMIT 1
+"""
+
+
+async def is_incomplete(conn: Conn, engines: list[str]) -> bool:
+    """Whether nothing is known of one of these engines, for whatever reason."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(UNREAD, {"engines": engines})
+        return await cursor.fetchone() is not None
+
+
 COUNTS = "SELECT entity, count(*) FROM holdfast.schema_cache GROUP BY entity"
 REFRESHES = """
     SELECT engine, catalog, refreshed_at, tried_at, error,
