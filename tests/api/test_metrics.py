@@ -82,8 +82,16 @@ async def test_a_client_that_leaves_in_mid_body_is_one_line_and_no_fault(
 
     headers = [(b"authorization", ops.headers["Authorization"].encode()), (b"content-type", b"application/json")]
     scope = {
-        **{"type": "http", "method": "POST", "path": "/api/jobs", "raw_path": b"/api/jobs", "query_string": b""},
-        **{"headers": headers, "scheme": "http", "server": ("plane", 80), "client": ("1.2.3.4", 1), "http_version": "1.1"},
+        "type": "http",
+        "method": "POST",
+        "path": "/api/jobs",
+        "raw_path": b"/api/jobs",
+        "query_string": b"",
+        "headers": headers,
+        "scheme": "http",
+        "server": ("plane", 80),
+        "client": ("1.2.3.4", 1),
+        "http_version": "1.1",
     }
     await app(scope, receive, send)
 

@@ -56,8 +56,8 @@ class LoopView:
 
 
 READ_LOOPS = """
-    SELECT name, every, cron, timezone, clock_timestamp() AS now, next_due_at, retry_at, term, holder, held_until, queued_run_id,
-           failures, last_started_at, last_finished_at, last_success_at, last_outcome, last_error,
+    SELECT name, every, cron, timezone, clock_timestamp() AS now, next_due_at, retry_at, term, holder, held_until,
+           queued_run_id, failures, last_started_at, last_finished_at, last_success_at, last_outcome, last_error,
            paused_at, paused_by, paused_reason,
            CASE WHEN held_until IS NOT NULL THEN greatest(held_until - clock_timestamp(), interval '0')
                 WHEN queued_run_id IS NOT NULL THEN interval '0'

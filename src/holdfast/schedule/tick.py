@@ -34,8 +34,8 @@ TRIES = 6  # to write an end that the database did not take
 
 
 class QuietPasses:
-    """Passes of quiet loops that were not logged at INFO. The first pass in a process is, and then one in five minutes at least:
-    so that a log without debugging tells a loop that has nothing to do from one that does not run."""
+    """Passes of quiet loops that were not logged at INFO. The first pass in a process is, and then one in five minutes at
+    least: so that a log without debugging tells a loop that has nothing to do from one that does not run."""
 
     def __init__(self) -> None:
         self._logged_at: dict[str, float] = {}

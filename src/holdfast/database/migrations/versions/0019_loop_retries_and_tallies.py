@@ -12,7 +12,7 @@ branch_labels = None
 depends_on = None
 
 UPGRADE = """
-ALTER TABLE holdfast.loops ADD COLUMN retry_at timestamptz;  -- a run before next_due_at: after a failure, or what it keeps is missing
+ALTER TABLE holdfast.loops ADD COLUMN retry_at timestamptz;  -- a run before next_due_at, mostly after a failure
 
 -- Counters for /metrics. Rows are only inserted, so that writers never wait for each other; the loop `prune` sums them up.
 CREATE TABLE holdfast.tallies (
