@@ -125,6 +125,17 @@ async def test_the_figures_are_those_of_the_database(viewer: Client, conn: Any) 
     assert found["holdfast_build_info", "test"] == 1
 
 
+async def test_the_connections_to_the_database_have_the_name_of_the_document(app: Any, viewer: Client) -> None:
+    """R-13"""
+    async with app.state.plane.pool.connection():
+        found = samples((await viewer.get("/metrics")).text)
+
+    by_state = {key[1]: value for key, value in found.items() if key[0] == "graph_olap_database_connections"}
+    assert set(by_state) == {"available", "in_use", "total"}
+    assert by_state["in_use"] >= 1
+    assert by_state["available"] + by_state["in_use"] == by_state["total"]
+
+
 async def test_two_scrapes_in_a_moment_look_once(app: Any, viewer: Client, conn: Any) -> None:
     await viewer.get("/metrics")
     await add(conn)
