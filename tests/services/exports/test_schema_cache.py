@@ -169,8 +169,8 @@ async def test_the_entries_are_counted_from_the_database_by_every_process(
 
     before = await shown()
     await refresh.refresh(ctx, here.engines)
+    engine.broken = {"sales", "risk"}
     with pytest.raises(RefreshFailed):
-        engine.broken = {"sales", "risk"}
         await refresh.refresh(ctx, here.engines)
     engine.broken, engine.catalogs = set(), ("sales",)
     await conn.execute("UPDATE holdfast.schema_refreshes SET refreshed_at = refreshed_at - interval '25 hours'")
