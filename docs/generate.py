@@ -180,6 +180,11 @@ def events() -> str:
 
 def metrics_page() -> str:
     kinds = {metric.name: metric.type for metric in REGISTRY.collect()}
+    kinds |= {
+        name.removesuffix("_total"): "counter"
+        for name, meaning in PLANE_METRICS.items()
+        if name.endswith("_total") and "a gauge" not in meaning
+    }
     rows = [
         [code(name), kinds.get(name.removesuffix("_total"), "gauge"), meaning]
         for name, meaning in (METRICS | PLANE_METRICS).items()
@@ -307,7 +312,9 @@ MEANINGS: dict[type, dict[str, str]] = {
         "first_run": "when a database has never seen the loop",
         "catch_up": "how many missed ticks are made up for, one by one; none unless said",
         "lease": "how long a silent holder keeps it",
-        "is_quiet": "passes that found nothing to do are logged for debugging only",
+        "retry_after": "when a failed tick is tried again, if the next is further away; then after twice that, at most an hour",
+        "is_needed": "asked with a connection when a scheduler starts: True runs the loop at once, whatever its schedule says",
+        "is_quiet": "of passes that found nothing to do, only the first and one in five minutes are logged at INFO",
         "description": "one line for people",
     },
     SchedulerOptions: {

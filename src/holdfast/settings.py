@@ -15,6 +15,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 BEFORE_SIGKILL = 5.0  # seconds that are kept for giving back, and for a slow machine
 INTERVAL = "_job_interval_seconds"
+SHORTEST_INTERVAL = 60.0  # seconds, of the loops that go through a cluster or a warehouse: their servers limit requests
+SLOW_LOOPS = ("reconciliation", "lifecycle", "schema_cache", "resource_monitor")
+PRESETS: dict[str, dict[str, float]] = {  # intervals in seconds; HOLDFAST_<LOOP>_JOB_INTERVAL_SECONDS counts more
+    "default": {},
+    "conservative": {"reconciliation": 600.0, "lifecycle": 600.0},
+    "aggressive": {"reconciliation": 60.0, "lifecycle": 300.0},
+}
 
 
 def _interval_of(loop: str) -> Any:
@@ -300,6 +307,12 @@ class Settings(BaseSettings):
         default=30.0, ge=0, description="How long jobs that have ended stay before the loop `prune` removes them; 0: for ever."
     )
     loop_history_days: float = Field(default=7.0, gt=0, description="How long runs of periodic loops stay in the history.")
+    job_interval_preset: Literal["default", "conservative", "aggressive"] = Field(
+        default="default",
+        validation_alias=AliasChoices("HOLDFAST_JOB_INTERVAL_PRESET", "GRAPH_OLAP_JOB_INTERVAL_PRESET"),
+        description="Intervals of `reconciliation` and `lifecycle`: `conservative` (600 s and 600 s) for many resources, "
+        "`aggressive` (60 s and 300 s) for few. A setting of one loop counts more.",
+    )
     rescue_job_interval_seconds: float | None = _interval_of("rescue")
     promote_job_interval_seconds: float | None = _interval_of("promote")
     wake_job_interval_seconds: float | None = _interval_of("wake")
@@ -317,7 +330,14 @@ class Settings(BaseSettings):
     def intervals(self) -> dict[str, timedelta]:
         """The loops whose interval is set from outside."""
         said = {name.removesuffix(INTERVAL): value for name, value in self if name.endswith(INTERVAL) and value is not None}
-        return {loop: timedelta(seconds=seconds) for loop, seconds in said.items()}
+        return {loop: timedelta(seconds=seconds) for loop, seconds in (PRESETS[self.job_interval_preset] | said).items()}
+
+    @field_validator(*(f"{loop}{INTERVAL}" for loop in SLOW_LOOPS))
+    @classmethod
+    def _not_too_often(cls, given: float | None) -> float | None:
+        if given is not None and given < SHORTEST_INTERVAL:
+            raise ValueError(f"{given:g} s is too often: this loop runs every {SHORTEST_INTERVAL:g} s at most")
+        return given
 
     @field_validator("log_level", mode="before")
     @classmethod

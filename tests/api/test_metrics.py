@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast.worker.loop  # noqa: F401 - everything that counts is loaded with it
@@ -40,6 +41,63 @@ async def test_v_06_every_metric_has_its_line_and_every_line_its_metric(viewer: 
     assert {name: says for name, says in families.items() if name not in since_when} == named
 
 
+async def test_requests_are_counted_and_timed_by_route_template_method_and_status(viewer: Client, anyone: Client) -> None:
+    """V-06: latency, traffic and errors of the HTTP API; a caller's path or method never becomes a series."""
+    before = samples((await viewer.get("/metrics")).text)
+    await viewer.get("/api/jobs/4711")
+    await viewer.get("/api/jobs/4712")
+    await anyone.get("/api/jobs/4711")
+    await viewer.get("/no/such/page")
+    await viewer.request("BREW", "/no/such/pot")
+
+    after = samples((await viewer.get("/metrics")).text)
+    grown = {key: value - before.get(key, 0) for key, value in after.items() if key[0] == "holdfast_http_requests_total"}
+
+    assert grown["holdfast_http_requests_total", "GET", "/api/jobs/{job_id}", "404"] == 2
+    assert grown["holdfast_http_requests_total", "GET", "/api/jobs/{job_id}", "401"] == 1
+    assert grown["holdfast_http_requests_total", "GET", "none", "404"] == 1
+    assert [key[2] for key in grown if key[1] == "other"] == ["none"]
+    timed = ("holdfast_http_request_duration_seconds_count", "GET", "/api/jobs/{job_id}", "404")
+    assert after[timed] - before.get(timed, 0) == 2
+
+
+async def test_a_client_that_leaves_in_mid_body_is_one_line_and_no_fault(
+    app: Any, ops: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[str, Any]] = []
+
+    def keep(_: Any, level: str, event: dict[str, Any]) -> str:
+        said.append({**event, "level": level})
+        raise structlog.DropEvent
+
+    recorder = structlog.wrap_logger(None, processors=[keep], wrapper_class=structlog.BoundLogger)
+    monkeypatch.setattr("holdfast.api.edge.log", recorder)
+    messages = [{"type": "http.request", "body": b'{"kind"', "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        raise AssertionError(f"there is nobody to answer: {message}")
+
+    headers = [(b"authorization", ops.headers["Authorization"].encode()), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/jobs",
+        "raw_path": b"/api/jobs",
+        "query_string": b"",
+        "headers": headers,
+        "scheme": "http",
+        "server": ("plane", 80),
+        "client": ("1.2.3.4", 1),
+        "http_version": "1.1",
+    }
+    await app(scope, receive, send)
+
+    assert [(line["event"], line["level"], line["status"]) for line in said] == [("http_request", "info", 499)]
+
+
 async def test_the_figures_are_those_of_the_database(viewer: Client, conn: Any) -> None:
     await add(conn, "waits")
     await conn.execute("UPDATE holdfast.jobs SET created_at = created_at - interval '100 s'")
@@ -65,6 +123,17 @@ async def test_the_figures_are_those_of_the_database(viewer: Client, conn: Any) 
     assert found["holdfast_table_bytes", "jobs"] > 0
     assert found["holdfast_pool_connections", "open"] >= 1
     assert found["holdfast_build_info", "test"] == 1
+
+
+async def test_the_connections_to_the_database_have_the_name_of_the_document(app: Any, viewer: Client) -> None:
+    """R-13"""
+    async with app.state.plane.pool.connection():
+        found = samples((await viewer.get("/metrics")).text)
+
+    by_state = {key[1]: value for key, value in found.items() if key[0] == "graph_olap_database_connections"}
+    assert set(by_state) == {"available", "in_use", "total"}
+    assert by_state["in_use"] >= 1
+    assert by_state["available"] + by_state["in_use"] == by_state["total"]
 
 
 async def test_two_scrapes_in_a_moment_look_once(app: Any, viewer: Client, conn: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from holdfast.jobs.outcome import Fail
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.schedule.kernel import kernel_loops
 from holdfast.schedule.scheduler import Scheduler, SchedulerOptions
+from holdfast.telemetry.names import METRICS, PLANE_METRICS
 from holdfast.testing import harness
 
 Client = httpx.AsyncClient
@@ -224,7 +226,7 @@ async def test_drain_is_switched_on_and_off_and_leaves_a_pause_alone(ops: Client
 
 
 async def test_p_08_the_state_of_everything_in_one_answer(ops: Client, conn: Any) -> None:
-    """P-08, V-06"""
+    """P-08, R-14: inventory is asked of the API, and not of the metrics."""
     await hold(conn, locks=(Lock("a"),))
     await add(conn)
 
@@ -233,6 +235,11 @@ async def test_p_08_the_state_of_everything_in_one_answer(ops: Client, conn: Any
     assert state["jobs"]["pending"] == {"value": 1, "capped": False}
     assert (state["running"], state["locks_held"], state["draining"]) == (1, 1, False)
     assert state["workers"] == [{"version": "1", "runner": "worker", "workers": 1}]
+    none = {"value": 0, "capped": False}
+    assert state["snapshots"] == dict.fromkeys(("pending", "creating", "ready", "failed", "cancelled"), none)
+    statuses = ("pending", "claimed", "submitted", "completed", "failed", "cancelled")
+    assert state["export_jobs"] == dict.fromkeys(statuses, none)
+    assert not {name for name in METRICS | PLANE_METRICS if re.match("(instances|snapshots)_by_status", name)}
 
 
 async def registered(ops: Client) -> list[dict[str, Any]]:
@@ -246,7 +253,7 @@ async def registered(ops: Client) -> list[dict[str, Any]]:
 
 
 async def test_p_01_a_loop_is_triggered_audited_and_only_once_a_minute(ops: Client, conn: Any, database: str) -> None:
-    """P-01, P-03, P-04, P-05, P-06, P-07, Q-05"""
+    """P-01, P-03, P-04, P-06, P-07, Q-05"""
     async with Scheduler(database, kernel_loops(), SchedulerOptions(look=timedelta(hours=1))):
         listed = await registered(ops)
     assert {one["job_name"] for one in listed} == {one["job_name"] for one in (await ops.get("/api/periodic")).json()["data"]}

@@ -144,7 +144,7 @@ async def test_a_stop_does_not_wait_for_those_who_watch(database: str, tmp_path:
 
 
 async def test_loops_run_beside_the_api_and_a_bulk_act_runs_by_itself(database: str, tmp_path: Path, conn: Any) -> None:
-    """S-01, Y-01: nothing else needs to be started."""
+    """Y-01: nothing else needs to be started."""
     jobs = [await add(conn) for _ in range(3)]
     with serving(database, tmp_path) as served:
         async with served.client() as client, asyncio.timeout(PATIENCE):

@@ -52,3 +52,30 @@ def test_g_04_a_worker_is_set_up_by_the_names_of_its_document(monkeypatch: pytes
 
     monkeypatch.setenv("HOLDFAST_API_URL", "https://ours")
     assert Settings().api_url == "https://ours", "our own name counts more"
+
+
+@pytest.mark.parametrize("prefix", ["HOLDFAST", "GRAPH_OLAP"])
+def test_presets_of_intervals_and_a_setting_that_counts_more(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-03: conservative 600/600, aggressive 60/300."""
+
+    def seconds(preset: str) -> dict[str, float]:
+        monkeypatch.setenv(f"{prefix}_JOB_INTERVAL_PRESET", preset)
+        return {loop: every.total_seconds() for loop, every in Settings().intervals.items()}
+
+    assert seconds("default") == {}
+    assert seconds("conservative") == {"reconciliation": 600, "lifecycle": 600}
+    assert seconds("aggressive") == {"reconciliation": 60, "lifecycle": 300}
+    monkeypatch.setenv(f"{prefix}_LIFECYCLE_JOB_INTERVAL_SECONDS", "900")
+    assert seconds("aggressive") == {"reconciliation": 60, "lifecycle": 900}
+
+
+@pytest.mark.parametrize("loop", ["RECONCILIATION", "LIFECYCLE", "SCHEMA_CACHE", "RESOURCE_MONITOR"])
+def test_a_loop_below_a_minute_is_refused_and_the_export_loop_is_exempt(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-03: never below 60 s (export exempt)."""
+    monkeypatch.setenv("HOLDFAST_EXPORT_RECONCILIATION_JOB_INTERVAL_SECONDS", "1")
+    monkeypatch.setenv(f"HOLDFAST_{loop}_JOB_INTERVAL_SECONDS", "60")
+    Settings()
+
+    monkeypatch.setenv(f"HOLDFAST_{loop}_JOB_INTERVAL_SECONDS", "59")
+    with pytest.raises(ValueError, match="59 s is too often: this loop runs every 60 s at most"):
+        Settings()

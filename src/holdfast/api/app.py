@@ -41,7 +41,7 @@ from holdfast.api.edge import Edge
 from holdfast.api.metrics import Gauges
 from holdfast.api.oidc import Oidc
 from holdfast.api.periodic import Loops, NoLoops
-from holdfast.api.plane import ApiOptions, Plane
+from holdfast.api.plane import ApiOptions, Plane, Service
 from holdfast.api.policy import POLICY
 from holdfast.api.routes import Route, Routes, mount
 from holdfast.api.sse import Hub
@@ -77,7 +77,7 @@ def make_app(
     loops: Loops | None = None,
     wanted_revision: str | None = None,
     nouns: Sequence[Routes] = (),
-    services: Mapping[str, Any] | None = None,
+    services: Mapping[str, Service] | None = None,
 ) -> FastAPI:
     """The app on this pool, which it opens when it starts and closes when it ends.
 
@@ -86,7 +86,7 @@ def make_app(
     """
     options = options or ApiOptions()
     hub = Hub(pool, hints_from, options)
-    gauges = Gauges(pool, options.version)
+    gauges = Gauges(pool, options.version, services or {})
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""The outermost ring: every request gets an id, every answer its headers, and a fault of ours becomes a problem."""
+"""Middleware around everything: request ids, security headers, request metrics, and faults as problems."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from uuid import uuid4
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.problems import Problem, answer
+from holdfast.telemetry import metrics
 from holdfast.telemetry.log import log
 
 TRACEPARENT = re.compile(r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")
@@ -24,6 +25,8 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+CLIENT_LEFT = 499  # as nginx has it; nobody receives it, it is for the log and the metrics
 DOCS_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; "
     "style-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; img-src 'self' data: https://fastapi.tiangolo.com"
@@ -43,34 +46,52 @@ class Edge:
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         started, status = time.monotonic(), 0
+        first_byte: float | None = None  # of a stream, whose end says nothing about how quick we are
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
+            nonlocal status, first_byte
             if message["type"] == "http.response.start":
                 status = message["status"]
-                _add_headers(MutableHeaders(scope=message), scope, request_id)
+                headers = MutableHeaders(scope=message)
+                _add_headers(headers, scope, request_id)
+                if headers.get("content-type", "").startswith("text/event-stream"):
+                    first_byte = time.monotonic()
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id, **_trace_of(scope)):
             try:
                 await self._app(scope, receive, send_with_headers)
+            except ClientDisconnect:  # in mid-body: the line below says so, and nothing of ours has failed
+                status = CLIENT_LEFT
             except Exception:
                 log.exception("http_fault", method=scope["method"], path=scope["path"])
                 if status:  # too late for another answer
+                    _measure(scope, 500, time.monotonic() - started)
                     raise
                 fault = answer(Request(scope), Problem("internal", "something went wrong here"))
                 await fault(scope, receive, send_with_headers)
             if scope["method"] not in ("GET", "HEAD", "OPTIONS") and status < 400:
                 scope["app"].state.hub.changed()
+            ended = time.monotonic()
+            _measure(scope, status, (first_byte or ended) - started)
             caller = scope["state"].get("caller")
             log.info(
                 "http_request",
                 method=scope["method"],
                 path=scope["path"],
                 status=status,
-                ms=round((time.monotonic() - started) * 1000, 1),
+                ms=round((ended - started) * 1000, 1),
                 actor=None if caller is None else caller.actor,
             )
+
+
+def _measure(scope: Scope, status: int, seconds: float) -> None:
+    """By the route's template and never by the path: ids and typing errors of callers must not become series."""
+    route = getattr(scope.get("route"), "path", "none")
+    method = scope["method"] if scope["method"] in METHODS else "other"
+    labels = (method, route, str(status))
+    metrics.http_requests.labels(*labels).inc()
+    metrics.http_seconds.labels(*labels).observe(seconds)
 
 
 def _request_id(scope: Scope) -> str:

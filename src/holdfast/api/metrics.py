@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psycopg
 from fastapi import Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CollectorRegistry, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from starlette.responses import Response
 
-from holdfast.api.plane import plane_of
+from holdfast.api.plane import Service, plane_of
 from holdfast.api.routes import Routes
 from holdfast.database.pool import LOST
 from holdfast.jobs import read
@@ -37,8 +38,9 @@ LOOK_EVERY = 0.5
 class Gauges(Collector):
     """The figures of the database and of this process, as Prometheus wants them."""
 
-    def __init__(self, pool: AsyncConnectionPool[Any], version: str) -> None:
-        self._pool, self._version = pool, version
+    def __init__(self, pool: AsyncConnectionPool[Any], version: str, services: Mapping[str, Service]) -> None:
+        self._pool, self._version, self._services = pool, version, services
+        self._of_services: list[Metric] = []
         self._figures: Figures | None = None
         self._counts: dict[Any, read.Count] = {}
         self._read_at: float | None = None
@@ -56,6 +58,7 @@ class Gauges(Collector):
             try:
                 async with self._pool.connection(timeout=PATIENCE) as conn:
                     self._figures, self._counts = await figures(conn), dict(await read.count_states(conn))
+                    self._of_services = [family for one in self._services.values() for family in await one.measure(conn)]
             except (*LOST, psycopg.Error, PoolTimeout) as error:
                 log.warning("metrics_without_database", error=f"{type(error).__name__}: {error}")
                 self._figures = None
@@ -69,7 +72,7 @@ class Gauges(Collector):
             await asyncio.sleep(LOOK_EVERY)
             self.loop_lag = max(0.0, loop.time() - asked - LOOK_EVERY)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Prometheus's question."""
         yield _one("holdfast_build_info", 1, version=self._version)
         yield _one("holdfast_event_loop_lag_seconds", self.loop_lag)
@@ -80,9 +83,15 @@ class Gauges(Collector):
         pool.add_metric(["free"], stats.get("pool_available", 0))
         pool.add_metric(["waited_for"], stats.get("requests_waiting", 0))
         yield pool
+        connections = _family("graph_olap_database_connections", "state")
+        connections.add_metric(["available"], stats.get("pool_available", 0))
+        connections.add_metric(["in_use"], stats.get("pool_size", 0) - stats.get("pool_available", 0))
+        connections.add_metric(["total"], stats.get("pool_size", 0))
+        yield connections
         yield _one("holdfast_database_reachable", int(self._figures is not None))
         if self._figures is not None:
             yield from self._of_the_database(self._figures)
+            yield from self._of_services
 
     def _of_the_database(self, found: Figures) -> Iterator[GaugeMetricFamily]:
         jobs = _family("holdfast_jobs", "state")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import psycopg
@@ -35,18 +36,23 @@ class OpsState(BaseModel):
     workers: list[dict[str, Any]]
     controls: list[dict[str, Any]]
     draining: bool
+    snapshots: dict[str, Total] = {}  # by status, where the service exports is served
+    export_jobs: dict[str, Total] = {}
 
 
 @routes.add("GET", "/api/ops/state", action="ops.read", answers=Data[OpsState], refuses=["too-slow"])
 async def show_state(request: Request) -> Response:
-    """Show how many jobs are in each state, what is held, who works, and what is paused or drained."""
-    async with plane_of(request).pool.connection() as conn:
+    """Show how many jobs, snapshots and export jobs are in each state, what is held, who works, what is paused or drained."""
+    plane = plane_of(request)
+    async with plane.pool.connection() as conn:
         counts = await read.count_states(conn)
         found = await figures.figures(conn)
         said = await control.controls(conn)
+        of_services = [await service.inventory(conn) for service in plane.services.values()]
     return respond(
         {
-            "jobs": {state: {"value": count.count, "capped": count.capped} for state, count in counts.items()},
+            "jobs": _totals(counts),
+            **{noun: _totals(by_status) for inventory in of_services for noun, by_status in inventory.items()},
             "running": found.demand.running,
             "stale": found.demand.stale,
             "locks_held": found.plain["locks_held"],
@@ -56,6 +62,10 @@ async def show_state(request: Request) -> Response:
             "draining": found.plain["draining"],
         }
     )
+
+
+def _totals(counts: Mapping[Any, read.Count]) -> dict[str, dict[str, Any]]:
+    return {str(name): {"value": count.count, "capped": count.capped} for name, count in counts.items()}
 
 
 class DemandShown(BaseModel):

@@ -34,6 +34,7 @@ class LoopShown(BaseModel):
     status: str
     healthy: bool
     next_run: datetime | None
+    retry_at: datetime | None  # when a failed tick is tried again, before the next one
     last_run: datetime | None
     last_success: datetime | None
     last_outcome: str | None

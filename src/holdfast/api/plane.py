@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import psycopg
 from fastapi import Request
+from prometheus_client.metrics_core import Metric
 from psycopg_pool import AsyncConnectionPool
 
 from holdfast.api.policy import Role, allows, only_own
+from holdfast.jobs.read import Count
 
 if TYPE_CHECKING:
     from holdfast.api.metrics import Gauges
@@ -61,6 +64,24 @@ class Principal:
 NOBODY = Principal("nobody", "none", None)
 
 
+class Service(Protocol):
+    """What a service keeps open for its routes, and what the control plane asks of it."""
+
+    async def admit(self, kind: str, payload: Mapping[str, Any]) -> None:
+        """Refuse a job of one of its kinds that could only fail."""
+
+    async def measure(self, conn: psycopg.AsyncConnection[Any]) -> list[Metric]:
+        """Its families for `/metrics`, from the database; each has its line in PLANE_METRICS."""
+
+    async def inventory(self, conn: psycopg.AsyncConnection[Any]) -> dict[str, dict[str, Count]]:
+        """Its part of `/api/ops/state`: how many of each thing there are in each status."""
+
+    def share(self) -> None:
+        """Let the loops of this event loop use what is open here."""
+
+    async def close(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Plane:
     """The control plane of one process."""
@@ -73,7 +94,7 @@ class Plane:
     loops: Loops
     oidc: Oidc | None = None
     wanted_revision: str | None = None
-    services: Mapping[str, Any] = field(default_factory=dict)  # what each keeps open; has `admit` and `close`
+    services: Mapping[str, Service] = field(default_factory=dict)
 
 
 def plane_of(request: Request) -> Plane:

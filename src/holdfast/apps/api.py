@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -55,8 +55,12 @@ def serve(url: str, settings: Settings, version: str, say: Any, *, loops: bool =
 
 
 async def _serve(url: str, settings: Settings, version: str, say: Any, loops: bool) -> None:
-    app = app_on(url, settings, version)
+    services = catalog.resources(settings)
+    app = app_on(url, settings, version, services)
     async with AsyncExitStack() as beside:
+        for service in services.values():
+            service.share()
+            beside.push_async_callback(service.close)  # after the loops have ended
         app.state.login = await beside.enter_async_context(first_look(url, settings))
         await beside.enter_async_context(own_jobs(url, settings))
         if loops:
@@ -80,8 +84,8 @@ async def _serve(url: str, settings: Settings, version: str, say: Any, loops: bo
         await server.serve()
 
 
-def app_on(url: str, settings: Settings, version: str) -> FastAPI:
-    """The app as these settings want it."""
+def app_on(url: str, settings: Settings, version: str, services: Mapping[str, Any]) -> FastAPI:
+    """The app as these settings want it, with what the services keep open."""
     return make_app(
         bounded_pool(url, settings.http_connections),
         options_of(settings, version),
@@ -90,7 +94,7 @@ def app_on(url: str, settings: Settings, version: str) -> FastAPI:
         loops=ScheduledLoops(),
         wanted_revision=wanted(),
         nouns=catalog.nouns(),
-        services=catalog.resources(settings),
+        services=services,
     )
 
 

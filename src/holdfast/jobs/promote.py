@@ -34,6 +34,29 @@ async def promote_due(conn: psycopg.AsyncConnection[Any], *, limit: int = 1000) 
         return [row[0] for row in await cursor.fetchall()]
 
 
+FIND_DUE = """
+    SELECT id FROM holdfast.jobs WHERE state = 'pending' AND run_after <= (SELECT clock_timestamp())
+      AND id <> ALL (%(but)s::bigint[]) ORDER BY run_after LIMIT %(limit)s
+"""
+PROMOTE_ONE = """
+    UPDATE holdfast.jobs SET run_after = NULL
+    WHERE id = %(id)s AND state = 'pending' AND run_after <= (SELECT clock_timestamp())
+    RETURNING id, pg_notify('holdfast', queue)
+"""
+
+
+async def find_due(conn: psycopg.AsyncConnection[Any], *, but: list[JobId], limit: int) -> list[JobId]:
+    """Delayed jobs whose time has come, without `but`: for a sweep that found one which cannot be promoted."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(FIND_DUE, {"but": but, "limit": limit})
+        return [row[0] for row in await cursor.fetchall()]
+
+
+async def promote_one(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> None:
+    """Put one delayed job, whose time has come, where claims find it."""
+    await conn.execute(PROMOTE_ONE, {"id": job_id})
+
+
 async def wake_forgotten(conn: psycopg.AsyncConnection[Any]) -> None:
     """Wake jobs that wait for a lock or a slot which is free."""
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:

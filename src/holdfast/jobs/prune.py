@@ -13,6 +13,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.jobs.given import wrong
+from holdfast.telemetry.log import log
 
 MOVES_KEPT = 1000  # of a job that lives on, however old they are
 
@@ -66,18 +67,44 @@ PRUNE_LOCK_KEYS = """
 """
 
 
+NEXT_JOB = "SELECT min(id) FROM holdfast.jobs WHERE id > %(after)s"
+
+
+async def _prune_page(conn: psycopg.AsyncConnection[Any], page: dict[str, Any]) -> tuple[int, int | None]:
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(PRUNE, page)
+        row = await cursor.fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+async def _skip(conn: psycopg.AsyncConnection[Any], after: int, error: Exception) -> int:
+    """The next job cannot be removed: it stays, and keeps no other from being removed."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(NEXT_JOB, {"after": after})
+        ((job_id,),) = await cursor.fetchall()
+    log.error("job_not_pruned", job_id=job_id, error=str(error))
+    return int(job_id)
+
+
 async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bite: int = 1000, most: int | None = None) -> int:
     """Remove jobs that ended more than `older_than` ago, at most `most` of them, and what only they needed."""
     if not isinstance(older_than, timedelta):
         raise wrong("older_than", older_than, "it is a timedelta; use timedelta(days=…)")
-    removed, after = 0, 0
+    removed, after, one_by_one = 0, 0, 0
     while most is None or removed < most:
-        async with conn.cursor(row_factory=tuple_row) as cursor:
-            left = None if most is None else most - removed
-            await cursor.execute(PRUNE, {"older_than": older_than, "after": after, "limit": bite, "most": left})
-            row = await cursor.fetchone()
-        assert row is not None
-        count, last = row
+        left = None if most is None else most - removed
+        page = {"older_than": older_than, "after": after, "limit": 1 if one_by_one else bite, "most": left}
+        try:
+            count, last = await _prune_page(conn, page)
+        except psycopg.DatabaseError as error:
+            if conn.broken:
+                raise
+            if one_by_one:
+                after = await _skip(conn, after, error)
+            one_by_one = one_by_one - 1 if one_by_one else bite
+            continue
+        one_by_one = max(one_by_one - 1, 0)
         removed += count
         if last is None:
             break

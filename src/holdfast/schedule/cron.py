@@ -1,11 +1,14 @@
-"""When a cron expression is due: five fields, in a named time zone. Pure; APScheduler's trigger does the computing.
+"""When a cron expression is due: five fields, in a named time zone. Pure.
 
-As in cron(8), a fixed time that a change of the clocks skips runs when the gap is over, and one that comes twice runs once.
+APScheduler's trigger finds the wall times that match; here they become moments. As in cron(8): a time of day that a clock
+change skips is due at the end of the gap, and one that the clocks show twice is due once. An expression for every hour, or
+every second one, follows the wall clock through the change.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, cast
@@ -16,6 +19,8 @@ from apscheduler.triggers.cron import CronTrigger
 from holdfast.errors import UsageError
 
 LONGEST_GAP = timedelta(days=366 * 41)  # 29 February on one weekday comes every 28 years, around 2100 only after 40
+LAST_YEAR = 2500  # where the search for a date that never comes ends
+LONGEST_SHIFT = timedelta(hours=26)  # Samoa skipped a whole day in 2011
 ANY_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 STEP = re.compile(r"(?P<from>\*|[0-7])(?:-(?P<to>[0-7]))?(?:/(?P<step>[1-9]))?")
@@ -29,38 +34,70 @@ def check(expression: str, timezone: str) -> None:
 
 def next_after(expression: str, timezone: str, moment: datetime) -> datetime | None:
     """The first due time after this moment; None if there is none within 41 years, which is never."""
-    zone = _zone(timezone)
-    found = moment
-    while found - moment < LONGEST_GAP:
-        trigger = _trigger(expression, timezone)
-        trigger.end_date = moment.astimezone(zone) + LONGEST_GAP  # so that a date that never comes is not looked for for ever
-        local = trigger.get_next_fire_time(None, (found + timedelta(microseconds=1)).astimezone(zone))
-        if local is None:
+    zone, once_a_day = _zone(timezone), _hour_is_fixed(expression)
+    found: datetime | None = None
+    for wall in _walls(expression, _earliest_wall(zone, moment)):
+        first, again = _first_shown(zone, wall), _shown_again(zone, wall)
+        if found is not None and first >= found:
+            return found  # `first` never falls from one wall time to the next
+        if first - moment > LONGEST_GAP:
             return None
-        found = _not_after_what_the_wall_says(expression, zone, found, cast("datetime", local).astimezone(UTC))
-        if not (_is_second_time(found.astimezone(zone)) and _hour_is_fixed(expression)):
+        moments = [first] if once_a_day else [one for one in (first, again) if _is_shown(zone, wall, one)]
+        found = min((one for one in (*moments, found) if one is not None and one > moment), default=None)
+        if found is not None and once_a_day:
             return found
-    return None
+    return found
 
 
-def _not_after_what_the_wall_says(expression: str, zone: ZoneInfo, moment: datetime, found: datetime) -> datetime:
-    """The trigger steps from day to day by 24 hours: after a night that had 23 it comes too late for the first hour of the next
-    day, and misses it. The clock on the wall knows no such night; what it skips or shows twice is left to the trigger."""
-    if not _hour_is_fixed(expression):
-        return found
-    wall = moment.astimezone(zone).replace(tzinfo=UTC)
-    trigger = _trigger(expression, "UTC")
-    trigger.end_date = wall + LONGEST_GAP
-    shown = trigger.get_next_fire_time(None, wall + timedelta(microseconds=1))
-    if shown is None:
-        return found
-    there = cast("datetime", shown).replace(tzinfo=zone).astimezone(UTC)
-    is_shown = there.astimezone(zone).replace(tzinfo=UTC) == shown
-    return there if is_shown and moment < there < found else found
+def _walls(expression: str, start: datetime) -> Iterator[datetime]:
+    """The wall times from `start` on that match, as if there were no clock changes (and so labelled UTC)."""
+    trigger = _trigger(expression)
+    wall = trigger.get_next_fire_time(None, start)
+    while wall is not None:
+        yield cast("datetime", wall)
+        wall = trigger.get_next_fire_time(None, wall + timedelta(microseconds=1))
+
+
+def _earliest_wall(zone: ZoneInfo, moment: datetime) -> datetime:
+    """From which wall time on there can be a moment after this one: earlier than now where a clock change is near."""
+    near = [(moment + shift).astimezone(zone).utcoffset() for shift in (-LONGEST_SHIFT, timedelta(0), LONGEST_SHIFT)]
+    offsets = [offset for offset in near if offset is not None]
+    wall = moment.astimezone(zone).replace(tzinfo=UTC, fold=0)
+    return wall - (max(offsets) - min(offsets)) + timedelta(microseconds=1)
+
+
+def _first_shown(zone: ZoneInfo, wall: datetime) -> datetime:
+    """When the clocks show this wall time first; the end of the gap for one that they skip."""
+    first = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if _is_shown(zone, wall, first):
+        return first
+    before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)  # in a gap the two folds enclose the change
+    return _change_between(zone, before, first)
+
+
+def _shown_again(zone: ZoneInfo, wall: datetime) -> datetime:
+    return wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
+
+
+def _is_shown(zone: ZoneInfo, wall: datetime, moment: datetime) -> bool:
+    return moment.astimezone(zone).replace(tzinfo=UTC, fold=0) == wall
+
+
+def _change_between(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
+    """The moment of the clock change between these two, to the second."""
+    offset = before.astimezone(zone).utcoffset()
+    while after - before > timedelta(seconds=1):
+        middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
+        if middle.astimezone(zone).utcoffset() == offset:
+            before = middle
+        else:
+            after = middle
+    return after
 
 
 @lru_cache(maxsize=256)
-def _trigger(expression: str, timezone: str) -> Any:
+def _trigger(expression: str) -> Any:
+    """Shared by all threads: nothing is ever set on it after it was made."""
     fields = expression.split()
     if len(fields) != 5:
         raise UsageError(f"cron {expression!r} has {len(fields)} fields; there are five: minute hour day month weekday")
@@ -71,7 +108,13 @@ def _trigger(expression: str, timezone: str) -> Any:
         )
     try:
         return CronTrigger(
-            minute=minute, hour=hour, day=day, month=month, day_of_week=_weekday(weekday), timezone=_zone(timezone)
+            minute=minute,
+            hour=hour,
+            day=day,
+            month=month,
+            day_of_week=_weekday(weekday),
+            timezone=UTC,
+            end_date=datetime(LAST_YEAR, 1, 1, tzinfo=UTC),
         )
     except ValueError as error:
         raise UsageError(f"cron {expression!r} cannot be read: {error}") from None
@@ -101,10 +144,6 @@ def _zone(name: str) -> ZoneInfo:
         raise UsageError(
             f"no time zone {name!r}; use a name such as Europe/Zurich, and install tzdata if none is known"
         ) from None
-
-
-def _is_second_time(local: datetime) -> bool:
-    return local.fold == 1 and local.utcoffset() != local.replace(fold=0).utcoffset()
 
 
 def _hour_is_fixed(expression: str) -> bool:

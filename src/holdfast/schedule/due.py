@@ -32,6 +32,7 @@ class Row:
 
     now: datetime
     next_due_at: datetime
+    retry_at: datetime | None  # a run before the next tick
     held_until: datetime | None
     is_paused: bool
     queued_run_id: int | None
@@ -53,6 +54,13 @@ class Begin:
     due_at: datetime
     next_due_at: datetime
     missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRetry:
+    """Run the last tick again, which failed, before the next one is due."""
+
+    retry_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ class GiveUp:
     """The holder went silent and nobody is to begin this run again. Then look once more."""
 
 
-Decision = Wait | Begin | BeginQueued | Resume | Skip | GiveUp
+Decision = Wait | Begin | BeginRetry | BeginQueued | Resume | Skip | GiveUp
 
 
 def decide(row: Row, timetable: Timetable, *, catch_up: int = 0) -> Decision:
@@ -89,9 +97,13 @@ def decide(row: Row, timetable: Timetable, *, catch_up: int = 0) -> Decision:
         return _decide_held(row)
     if row.queued_run_id is not None:
         return BeginQueued(row.queued_run_id)
-    if row.is_paused or row.next_due_at > row.now:
-        return Wait(max(row.next_due_at - row.now, timedelta(0)) if not row.is_paused else FAR)
-    return _decide_due(row, timetable, catch_up)
+    if row.is_paused:
+        return Wait(FAR)
+    if row.next_due_at <= row.now:
+        return _decide_due(row, timetable, catch_up)
+    if row.retry_at is not None and row.retry_at <= row.now:
+        return BeginRetry(row.retry_at)
+    return Wait(min(row.next_due_at, row.retry_at or row.next_due_at) - row.now)
 
 
 def _decide_held(row: Row) -> Decision:

@@ -6,7 +6,7 @@ are done even when no worker is up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -14,12 +14,16 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from holdfast.jobs import effects, promote
+from holdfast.jobs import effects, locks, promote, slots
 from holdfast.jobs.effects import Cleaner
-from holdfast.jobs.pipeline_status import FIRST, Remembered, read_remembered, remember
+from holdfast.jobs.model import JobId
+from holdfast.jobs.pipeline_status import FIRST, read_remembered, remember
 from holdfast.jobs.prune import prune
 from holdfast.jobs.rescue import rescue
+from holdfast.jobs.tallies import sum_up
 from holdfast.schedule.context import Pass
+from holdfast.schedule.items import act_on_each, log_failed
+from holdfast.schedule.prune import prune_keys, prune_runs
 from holdfast.schedule.registry import Loop, Result
 from holdfast.telemetry.log import log
 
@@ -63,10 +67,12 @@ def kernel_loops(
 
 
 async def rescue_silent(ctx: Pass) -> int:
-    """Page by page until nobody is left."""
+    """Page by page until there is none left. Not in one transaction: `rescue` has one for each worker, and each is a guarded
+    write, so that a pass which was replaced does no harm."""
     rescued, more = 0, True
     while more:
-        async with ctx.transaction() as conn:
+        ctx.check()
+        async with ctx.connection() as conn:
             jobs = await rescue(conn, limit=PAGE, actor="scheduler")
         if jobs:
             log.warning("jobs_rescued", jobs=jobs)
@@ -74,20 +80,41 @@ async def rescue_silent(ctx: Pass) -> int:
     return rescued
 
 
-async def promote_due(ctx: Pass) -> int:
-    """Page by page."""
+async def promote_due(ctx: Pass) -> Result:
+    """Page by page; one by one where a page holds a job that cannot be promoted."""
     promoted, more = 0, True
     while more:
-        async with ctx.transaction() as conn:
-            jobs = await promote.promote_due(conn, limit=PAGE)
+        try:
+            async with ctx.transaction() as conn:
+                jobs = await promote.promote_due(conn, limit=PAGE)
+        except psycopg.DatabaseError as error:
+            log_failed(ctx, "page", error)
+            return await _promote_each(ctx, promoted)
         promoted, more = promoted + len(jobs), len(jobs) >= PAGE
-    return promoted
+    return Result(promoted)
 
 
-async def wake_forgotten(ctx: Pass) -> None:
-    """Whoever gives back a lock wakes its waiters; this finds what a rare overlap left."""
-    async with ctx.transaction() as conn:
-        await promote.wake_forgotten(conn)
+async def _promote_each(ctx: Pass, promoted: int) -> Result:
+    failed: list[JobId] = []
+    more = True
+    while more and len(failed) < PAGE:
+        async with ctx.connection() as conn:
+            due = await promote.find_due(conn, but=failed, limit=PAGE)
+        acted = await act_on_each(ctx, due, promote.promote_one)
+        promoted, more = promoted + acted.done, len(due) == PAGE
+        failed += acted.failed
+    return Result(promoted, len(failed))
+
+
+async def wake_forgotten(ctx: Pass) -> Result:
+    """Who gives back a lock wakes its waiters; this finds what a rare overlap left."""
+    acted = await act_on_each(ctx, (locks.wake_forgotten, slots.wake_forgotten), _wake)
+    return Result(failed=len(acted.failed))
+
+
+async def _wake(conn: psycopg.AsyncConnection[Any], wake: Callable[[Any], Awaitable[object]]) -> None:
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await wake(cursor)
 
 
 async def clean_effects(ctx: Pass, *, cleaners: Cleaners) -> int:
@@ -106,58 +133,38 @@ async def clean_effects(ctx: Pass, *, cleaners: Cleaners) -> int:
 
 async def note_pipelines(ctx: Pass) -> Result:
     """Observe a page, decide (`status_of`, pure), and note each pipeline in a transaction of its own."""
-    changed, after, more = 0, FIRST, True
+    changed, failed, after, more = 0, 0, FIRST, True
     while more:
         async with ctx.connection() as conn:
             running = await read_remembered(conn, running=True, after=after, limit=PAGE)
-        changed += await _note(ctx, [one for one in running if one.has_changed])
+        acted = await act_on_each(ctx, [one for one in running if one.has_changed], remember)
+        changed, failed = changed + acted.done, failed + len(acted.failed)
         after, more = running[-1].id if running else after, len(running) == PAGE
     async with ctx.connection() as conn:
         ended = await read_remembered(conn, running=False, limit=PAGE)
-    changed += await _note(ctx, ended)  # all of them, so that it is the turn of others next time
-    return Result(changed, fields={"pipelines_changed": changed})
-
-
-async def _note(ctx: Pass, pipelines: list[Remembered]) -> int:
-    for pipeline in pipelines:
-        async with ctx.transaction() as conn:
-            await remember(conn, pipeline)
-    return sum(pipeline.has_changed for pipeline in pipelines)
-
-
-# Passes that found nothing to do are of no interest to anybody after an hour; the newest run of a loop always stays.
-PRUNE_RUNS = """
-    WITH old AS MATERIALIZED (
-        SELECT r.id FROM holdfast.loop_runs r JOIN holdfast.loops l USING (name)
-        WHERE r.id > %(after)s AND r.outcome NOT IN ('queued', 'running') AND r.id <> l.run_id
-          AND r.finished_at < clock_timestamp() - CASE
-              WHEN r.outcome = 'success' AND r.trigger = 'schedule' AND r.items + r.failed_items + r.skipped_items = 0
-              THEN least(interval '1 hour', %(older_than)s) ELSE %(older_than)s END
-        ORDER BY r.id LIMIT %(limit)s
-    ), gone AS (DELETE FROM holdfast.loop_runs r USING old WHERE r.id = old.id)
-    SELECT count(*), max(id) FROM old
-"""
-PRUNE_KEYS = "DELETE FROM holdfast.loop_keys WHERE retry_at < clock_timestamp() - %(older_than)s"
+    acted = await act_on_each(ctx, ended, remember)  # all of them, so that it is the turn of others next time
+    changed += sum(one.has_changed for one in ended if one not in acted.failed)
+    failed += len(acted.failed)
+    return Result(changed, failed, fields={"pipelines_changed": changed, "failed": failed})
 
 
 async def prune_old(ctx: Pass, *, retention: timedelta | None, run_retention: timedelta) -> Result:
-    """In bites, each a transaction of its own; what goes has ended long ago, so nobody else wants to write to it."""
-    async with ctx.connection() as conn:
-        jobs = await prune(conn, older_than=retention) if retention else 0
-        runs = await prune_runs(conn, older_than=run_retention)
-        await conn.execute(PRUNE_KEYS, {"older_than": run_retention})
-    return Result(jobs, fields={"jobs_pruned": jobs, "runs_pruned": runs})
+    """In batches, each a transaction of its own; what goes has ended long ago, so that no one else writes to it."""
+    counts = {"jobs_pruned": 0, "runs_pruned": 0, "failed": 0}
 
+    async def jobs(conn: psycopg.AsyncConnection[Any]) -> None:
+        counts["jobs_pruned"] = await prune(conn, older_than=retention) if retention else 0
 
-async def prune_runs(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bite: int = 1000) -> int:
-    """Remove runs of loops that ended more than `older_than` ago."""
-    removed: int = 0
-    after = 0
-    async with conn.cursor(row_factory=tuple_row) as cursor:
-        while True:
-            await cursor.execute(PRUNE_RUNS, {"older_than": older_than, "after": after, "limit": bite})
-            count, last = await cursor.fetchone() or (0, None)
-            removed += int(count)
-            if last is None:
-                return removed
-            after = last
+    async def runs(conn: psycopg.AsyncConnection[Any]) -> None:
+        counts["runs_pruned"] = await prune_runs(conn, older_than=run_retention)
+
+    for step in (jobs, runs, partial(prune_keys, older_than=run_retention), sum_up):
+        async with ctx.connection() as conn:
+            try:
+                await step(conn)
+            except psycopg.DatabaseError as error:
+                if conn.broken:
+                    raise
+                counts["failed"] += 1
+                log_failed(ctx, getattr(step, "__name__", "prune_keys"), error)
+    return Result(counts["jobs_pruned"], counts["failed"], fields=dict(counts))

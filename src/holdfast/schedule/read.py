@@ -24,6 +24,7 @@ class LoopView:
     timezone: str
     now: datetime
     next_due_at: datetime
+    retry_at: datetime | None  # a run before the next tick, because the last one failed
     wait: timedelta | None  # until there is something to do; None: paused, and nobody asked
     term: int
     holder: str | None
@@ -55,12 +56,12 @@ class LoopView:
 
 
 READ_LOOPS = """
-    SELECT name, every, cron, timezone, clock_timestamp() AS now, next_due_at, term, holder, held_until, queued_run_id,
-           failures, last_started_at, last_finished_at, last_success_at, last_outcome, last_error,
+    SELECT name, every, cron, timezone, clock_timestamp() AS now, next_due_at, retry_at, term, holder, held_until,
+           queued_run_id, failures, last_started_at, last_finished_at, last_success_at, last_outcome, last_error,
            paused_at, paused_by, paused_reason,
            CASE WHEN held_until IS NOT NULL THEN greatest(held_until - clock_timestamp(), interval '0')
                 WHEN queued_run_id IS NOT NULL THEN interval '0'
-                WHEN paused_at IS NULL THEN greatest(next_due_at - clock_timestamp(), interval '0') END AS wait
+                WHEN paused_at IS NULL THEN greatest(least(next_due_at, retry_at) - clock_timestamp(), interval '0') END AS wait
     FROM holdfast.loops WHERE %(name)s::text IS NULL OR name = %(name)s ORDER BY name
 """
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
+import psycopg
+
 from holdfast.errors import UsageError
 from holdfast.schedule import cron as crontab
 
@@ -29,6 +31,7 @@ class Result:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
+Needed = Callable[[psycopg.AsyncConnection[Any]], Awaitable[bool]]
 Function = Callable[[Any], Awaitable[Result | int | None]] | Callable[[Any], Result | int | None]
 
 
@@ -45,7 +48,9 @@ class Loop:
     first_run: Literal["after_interval", "at_once"] = "after_interval"  # when a database has never seen the loop
     catch_up: int = 0  # how many missed ticks are made up for, one by one; none unless said
     lease: timedelta = timedelta(seconds=30)  # how long a silent holder keeps it
-    is_quiet: bool = False  # passes that found nothing to do are logged for debugging only
+    retry_after: timedelta | None = timedelta(minutes=5)  # a failed tick, if the next is further away; then 10, 20, … minutes
+    is_needed: Needed | None = None  # asked when a scheduler starts: True runs it at once, whatever its schedule says
+    is_quiet: bool = False  # of passes that found nothing to do, only the first and one in five minutes are logged at INFO
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -57,6 +62,8 @@ class Loop:
             raise UsageError(f"loop {self.name}: every {self.every} is too often; the least is {SHORTEST}")
         if self.catch_up < 0 or self.lease <= timedelta(0):
             raise UsageError(f"loop {self.name}: catch_up and lease must not be negative")
+        if self.retry_after is not None and self.retry_after <= timedelta(0):
+            raise UsageError(f"loop {self.name}: retry_after must be positive, or None for no retry before the next tick")
         if self.cron is not None:
             crontab.check(self.cron, self.timezone)
 

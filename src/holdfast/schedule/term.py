@@ -17,8 +17,21 @@ from psycopg.rows import tuple_row
 from holdfast.crashpoints import crashpoint
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import TermLost
-from holdfast.schedule.due import Begin, BeginQueued, Decision, GiveUp, Resume, Row, Skip, Wait, decide, next_due
+from holdfast.schedule.due import (
+    Begin,
+    BeginQueued,
+    BeginRetry,
+    Decision,
+    GiveUp,
+    Resume,
+    Row,
+    Skip,
+    Wait,
+    decide,
+    next_due,
+)
 from holdfast.schedule.registry import Loop, Result
+from holdfast.telemetry.log import log
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 LOOK_AGAIN = timedelta(seconds=1)  # at a row that somebody is just writing to
@@ -38,11 +51,15 @@ ENSURE = """
     WHERE (l.every, l.cron, l.timezone, l.catch_up)
           IS DISTINCT FROM (excluded.every, excluded.cron, excluded.timezone, excluded.catch_up)
 """
+RUN_AT_ONCE = """
+    UPDATE holdfast.loops SET retry_at = clock_timestamp()
+    WHERE name = %(name)s AND held_until IS NULL AND (retry_at > clock_timestamp()) IS NOT FALSE
+"""
 READ_TIMETABLES = "SELECT name, every, cron, timezone, catch_up FROM holdfast.loops"
 
 
 async def ensure(conn: psycopg.AsyncConnection[Any], loops: Sequence[Loop]) -> None:
-    """Give every loop its row. First due one interval from now, or at once if the loop says so."""
+    """Give every loop its row. First due one interval from now, or at once if the loop says so or what it keeps is missing."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_TIMETABLES)
         there = {name: timetable for name, *timetable in await cursor.fetchall()}
@@ -56,6 +73,18 @@ async def ensure(conn: psycopg.AsyncConnection[Any], loops: Sequence[Loop]) -> N
             named = dict(zip(("every", "cron", "timezone", "catch_up"), timetable, strict=True))
             first = now if loop.first_run == "at_once" else following
             await cursor.execute(ENSURE, {"name": loop.name, **named, "first": first, "following": following})
+        for loop in loops:
+            if loop.is_needed is not None and await _is_needed(conn, loop):
+                await cursor.execute(RUN_AT_ONCE, {"name": loop.name})
+
+
+async def _is_needed(conn: psycopg.AsyncConnection[Any], loop: Loop) -> bool:
+    assert loop.is_needed is not None
+    try:
+        return await loop.is_needed(conn)
+    except Exception as error:  # foreign code: one loop must not keep the others from their rows
+        log.warning("loop_need_unknown", job=loop.name, error=str(error))
+        return False
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -94,8 +123,8 @@ class _Timetable(NamedTuple):
 
 # SKIP LOCKED: whoever has the row is taking the tick, or is writing under its term.
 READ_FOR_TAKING = """
-    SELECT every, cron, timezone, catch_up, term, run_id, clock_timestamp(), next_due_at, held_until, paused_at IS NOT NULL,
-           queued_run_id
+    SELECT every, cron, timezone, catch_up, term, run_id, clock_timestamp(), next_due_at, retry_at, held_until,
+           paused_at IS NOT NULL, queued_run_id
     FROM holdfast.loops WHERE name = %(name)s FOR UPDATE SKIP LOCKED
 """
 READ_HELD_RUN = "SELECT tries, trigger = 'manual' FROM holdfast.loop_runs WHERE id = %(run_id)s"
@@ -121,8 +150,8 @@ async def take(conn: psycopg.AsyncConnection[Any], loop: Loop, holder: str) -> L
                     missed += count
                 case GiveUp():
                     await cursor.execute(NOTE_ABANDONED, {"run_id": run_id, "name": loop.name})
-                    await cursor.execute(LET_GO, {"name": loop.name})
-                case Begin() | BeginQueued() | Resume():
+                    await cursor.execute(LET_GO, {"name": loop.name, "retry_after": loop.retry_after})
+                case Begin() | BeginRetry() | BeginQueued() | Resume():
                     missed += decision.missed if isinstance(decision, Begin) else 0
                     taken = await _begin(cursor, loop, holder, term + 1, run_id, decision, now)
                     crashpoint("sched.in_tx")
@@ -132,17 +161,30 @@ async def take(conn: psycopg.AsyncConnection[Any], loop: Loop, holder: str) -> L
 
 
 async def _decide(cursor: Cursor, found: tuple[Any, ...]) -> tuple[Decision, datetime]:
-    every, cron, timezone, catch_up, _, run_id, now, next_due_at, held_until, is_paused, queued_run_id = found
+    every, cron, timezone, catch_up, _, run_id, now, next_due_at, retry_at, held_until, is_paused, queued_run_id = found
     tries, is_manual = 1, False
     if held_until is not None:
         await cursor.execute(READ_HELD_RUN, {"run_id": run_id})
         tries, is_manual = await cursor.fetchone() or (tries, is_manual)
-    row = Row(now, next_due_at, held_until, is_paused, queued_run_id, tries, is_manual)
+    row = Row(now, next_due_at, retry_at, held_until, is_paused, queued_run_id, tries, is_manual)
     return decide(row, _Timetable(every, cron, timezone), catch_up=catch_up), now
 
 
 SET_NEXT_DUE = "UPDATE holdfast.loops SET next_due_at = %(next_due_at)s WHERE name = %(name)s"
-LET_GO = "UPDATE holdfast.loops SET holder = NULL, held_until = NULL WHERE name = %(name)s"
+
+
+def _retry_at(failures: str) -> str:
+    """When a tick that failed is tried again: after so long, twice that the next time, … at most an hour; never after the
+    next tick. A run that somebody asked for has no retry."""
+    delay = f"""least(%(retry_after)s::interval * 2 ^ least(greatest({failures}, 0), 10),
+                      greatest(%(retry_after)s::interval, interval '1 hour'))"""
+    return f"""CASE WHEN (SELECT r.trigger FROM holdfast.loop_runs r WHERE r.id = run_id) = 'manual' THEN retry_at
+                    WHEN clock_timestamp() + {delay} < next_due_at THEN clock_timestamp() + {delay} END"""
+
+
+LET_GO = f"""
+    UPDATE holdfast.loops SET holder = NULL, held_until = NULL, retry_at = {_retry_at("failures - 1")} WHERE name = %(name)s
+"""
 # A run whose holder went silent counts as a failure; one that a stopping process gave back has its outcome already.
 NOTE_ABANDONED = """
     WITH abandoned AS (
@@ -156,6 +198,14 @@ NOTE_ABANDONED = """
 ADD_TICK = """
     INSERT INTO holdfast.loop_runs (name, trigger, due_at, term, holder, started_at, outcome)
     VALUES (%(name)s, 'schedule', %(due_at)s, %(term)s, %(holder)s, clock_timestamp(), 'running')
+    RETURNING id, trigger, due_at, actor, reason
+"""
+# The tick that failed. Where the last one went well, something else asked for this run, and it is a tick of its own.
+ADD_RETRY = """
+    INSERT INTO holdfast.loop_runs (name, trigger, due_at, term, holder, started_at, outcome)
+    SELECT %(name)s, 'schedule', coalesce((SELECT last.due_at FROM (
+            SELECT due_at, outcome FROM holdfast.loop_runs WHERE name = %(name)s AND due_at IS NOT NULL ORDER BY id DESC LIMIT 1
+        ) AS last WHERE last.outcome <> 'success'), %(retry_at)s), %(term)s, %(holder)s, clock_timestamp(), 'running'
     RETURNING id, trigger, due_at, actor, reason
 """
 BEGIN_QUEUED = """
@@ -172,6 +222,7 @@ HOLD = """
     UPDATE holdfast.loops
     SET term = %(term)s, holder = %(holder)s, held_until = clock_timestamp() + %(lease)s, run_id = %(run_id)s,
         next_due_at = coalesce(%(next_due_at)s, next_due_at),
+        retry_at = CASE WHEN %(is_queued)s THEN retry_at END,
         queued_run_id = CASE WHEN queued_run_id = %(run_id)s THEN NULL ELSE queued_run_id END,
         last_started_at = clock_timestamp()
     WHERE name = %(name)s
@@ -184,7 +235,7 @@ async def _begin(
     holder: str,
     term: int,
     held_run_id: int | None,
-    decision: Begin | BeginQueued | Resume,
+    decision: Begin | BeginRetry | BeginQueued | Resume,
     now: datetime,
 ) -> Term:
     """Write down that this run begins under this term, and hold the row for it."""
@@ -194,6 +245,8 @@ async def _begin(
         case Begin():
             next_due_at = decision.next_due_at
             await cursor.execute(ADD_TICK, begin | {"due_at": decision.due_at})
+        case BeginRetry(retry_at):
+            await cursor.execute(ADD_RETRY, begin | {"retry_at": retry_at})
         case BeginQueued(run_id):
             await cursor.execute(BEGIN_QUEUED, begin | {"run_id": run_id})
         case Resume():
@@ -202,8 +255,10 @@ async def _begin(
     run = await cursor.fetchone()
     assert run is not None, f"loop {loop.name}: the run that was to begin is gone"
     run_id, trigger, due, actor, reason = run
-    await cursor.execute(HOLD, begin | {"run_id": run_id, "lease": loop.lease, "next_due_at": next_due_at})
-    return Term(loop.name, term, holder, run_id, trigger, due, actor, reason, now - due if due else timedelta(0))
+    hold = {"run_id": run_id, "lease": loop.lease, "next_due_at": next_due_at, "is_queued": isinstance(decision, BeginQueued)}
+    await cursor.execute(HOLD, begin | hold)
+    planned = decision.retry_at if isinstance(decision, BeginRetry) else due
+    return Term(loop.name, term, holder, run_id, trigger, due, actor, reason, now - planned if planned else timedelta(0))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -247,12 +302,13 @@ def guard(term: Term) -> Steps[None]:
 # Ending
 # ---------------------------------------------------------------------------------------------------------------------
 
-END = """
+END = f"""
     WITH mine AS (
         UPDATE holdfast.loops
         SET holder = NULL, held_until = NULL, last_finished_at = clock_timestamp(), last_outcome = %(outcome)s,
             last_error = %(error)s, failures = CASE WHEN %(outcome)s = 'success' THEN 0 ELSE failures + 1 END,
-            last_success_at = CASE WHEN %(outcome)s = 'success' THEN clock_timestamp() ELSE last_success_at END
+            last_success_at = CASE WHEN %(outcome)s = 'success' THEN clock_timestamp() ELSE last_success_at END,
+            retry_at = CASE WHEN %(outcome)s <> 'success' THEN {_retry_at("failures")} END
         WHERE name = %(name)s AND term = %(term)s AND holder = %(holder)s
         RETURNING run_id, failures
     )
@@ -277,15 +333,22 @@ READ_OUTCOME = "SELECT outcome FROM holdfast.loop_runs WHERE id = %(run_id)s AND
 
 
 async def end(
-    conn: psycopg.AsyncConnection[Any], term: Term, result: Result | None, error: str | None, *, again: bool = False
+    conn: psycopg.AsyncConnection[Any],
+    term: Term,
+    result: Result | None,
+    error: str | None,
+    *,
+    retry_after: timedelta | None = None,
+    again: bool = False,
 ) -> int:
     """End the run and let go of the row; how many runs have failed one after another. `TermLost` if the term is over.
 
+    A tick that failed is tried again after `retry_after`, if the next one is further away.
     With `again` an earlier try may have been committed without its answer having come; then that is the end.
     """
     outcome, counted = ("success" if error is None else "failed"), result or Result()
     fields = {"items": counted.items, "failed": counted.failed, "skipped": counted.skipped}
-    row = await _one(conn, END, {**_fence(term), **fields, "outcome": outcome, "error": error})
+    row = await _one(conn, END, {**_fence(term), **fields, "outcome": outcome, "error": error, "retry_after": retry_after})
     if row is not None:
         return int(row[0])
     written = await _one(conn, READ_OUTCOME, {"run_id": term.run_id, "term": term.number}) if again else None

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
@@ -28,7 +29,30 @@ from holdfast.telemetry import metrics
 from holdfast.telemetry.log import log
 
 LOST_DATABASE = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, TimeoutError, OSError)
+LOGGED_EVERY = 300.0  # seconds: at least so often a quiet loop says at INFO that it runs
 TRIES = 6  # to write an end that the database did not take
+
+
+class QuietPasses:
+    """Passes of quiet loops that were not logged at INFO. The first pass in a process is, and then one in five minutes at
+    least: so that a log without debugging tells a loop that has nothing to do from one that does not run."""
+
+    def __init__(self) -> None:
+        self._logged_at: dict[str, float] = {}
+        self._passes: Counter[str] = Counter()
+
+    def is_due(self, loop: str) -> bool:
+        """Whether this pass is to be logged, whatever it does."""
+        logged_at = self._logged_at.get(loop)
+        return logged_at is None or time.monotonic() - logged_at >= LOGGED_EVERY
+
+    def count(self, loop: str, *, aloud: bool) -> int:
+        """Count a pass that has ended; how many there were since the last one that was logged, with this one."""
+        self._passes[loop] += 1
+        if not aloud:
+            return self._passes[loop]
+        self._logged_at[loop] = time.monotonic()
+        return self._passes.pop(loop)
 
 
 @dataclass(slots=True)
@@ -39,6 +63,7 @@ class Place:
     holder: str
     rows: Link  # for taking, keeping and ending: short statements
     pool: AsyncConnectionPool[Any]  # for the passes
+    quiet: QuietPasses = field(default_factory=QuietPasses)
 
 
 async def tick(loop: Loop, place: Place) -> timedelta:
@@ -63,7 +88,7 @@ async def tick(loop: Loop, place: Place) -> timedelta:
 
 
 async def _run(loop: Loop, term: Term, place: Place) -> None:
-    say = _started(loop, term)
+    aloud = _started(loop, term, place)
     began = time.perf_counter()
     result, failure = Result(), None
     try:
@@ -76,8 +101,8 @@ async def _run(loop: Loop, term: Term, place: Place) -> None:
     except Exception as error:  # foreign code: the pass has failed, and the process goes on
         failure = error
     seconds = time.perf_counter() - began
-    await _end(term, place, result, failure)
-    _ended(loop, say, result, failure, seconds)
+    await _end(loop, term, place, result, failure)
+    _ended(loop, place, result, failure, seconds, aloud=aloud)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -145,13 +170,13 @@ async def _keep(loop: Loop, term: Term, place: Place, held: Held) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def _end(term: Term, place: Place, result: Result, failure: Exception | None) -> None:
+async def _end(loop: Loop, term: Term, place: Place, result: Result, failure: Exception | None) -> None:
     """Write the end, again if the database is away for a moment. In vain: the lease runs out and somebody begins again."""
     error = None if failure is None else storable(f"{type(failure).__name__}: {failure}", 2000)
     for attempt in range(TRIES):
         try:
             async with place.rows as conn:
-                await end(conn, term, result, error, again=attempt > 0)
+                await end(conn, term, result, error, retry_after=loop.retry_after, again=attempt > 0)
             return
         except LOST_DATABASE as lost:
             log.warning("scheduler_database_lost", job=term.loop, error=str(lost))
@@ -166,27 +191,30 @@ async def _give_back(term: Term, place: Place) -> None:
         log.info("loop_given_back", job=term.loop, term=term.number)
 
 
-def _started(loop: Loop, term: Term) -> Callable[..., None]:
-    """Say that a pass begins; what a quiet loop says is for those who want to know it all."""
-    say: Callable[..., None] = log.debug if loop.is_quiet else log.info
+def _started(loop: Loop, term: Term, place: Place) -> bool:
+    """Log that a pass begins; whether it is logged for everybody, or as a quiet loop's for debugging."""
+    aloud = not loop.is_quiet or place.quiet.is_due(loop.name)
+    say: Callable[..., None] = log.info if aloud else log.debug
     say("job_started", job=loop.name, term=term.number, trigger=term.trigger, due_at=str(term.due_at))
     say(f"{loop.name}_job_started", term=term.number)
     if term.due_at is not None:
         metrics.loop_late.labels(loop.name).set(term.late.total_seconds())
-    return say
+    return aloud
 
 
-def _ended(loop: Loop, say: Callable[..., None], result: Result, failure: Exception | None, seconds: float) -> None:
+def _ended(loop: Loop, place: Place, result: Result, failure: Exception | None, seconds: float, *, aloud: bool) -> None:
     metrics.executions.labels(loop.name, "success" if failure is None else "failed").inc()
     metrics.execution_seconds.labels(loop.name).observe(seconds)
     counts = {"done": result.items, "failed": result.failed, "skipped": result.skipped}
     for outcome, count in counts.items():
         metrics.loop_items.labels(loop.name, outcome).inc(count)
+    aloud = aloud or any(counts.values())
+    passes = place.quiet.count(loop.name, aloud=aloud) if loop.is_quiet else 1
     took = {"duration_seconds": round(seconds, 3)}
     if failure is not None:
         log.error("job_failed", job=loop.name, error=str(failure), exc_info=failure, **took)
         return
-    if any(counts.values()):
-        say = log.info
-    say("job_completed", job=loop.name, **counts, **took)
-    say(f"{loop.name}_job_completed", **(result.fields or counts), **took)
+    say: Callable[..., None] = log.info if aloud else log.debug
+    told = took | {"passes": passes} if loop.is_quiet else took
+    say("job_completed", job=loop.name, **counts, **told)
+    say(f"{loop.name}_job_completed", **(result.fields or counts), **told)

@@ -35,6 +35,13 @@ def add_extra(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
     return added
 
 
+def add_logger_name(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Which logger wrote the line, on every line: `holdfast`, or the name of a handler's or a library's logger."""
+    record: logging.LogRecord = event["_record"]
+    event.setdefault("logger", record.name)
+    return event
+
+
 def _clean(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
     """After the exception became text, and before anything is rendered."""
     return redact.fields(event)
@@ -120,10 +127,10 @@ def configure(*, json: bool = False, level: int = logging.INFO, secrets: Sequenc
 
 
 def _formatter(*, json: bool) -> logging.Formatter:
-    ending: list[Any] = [ProcessorFormatter.remove_processors_meta, add_exception, _clean]
+    ending: list[Any] = [add_logger_name, ProcessorFormatter.remove_processors_meta, add_exception, _clean]
     if json:
         ending.append(structlog.processors.JSONRenderer())
     else:
         colours = sys.stderr.isatty()
         ending += [_escape_for_terminal, structlog.dev.ConsoleRenderer(colors=colours)]
-    return ProcessorFormatter(foreign_pre_chain=[*BEFORE, structlog.stdlib.add_logger_name, add_extra], processors=ending)
+    return ProcessorFormatter(foreign_pre_chain=[*BEFORE, add_extra], processors=ending)

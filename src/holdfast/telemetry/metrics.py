@@ -48,3 +48,13 @@ loop_items = counter("holdfast_loop_items_total", "job_name", "outcome")
 loop_missed = counter("holdfast_loop_missed_ticks_total", "job_name")
 loop_refused = counter("holdfast_loop_terms_lost_total", "job_name")
 loop_late = gauge("holdfast_loop_late_seconds", "job_name")
+
+# The HTTP API
+http_requests = counter("holdfast_http_requests_total", "method", "route", "status")
+http_seconds = histogram(
+    "holdfast_http_request_duration_seconds",
+    "method",
+    "route",
+    "status",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)

@@ -43,9 +43,11 @@ EVENTS: Final[dict[str, str]] = {
     "worker_disconnected": "The database session of a worker ended; it has two seconds to come back, or its jobs are taken.",
     "presence_lost": "The database session that stands for a worker broke; another is opened at once.",
     "jobs_overdue": "Jobs failed because an external engine had their work for longer than their max_runtime.",
+    "job_not_pruned": "A job that ended long ago could not be removed; the others were.",
+    "overdue_job_not_failed": "A job that an external engine has had for too long could not be ended; the others were.",
     "effects_cleaned": "Things outside that nobody needs any more were confirmed gone.",
     "writeback_stale_attempt": "A replaced attempt tried to write and was refused.",
-    "http_request": "A request was answered; its status, how long it took, and who asked.",
+    "http_request": "A request was answered; its status (499: the client left before its body was read), duration and actor.",
     "http_unavailable": "A request could not be served because something that we need is away or too slow.",
     "http_fault": "A request met a fault of ours; the answer names the same request id.",
     "metrics_without_database": "The database could not be asked for its figures; the process's own are served without them.",
@@ -65,6 +67,8 @@ EVENTS: Final[dict[str, str]] = {
     "loop_ticks_missed": "Ticks of a loop were not begun in time, and are not made up for.",
     "loop_term_lost": "A replaced holder of a loop noticed, or tried to write and was refused.",
     "loop_renewal_failed": "A pass could not renew its lease; its local deadline goes on counting.",
+    "loop_item_failed": "One thing of a pass could not be handled; the others were, and it is tried again with the next pass.",
+    "loop_need_unknown": "Whether a loop has to run at once could not be found out at the start; its schedule goes on.",
     "loop_given_back": "A stopping process left its run of a loop to others.",
     # Exports
     "stale_export_claims_reset": "Export jobs of workers whose lease is over were given to others.",
@@ -72,6 +76,7 @@ EVENTS: Final[dict[str, str]] = {
     "export_orphan_asked": "A submitted export that no worker asked about for half an hour was asked about by the loop.",
     "export_orphan_failed": "An orphaned export could not be asked about; it is tried again with the next pass.",
     "export_types_not_checked": "An engine was too busy to say its columns, so it got an export whose types nobody checked.",
+    "export_reconciliation_step_failed": "One step of a pass failed as a whole; the others were taken.",
     "snapshot_finalized": "The safety net brought a snapshot to its end, which its last export should have done.",
     "snapshot_finalization_failed": "A snapshot could not be brought to its end; it is tried again with the next pass.",
     "snapshot_siblings_stopped": "An export of a snapshot failed, so the others were cancelled or asked to stop.",
@@ -82,7 +87,8 @@ EVENTS: Final[dict[str, str]] = {
 
 LOOP_EVENTS: Final[dict[str, str]] = {  # one of each for every loop, under the loop's name
     "<loop>_job_started": "A pass of this loop begins.",
-    "<loop>_job_completed": "A pass of this loop ended well, with what it did and `duration_seconds`.",
+    "<loop>_job_completed": "A pass of this loop ended well, with what it did and `duration_seconds`. A quiet loop logs its "
+    "first pass, those that did something, and one in five minutes; `passes`: how many there were since the last such line.",
 }
 
 METRICS: Final[dict[str, str]] = {
@@ -96,6 +102,9 @@ METRICS: Final[dict[str, str]] = {
     "holdfast_handler_threads_left_behind": "Threads of handlers that go on though nobody waits for them: beyond max_runtime.",
     "holdfast_worker_loop_lag_seconds": "How late their event loop is: more than a moment means that a handler blocks it.",
     "holdfast_stale_writebacks_total": "Writes of replaced attempts that were refused, by operation.",
+    # The HTTP API
+    "holdfast_http_requests_total": "Requests answered by this process, by method, route template and status.",
+    "holdfast_http_request_duration_seconds": "How long they took, by the same labels; for streams, until the first byte.",
     # Periodic loops
     "background_job_execution_total": "Passes of periodic loops that ended, by loop and status (success, failed).",
     "background_job_execution_duration_seconds": "How long passes of periodic loops took, failed ones included.",
@@ -109,17 +118,8 @@ METRICS: Final[dict[str, str]] = {
     # Exports
     "export_reconciliation_passes_total": "Passes of the loop export_reconciliation in this process.",
     "export_reconciliation_pass_duration_seconds": "How long those took.",
-    "stale_export_claims_detected_total": "Export jobs whose worker's lease was over when a pass looked.",
-    "stale_export_claims_reset_total": "Of those, how many the pass gave to others. Each is an export that runs again.",
-    "snapshots_ready_to_finalize_total": "Open snapshots whose exports had all ended: the trigger had missed them.",
-    "snapshots_finalized_total": "Snapshots that a pass brought to their end.",
-    "snapshots_finalization_failures_total": "Snapshots that a pass could not bring to their end.",
-    "snapshot_finalization_lag_seconds": "From the end of a snapshot's last export to its own: the longest of 50.",
-    "graph_olap_export_queue_depth": "Export jobs that wait for a worker, counted up to 10,000.",
-    "export_jobs_by_status_total": "Export jobs that have not ended, by status (pending, claimed, submitted); a gauge.",
     "schema_cache_refreshes_total": "Refreshes of the schema cache, by status (success, failed, skipped).",
     "schema_cache_refresh_duration_seconds": "How long refreshes took.",
-    "schema_cache_entries_total": "Entries of the schema cache, by entity_type (catalog, schema, table, column); a gauge.",
     "schema_cache_stale_entries_deleted_total": "Entries that a successful refresh did not see any more.",
 }
 
@@ -144,6 +144,18 @@ PLANE_METRICS: Final[dict[str, str]] = {  # gauges of the control plane: what th
     "holdfast_table_rows_dead": "Dead rows by table that vacuum has yet to remove.",
     "holdfast_table_bytes": "Size on disk by table, with indexes.",
     "holdfast_pool_connections": "The control plane's connections by state: open, free, waited_for.",
+    "graph_olap_database_connections": "The same by state: available, in_use, total.",
     "holdfast_event_loop_lag_seconds": "How late the control plane's event loop last woke a task.",
     "holdfast_streams": "Open event streams of this process.",
+    # Exports. Counted in the database, whichever process did it: the same in every replica, and kept over restarts
+    "stale_export_claims_detected_total": "Claims of export jobs that were taken from a holder that went silent or died.",
+    "stale_export_claims_reset_total": "Of those, the jobs that run again: each may submit its query to the engine once more.",
+    "snapshots_ready_to_finalize_total": "Snapshots whose exports had all ended, so that their end was to be written.",
+    "snapshots_finalized_total": "Of those, the snapshots that came to their end (ready, failed or cancelled).",
+    "snapshots_finalization_failures_total": "Of those, the times that the end of a snapshot could not be written.",
+    "snapshot_finalization_lag_seconds": "From the end of a snapshot's last export to its own: the longest of the newest 50.",
+    "graph_olap_export_queue_depth": "Export jobs that no worker has, delayed ones and retries included, up to 10,000.",
+    "export_jobs_by_status_total": "Export jobs by status (pending, claimed, submitted, completed, failed, cancelled); a "
+    "gauge, up to 10,000 each.",
+    "schema_cache_entries_total": "Entries of the schema cache, by entity_type (catalog, schema, table, column); a gauge.",
 }

@@ -44,12 +44,23 @@ from holdfast.jobs.poll import claim_to_poll, fail_overdue
 from holdfast.jobs.read import JobView, get_job
 from holdfast.jobs.renew import WorkerInfo, register
 from holdfast.jobs.rescue import rescue, rescue_worker
+from holdfast.testing.loops import LoopDidNotSucceed, wait_for_success
 from holdfast.worker.context import Context, Lease
 from holdfast.worker.direct import OnConnections
 from holdfast.worker.execute import execute
 from holdfast.worker.kinds import Job, cleaners, registered
 
-__all__ = ["Crash", "Harness", "SafetyReport", "crash_at", "crashpoint", "harness", "postgres"]
+__all__ = [
+    "Crash",
+    "Harness",
+    "LoopDidNotSucceed",
+    "SafetyReport",
+    "crash_at",
+    "crashpoint",
+    "harness",
+    "postgres",
+    "wait_for_success",
+]
 
 LEASE = timedelta(hours=1)
 MOST_STEPS = 10_000

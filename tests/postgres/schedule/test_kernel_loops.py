@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from factories import EXPIRED, Conn, add, column, end, everything, hold, rows, start_worker, state_of, take, value
+from factories import EXPIRED, Conn, add, column, end, everything, hold, rows, silence, start_worker, state_of, take, value
 from holdfast.apps.scheduler import scheduler_for, with_intervals
 from holdfast.jobs import effects
 from holdfast.jobs.model import NewJob
@@ -19,7 +19,7 @@ from holdfast.schedule.registry import Loop
 from holdfast.schedule.term import ensure
 from holdfast.schedule.tick import Place, tick
 from holdfast.settings import Settings
-from loop_factories import loop, make_due, nothing
+from loop_factories import HOUR, loop, make_due, nothing
 
 DAY = timedelta(days=1)
 
@@ -149,6 +149,72 @@ async def test_prune_removes_old_runs_of_loops_and_idle_ones_sooner(conn: Conn, 
 
     assert await rows(conn, "SELECT term FROM holdfast.loop_runs WHERE name = 'tidy' ORDER BY term") == [(2,), (3,), (5,)]
     assert await rows(conn, "SELECT key FROM holdfast.loop_keys") == [("new",)]
+
+
+async def refuse(conn: Conn, table: str, row_id: object, when: str = "UPDATE") -> None:
+    """A trigger raises for one row, whatever is done to it."""
+    row = "OLD" if when == "DELETE" else "NEW"
+    await conn.execute(
+        f"CREATE FUNCTION holdfast.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF {row}.id::text = '{row_id}'"
+        f" THEN RAISE EXCEPTION 'row % is broken', {row}.id; END IF; RETURN {row}; END $$;"
+        f" CREATE TRIGGER refuse BEFORE {when} ON holdfast.{table} FOR EACH ROW EXECUTE FUNCTION holdfast.refuse()"
+    )
+
+
+async def failed_items(conn: Conn, name: str) -> Any:
+    return await value(conn, "SELECT failed_items FROM holdfast.loop_runs WHERE name = %s ORDER BY id DESC LIMIT 1", name)
+
+
+async def test_a_delayed_job_that_raises_keeps_no_other_from_being_promoted(conn: Conn, place: Place) -> None:
+    """S-16, E-23"""
+    jobs = [await add(conn, run_after=timedelta(milliseconds=1)) for _ in range(130)]
+    await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() - interval '1 minute'")
+    await refuse(conn, "jobs", jobs[7])
+
+    assert await run(conn, place, "promote") == ("success", 129, None)
+
+    assert await rows(conn, "SELECT id FROM holdfast.jobs WHERE run_after IS NOT NULL") == [(jobs[7],)]
+    assert await failed_items(conn, "promote") == 1
+
+
+async def test_a_pipeline_that_raises_keeps_no_other_from_being_noted(conn: Conn, place: Place) -> None:
+    """S-16, E-23"""
+    ids = [(await pipeline(conn))[0] for _ in range(3)]
+    await conn.execute("UPDATE holdfast.jobs SET state = 'cancelled', finished_at = clock_timestamp()")
+    await refuse(conn, "pipelines", sorted(ids)[0])
+
+    assert await run(conn, place, "pipeline_status") == ("success", 2, None)
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.pipelines WHERE status = 'cancelled'") == 2
+    assert await failed_items(conn, "pipeline_status") == 1
+
+
+async def test_a_job_that_raises_keeps_no_other_from_being_pruned(conn: Conn, place: Place) -> None:
+    """S-16, E-23"""
+    claims = [await hold(conn) for _ in range(3)]
+    for claim in claims:
+        await end(conn, claim)
+    await conn.execute("UPDATE holdfast.jobs SET finished_at = finished_at - interval '40 days'")
+    await conn.execute("INSERT INTO holdfast.tallies VALUES ('a', 1), ('a', 2), ('b', 1)")
+    await refuse(conn, "jobs", claims[1].id, "DELETE")
+
+    assert await run(conn, place, "prune", retention=30 * DAY) == ("success", 2, None)
+
+    assert await rows(conn, "SELECT id FROM holdfast.jobs") == [(claims[1].id,)]
+    assert await rows(conn, "SELECT name, count FROM holdfast.tallies ORDER BY name") == [("a", 3), ("b", 1)]
+
+
+async def test_a_rescue_that_raises_undoes_no_other(conn: Conn, place: Place) -> None:
+    """E-23: the jobs of a dead worker stay rescued when an overdue job of a living one cannot be taken."""
+    dead, overdue = await hold(conn), await hold(conn, max_runtime=timedelta(seconds=1))
+    await silence(conn, dead)
+    await conn.execute("UPDATE holdfast.jobs SET deadline_at = clock_timestamp() - %s WHERE id = %s", [HOUR, overdue.id])
+    await refuse(conn, "jobs", overdue.id)
+
+    await run(conn, place, "rescue")
+
+    assert await state_of(conn, dead.id) == "pending"
+    assert await state_of(conn, overdue.id) == "running"
 
 
 async def test_a_quiet_pass_changes_nothing_but_its_own_rows(conn: Conn, place: Place) -> None:

@@ -113,7 +113,7 @@ async def test_of_many_that_trigger_at_once_one_is_heard(connect: Any, conn: Con
 
 
 async def test_a_name_that_is_not_there_is_refused_and_costs_nothing(conn: Conn) -> None:
-    """P-05, E-20: every loop can be triggered, and no other name; a refusal does not start the minute."""
+    """E-20: every loop can be triggered, and no other name; a refusal does not start the minute."""
     await ensure(conn, [loop(**LATER)])
     before = await everything(conn)
 

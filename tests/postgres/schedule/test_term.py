@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from factories import Conn, everything, together, value, waits
+from factories import Conn, everything, rows, together, value, waits
 from holdfast.database.statements import run_async
 from holdfast.errors import TermLost
 from holdfast.schedule.registry import Loop, Result
@@ -31,6 +31,36 @@ async def test_a_loop_may_say_that_its_first_run_is_at_once(conn: Conn) -> None:
     term = await taken(conn, loop())
 
     assert term.number == 1
+
+
+async def test_a_loop_that_is_needed_runs_at_the_start_whatever_its_schedule_says(conn: Conn) -> None:
+    """E-20: not only when a database has never seen the loop. A tick that went well before is no reason not to."""
+    needed = True
+
+    async def is_needed(_: Conn) -> bool:
+        return needed
+
+    one = loop(is_needed=is_needed)
+    await end(conn, await taken(conn, one), Result(), None)
+    following = await column(conn, "next_due_at")
+
+    term = (await look(conn, one)).term  # a restart
+    assert term is not None
+    await end(conn, term, Result(), None)
+    needed = False
+    assert (await look(conn, one)).term is None
+
+    assert await column(conn, "next_due_at") == following, "the schedule goes on as it was"
+    assert [outcome for *_, outcome in await outcomes(conn)] == ["success", "success"]
+
+
+async def test_a_need_that_cannot_be_found_out_keeps_no_loop_from_its_row(conn: Conn) -> None:
+    async def is_needed(_: Conn) -> bool:
+        raise RuntimeError("no")
+
+    await ensure(conn, [loop(is_needed=is_needed, first_run="after_interval"), loop(name="other")])
+
+    assert await rows(conn, "SELECT name, retry_at FROM holdfast.loops ORDER BY name") == [("other", None), ("tidy", None)]
 
 
 async def test_registering_again_keeps_the_due_time_and_the_pause(conn: Conn) -> None:

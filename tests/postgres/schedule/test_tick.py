@@ -18,10 +18,11 @@ from holdfast.schedule.context import Pass, SyncPass
 from holdfast.schedule.read import get_loop
 from holdfast.schedule.registry import Loop, Result
 from holdfast.schedule.scheduler import show
+from holdfast.schedule.steer import trigger
 from holdfast.schedule.term import ensure
 from holdfast.schedule.tick import Place, tick
 from holdfast.telemetry.metrics import REGISTRY
-from loop_factories import column, loop, make_due, outcomes, silence, until, witness
+from loop_factories import column, loop, make_due, outcomes, silence, taken, until, witness
 
 
 def metric(name: str, **labels: str) -> float:
@@ -279,12 +280,109 @@ async def test_a_write_without_a_transaction_is_a_mistake_and_said_so(conn: Conn
     assert "needs an open transaction" in said[0]
 
 
-async def test_a_quiet_loop_says_nothing_when_there_is_nothing_to_say(
+async def test_a_quiet_loop_with_nothing_to_do_is_logged_first_and_every_five_minutes(
     conn: Conn, place: Place, events: list[dict[str, Any]]
 ) -> None:
-    await run(conn, place, loop(is_quiet=True))
+    """V-05: at INFO, `grep tidy_job` tells a loop that has nothing to do from one that does not run."""
+    at_info: list[list[str]] = []
+    for _ in range(4):
+        del events[:]
+        await run(conn, place, loop(is_quiet=True))
+        await make_due(conn)
+        at_info.append([event["event"] for event in events if event["level"] == "info"])
+        if len(at_info) == 3:
+            place.quiet._logged_at["tidy"] -= 301  # five minutes later
 
-    assert {event["level"] for event in events} == {"debug"}
+    every = ["job_started", "tidy_job_started", "job_completed", "tidy_job_completed"]
+    assert at_info == [every, [], [], every]
+    assert events[-1]["passes"] == 3, "how many there were since the last such line"
+
+
+async def test_a_quiet_loop_that_did_something_says_so(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
+    async def work(ctx: Pass) -> int:
+        return items
+
+    items = 0
+    one = loop(work, is_quiet=True)
+    await run(conn, place, one)
+    await make_due(conn)
+    items = 2
+    await run(conn, place, one)
+
+    assert [event["event"] for event in events[-2:] if event["level"] == "info"] == ["job_completed", "tidy_job_completed"]
+    assert (events[-1]["done"], events[-1]["passes"]) == (2, 1)
+
+
+async def test_a_failed_tick_of_a_daily_loop_is_tried_again_before_the_next_day(conn: Conn, place: Place) -> None:
+    """B-03: after 5, 10, 20, 40 minutes, then every hour, as the same tick; the day's schedule stays where it is."""
+    works = False
+
+    async def work(ctx: Pass) -> None:
+        if not works:
+            raise RuntimeError("the warehouse is away")
+
+    daily = loop(work, every=timedelta(days=1))
+    await run(conn, place, daily)
+    due, following = (await rows(conn, "SELECT due_at FROM holdfast.loop_runs"))[0][0], await column(conn, "next_due_at")
+    minutes: list[int] = []
+    for _ in range(6):
+        view = await get_loop(conn, "tidy")
+        assert view.retry_at is not None
+        assert view.last_finished_at is not None
+        minutes.append(round((view.retry_at - view.last_finished_at).total_seconds() / 60))
+        assert await tick(daily, place) > timedelta(minutes=4), "not before its time"
+        await conn.execute("UPDATE holdfast.loops SET retry_at = clock_timestamp()")
+        works = len(minutes) == 6
+        await tick(daily, place)
+
+    assert minutes == [5, 10, 20, 40, 60, 60]
+    assert await rows(conn, "SELECT trigger, due_at, outcome FROM holdfast.loop_runs ORDER BY id") == [
+        *[("schedule", due, "failed")] * 6,
+        ("schedule", due, "success"),
+    ]
+    assert (await column(conn, "retry_at"), await column(conn, "next_due_at"), await column(conn, "failures")) == (
+        None,
+        following,
+        0,
+    )
+
+
+@pytest.mark.parametrize("fields", [{"every": timedelta(minutes=4)}, {"retry_after": None}])
+async def test_a_loop_whose_next_tick_is_near_or_that_wants_none_has_no_retry(
+    conn: Conn, place: Place, fields: dict[str, Any]
+) -> None:
+    async def work(ctx: Pass) -> None:
+        raise RuntimeError("no")
+
+    await run(conn, place, loop(work, **fields))
+
+    assert await column(conn, "retry_at") is None
+
+
+async def test_a_run_that_was_asked_for_and_fails_changes_no_retry(conn: Conn, place: Place) -> None:
+    async def work(ctx: Pass) -> None:
+        raise RuntimeError("no")
+
+    one = loop(work, first_run="after_interval")
+    await ensure(conn, [one])
+    await trigger(conn, "tidy", actor="ada", reason="test")
+    await tick(one, place)
+
+    assert await outcomes(conn) == [(1, "manual", "failed")]
+    assert await column(conn, "retry_at") is None
+
+
+async def test_a_daily_tick_whose_holders_died_is_tried_again_before_the_next_day(conn: Conn, place: Place) -> None:
+    """B-03: a pass that took its process down twice has failed like one that raised."""
+    daily = loop(every=timedelta(days=1))
+    await taken(conn, daily)
+    await silence(conn, ago=timedelta(minutes=5))  # nobody was there to begin it again in time
+
+    assert timedelta(minutes=4) < await tick(daily, place) <= timedelta(minutes=5)
+
+    await conn.execute("UPDATE holdfast.loops SET retry_at = clock_timestamp()")
+    await tick(daily, place)
+    assert await outcomes(conn) == [(1, "schedule", "abandoned"), (2, "schedule", "success")]
 
 
 async def test_a_pass_knows_which_tick_it_is(conn: Conn, place: Place) -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from psycopg_pool import AsyncConnectionPool
 
 from export_factories import UnloadingEngine, exports, mapping
-from factories import end, rows, silence, state_of, take, value
-from holdfast.jobs.outcome import Done, Fail, Submitted
+from factories import end, hold, rows, silence, state_of, take, value
+from holdfast.api.metrics import Gauges
+from holdfast.jobs.outcome import Done, Fail, Retry, Submitted
+from holdfast.jobs.rescue import rescue
+from holdfast.jobs.tallies import sum_up
 from holdfast.schedule.context import Held, Pass
 from holdfast.schedule.registry import Loop
-from holdfast.services.exports import measures, reconcile
+from holdfast.services.exports import reconcile
 from holdfast.services.exports.engines.port import Phase
+from holdfast.services.exports.figures import jobs_by_status
 from holdfast.services.exports.setup import Exports, use_engines
 from holdfast.settings import settings
 from loop_factories import LONG, taken
@@ -24,8 +31,20 @@ Client = httpx.AsyncClient
 WRITTEN = {"rows": 7, "bytes": 70, "files": [], "columns": [], "runtime": "direct"}
 
 
-def counted(metric: Any) -> float:
-    return float(metric._value.get())
+async def scraped(app: Any, client: Client) -> dict[tuple[str, ...], float]:
+    """What /metrics says now."""
+    app.state.plane.gauges._read_at = None
+    families = text_string_to_metric_families((await client.get("/metrics")).text)
+    return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+
+
+async def refuse(conn: Any, table: str, *ids: int, key: str = "id") -> None:
+    """A trigger raises for the rows of these ids, whatever is written to them."""
+    await conn.execute(
+        f"CREATE FUNCTION holdfast.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.{key} IN"
+        f" ({', '.join(map(str, ids))}) THEN RAISE EXCEPTION 'row % is broken', NEW.{key}; END IF; RETURN NEW; END $$;"
+        f" CREATE TRIGGER refuse BEFORE UPDATE ON holdfast.{table} FOR EACH ROW EXECUTE FUNCTION holdfast.refuse()"
+    )
 
 
 @pytest.fixture
@@ -67,19 +86,17 @@ async def status(conn: Any) -> str:
 
 
 async def test_a_claim_is_stale_when_its_lease_is_over_and_not_when_it_is_old(ops: Client, conn: Any, ctx: Any) -> None:
-    """X-01, X-07, K-22, E-01, V-14: an export that runs for an hour under a live lease is nobody's to take."""
+    """X-01, K-22, E-01: an export that runs for an hour under a live lease is not taken."""
     made = await make(ops)
     old, lost, submitted = [await take(conn, one["id"]) for one in made["exports"]]
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '1 hour' WHERE id = %s", [old.id])
     await end(conn, submitted, Submitted({"query": {"query_id": "q"}, "tag": "q", "prefix": "p", "runtime": "unload"}))
     await silence(conn, lost)
-    before = counted(measures.stale_reset)
 
     result = await reconcile.reconcile(ctx)
 
     assert [await state_of(conn, claim.id) for claim in (old, lost, submitted)] == ["running", "pending", "submitted"]
     assert result.fields["stale_claims_reset"] == 1
-    assert counted(measures.stale_reset) == before + 1
 
 
 async def test_what_an_engine_has_for_too_long_fails_in_the_words_of_the_document(
@@ -159,24 +176,82 @@ async def test_siblings_of_a_failure_are_stopped_and_the_snapshot_fails(ops: Cli
     assert await rows(conn, "SELECT state FROM holdfast.jobs ORDER BY id") == [("failed",), ("cancelled",), ("cancelled",)]
 
 
-async def test_the_safety_net_ends_what_was_missed_and_counts_it(ops: Client, conn: Any, ctx: Any) -> None:
-    """X-04, X-07, X-09."""
+async def test_the_safety_net_ends_what_was_missed_and_counts_it(app: Any, ops: Client, conn: Any, ctx: Any) -> None:
+    """X-04, X-09."""
     made = await make(ops)
     await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER exports_follow_their_jobs")
     for one in made["exports"]:
         await end(conn, await take(conn, one["id"]), Done(WRITTEN))
     await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER exports_follow_their_jobs")
-    before = counted(measures.finalized)
 
     result = await reconcile.reconcile(ctx)
 
     assert (await status(conn), result.fields["snapshots_finalized"]) == ("ready", 1)
-    assert counted(measures.finalized) == before + 1
-    assert counted(measures.finalization_lag) > 0
+    shown = await scraped(app, ops)
+    assert shown["snapshots_finalized_total",] == 1
+    assert shown["snapshot_finalization_lag_seconds",] > 0
     assert (await reconcile.reconcile(ctx)).fields["snapshots_finalized"] == 0
 
 
-async def test_one_snapshot_that_cannot_be_ended_does_not_keep_the_others(ops: Client, conn: Any, ctx: Any) -> None:
+async def test_every_finalised_snapshot_and_every_stale_claim_is_counted_whoever_does_it(
+    app: Any, ops: Client, conn: Any, ctx: Any, database: str
+) -> None:
+    """X-07, V-14, E-22: in normal operation a trigger finalises and a worker rescues. Another process says the same numbers."""
+    made = await make(ops)
+    first, second, third = [await take(conn, one["id"]) for one in made["exports"]]
+    await silence(conn, first)
+    assert await rescue(conn) == [first.id], "by a worker, and not by the loop"
+    await silence(conn, second)
+    await conn.execute("UPDATE holdfast.jobs SET max_crashes = 1 WHERE id = %s", [second.id])
+    assert await rescue(conn) == [second.id]
+    assert await state_of(conn, second.id) == "failed", "quarantined: detected, and not reset"
+    await end(conn, await take(conn, first.id), Done(WRITTEN))
+    await end(conn, third, Done(WRITTEN))
+    assert await status(conn) == "failed", "by the trigger"
+    await silence(conn, await hold(conn, "another.kind"))
+    await rescue(conn)
+
+    shown = await scraped(app, ops)
+
+    names = ("stale_export_claims_detected", "stale_export_claims_reset", "snapshots_ready_to_finalize", "snapshots_finalized")
+    assert [shown[f"{name}_total",] for name in (*names, "snapshots_finalization_failures")] == [2, 1, 1, 1, 0]
+    await sum_up(conn)
+    async with AsyncConnectionPool(database, min_size=1, kwargs={"autocommit": True}) as pool:
+        another = Gauges(pool, "another replica", {"exports": exports(UnloadingEngine())})
+        await another.refresh()
+        of_another = {(one.name, *one.labels.values()): one.value for family in another.collect() for one in family.samples}
+    same = [
+        key for key in shown if key[0].startswith(("stale_", "snapshot", "export_jobs", "schema_cache_entries", "graph_olap_e"))
+    ]
+    assert {key: of_another[key] for key in same} == {key: shown[key] for key in same}
+    assert (await reconcile.reconcile(ctx)).failed == 0
+
+
+async def test_one_row_that_raises_undoes_no_other_and_stops_no_step(ops: Client, conn: Any, ctx: Any) -> None:
+    """S-16, E-23: each item has a transaction of its own; a pass that did some of it is a success that counts what failed."""
+    long, late, stale = [await take(conn, one["id"]) for one in (await make(ops))["exports"]]
+    second = (await ops.post("/api/snapshots", json={"mapping_id": 1})).json()["data"]
+    handle = {"query": {"query_id": "q"}, "tag": "q", "prefix": "p", "runtime": "unload"}
+    for claim in (long, late):
+        await end(conn, claim, Submitted(handle))
+    await conn.execute("UPDATE holdfast.jobs SET submitted_at = submitted_at - interval '2 days' WHERE state = 'submitted'")
+    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER exports_follow_their_jobs")
+    for one in second["exports"]:
+        await end(conn, await take(conn, one["id"]), Done(WRITTEN))
+    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER exports_follow_their_jobs")
+    await silence(conn, stale)
+    await refuse(conn, "jobs", long.id, stale.id)
+
+    result = await reconcile.reconcile(ctx)
+
+    assert await state_of(conn, long.id) == "submitted", "the row that raises stays as it is"
+    assert await state_of(conn, late.id) == "failed", "and undoes no other"
+    assert await value(conn, "SELECT state FROM holdfast.snapshots WHERE id = 2") == "ready", "nor what follows"
+    assert (result.fields["jobs_too_long"], result.fields["snapshots_finalized"]) == (1, 1)
+    assert result.failed >= 2
+
+
+async def test_one_snapshot_that_cannot_be_ended_does_not_keep_the_others(app: Any, ops: Client, conn: Any, ctx: Any) -> None:
     """S-16."""
     first, second = await make(ops), (await ops.post("/api/snapshots", json={"mapping_id": 1})).json()["data"]
     await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER exports_follow_their_jobs")
@@ -188,15 +263,37 @@ async def test_one_snapshot_that_cannot_be_ended_does_not_keep_the_others(ops: C
 
     assert (result.fields["snapshots_finalized"], result.failed) == (1, 1)
     assert await rows(conn, "SELECT state FROM holdfast.snapshots ORDER BY id") == [("pending",), ("ready",)]
+    shown = await scraped(app, ops)
+    assert shown["snapshots_finalization_failures_total",] == 1
+    assert shown["snapshots_ready_to_finalize_total",] == 2
 
 
-async def test_the_gauges_show_what_waits_by_status(ops: Client, conn: Any, ctx: Any) -> None:
-    """X-08."""
-    made = await make(ops)
-    await take(conn, made["exports"][0]["id"])
+async def test_the_gauges_show_export_jobs_by_status_whatever_queue_they_are_in(app: Any, ops: Client, conn: Any) -> None:
+    """X-08: all statuses; delayed jobs, retries and those that wait for a lock are pending. No pass of the loop is needed."""
+    await make(ops)
+    for _ in range(2):
+        await ops.post("/api/snapshots", json={"mapping_id": 1})
+    ids = [row[0] for row in await rows(conn, "SELECT id FROM holdfast.jobs ORDER BY id")]
+    _claimed, submitted, completed, failed, retried = [await take(conn, one) for one in ids[:5]]
+    await end(conn, submitted, Submitted({"query": {"query_id": "q"}, "tag": "q", "prefix": "p", "runtime": "unload"}))
+    await end(conn, completed, Done(WRITTEN))
+    await end(conn, failed, Fail("no such table"))
+    await end(conn, retried, Retry("busy", delay=timedelta(hours=1)))
+    await conn.execute("UPDATE holdfast.jobs SET queue = 'other' WHERE id = %s", [ids[5]])
+    await conn.execute("UPDATE holdfast.jobs SET state = 'cancelled', finished_at = clock_timestamp() WHERE id = %s", [ids[6]])
 
-    await reconcile.reconcile(ctx)
+    shown = await scraped(app, ops)
 
-    assert counted(measures.queue_depth) == 2
-    shown = {status: counted(measures.jobs_by_status.labels(status)) for status in ("pending", "claimed", "submitted")}
-    assert shown == {"pending": 2, "claimed": 1, "submitted": 0}
+    expected = {"pending": 4, "claimed": 1, "submitted": 1, "completed": 1, "failed": 1, "cancelled": 1}
+    assert {status: count.count for status, count in (await jobs_by_status(conn)).items()} == expected
+    assert {key[1]: count for key, count in shown.items() if key[0] == "export_jobs_by_status_total"} == expected
+    assert shown["graph_olap_export_queue_depth",] == 4
+    state = (await ops.get("/api/ops/state")).json()["data"]
+    assert {status: one["value"] for status, one in state["export_jobs"].items()} == expected
+    assert {status: one["value"] for status, one in state["snapshots"].items()} == {
+        "pending": 1,
+        "creating": 2,
+        "ready": 0,
+        "failed": 0,
+        "cancelled": 0,
+    }

@@ -7,15 +7,23 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from export_factories import TablesEngine
+from export_factories import TablesEngine, exports
 from factories import value
+from holdfast.api.auth import create_token
+from holdfast.api.policy import Role
+from holdfast.apps import api
 from holdfast.schedule.context import Held, Pass
 from holdfast.schedule.registry import Loop
 from holdfast.services.exports import measures
 from holdfast.services.exports.catalog import refresh
 from holdfast.services.exports.catalog.refresh import RefreshFailed
 from holdfast.services.exports.engines.opened import Engines
+from holdfast.services.exports.figures import ExportFigures
+from holdfast.services.exports.loops import loops
+from holdfast.services.exports.setup import engines_here
+from holdfast.settings import settings
 from loop_factories import LONG, nothing, taken
 
 Client = httpx.AsyncClient
@@ -55,7 +63,7 @@ def names(answer: httpx.Response, field: str) -> list[str]:
 async def test_catalogs_schemas_tables_and_columns_are_browsed_from_the_cache(
     viewer: Client, engine: Warehouse, ctx: Any, here: Any
 ) -> None:
-    """C-01, C-02, C-04, C-07."""
+    """C-01, C-02, C-07."""
     await refresh.refresh(ctx, here.engines)
     await engine.close()  # nobody asks the engine from here on
 
@@ -136,22 +144,108 @@ async def test_a_catalog_that_is_gone_is_forgotten_when_its_time_is_over(
     assert await value(conn, "SELECT count(*) FROM holdfast.schema_cache WHERE catalog = 'risk'") == 0
 
 
-async def test_without_an_engine_it_is_skipped_and_says_why(ctx: Any) -> None:
-    """C-05."""
+async def test_without_an_engine_it_is_skipped_and_says_why(ctx: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """C-05: a WARNING with the reason, and status=skipped."""
     skipped = measures.refreshes.labels("skipped")._value.get()
 
     result = await refresh.refresh(ctx, Engines({}))
 
+    (record,) = [one for one in caplog.records if "schema_cache_refresh_skipped" in one.getMessage()]
+    assert record.levelname == "WARNING"
+    assert "reason='no engine is set up'" in record.getMessage()
     assert (result.skipped, result.fields["status"]) == (1, "skipped")
     assert measures.refreshes.labels("skipped")._value.get() == skipped + 1
 
 
-async def test_the_gauges_count_what_is_known(ctx: Any, here: Any) -> None:
-    """C-06."""
+async def test_the_entries_are_counted_from_the_database_by_every_process(
+    app: Any, viewer: Client, conn: Any, ctx: Any, here: Any, engine: Warehouse
+) -> None:
+    """C-06, E-22: refreshes by status with their duration, entries by type, stale entries deleted. A restart loses no entry."""
+
+    async def shown() -> dict[tuple[str, ...], float]:
+        app.state.plane.gauges._read_at = None
+        families = text_string_to_metric_families((await viewer.get("/metrics")).text)
+        return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+
+    before = await shown()
+    await refresh.refresh(ctx, here.engines)
+    engine.broken = {"sales", "risk"}
+    with pytest.raises(RefreshFailed):
+        await refresh.refresh(ctx, here.engines)
+    engine.broken, engine.catalogs = set(), ("sales",)
+    await conn.execute("UPDATE holdfast.schema_refreshes SET refreshed_at = refreshed_at - interval '25 hours'")
     await refresh.refresh(ctx, here.engines)
 
-    shown = {entity: measures.entries.labels(entity)._value.get() for entity in ("catalog", "schema", "table", "column")}
-    assert shown == {"catalog": 2, "schema": 2, "table": 6, "column": 16}
+    after = await shown()
+    entries = {key[1]: count for key, count in after.items() if key[0] == "schema_cache_entries_total"}
+    assert entries == {"catalog": 1, "schema": 1, "table": 3, "column": 8}
+    here.figures = ExportFigures()  # another process
+    again = await shown()
+    assert {key[1]: count for key, count in again.items() if key[0] == "schema_cache_entries_total"} == entries
+
+    def grown(*key: str) -> float:
+        return after[key] - before.get(key, 0)
+
+    assert grown("schema_cache_refreshes_total", "success") == 2
+    assert grown("schema_cache_refreshes_total", "failed") == 1
+    assert grown("schema_cache_refresh_duration_seconds_count") == 3
+    assert grown("schema_cache_stale_entries_deleted_total") == 13
+
+
+async def test_the_cache_is_refreshed_at_the_start_whenever_something_is_missing(
+    conn: Any, ctx: Any, engine: Warehouse, here: Any
+) -> None:
+    """E-20: the first refresh failed, an engine was set up later, or somebody emptied it; not only on a new database."""
+    (loop,) = [one for one in loops(settings()) if one.name == refresh.NAME]
+    assert loop.is_needed is not None
+    here.share()
+    engine.broken = {"sales", "risk"}
+    with pytest.raises(RefreshFailed):
+        await refresh.refresh(ctx, here.engines)
+    assert await loop.is_needed(conn), "the first refresh failed"
+    engine.broken = set()
+    await refresh.refresh(ctx, here.engines)
+    assert not await loop.is_needed(conn)
+
+    exports(engine, Warehouse("trino")).share()
+    assert await loop.is_needed(conn), "an engine was set up later"
+
+    here.share()
+    assert not await loop.is_needed(conn)
+    await conn.execute("DELETE FROM holdfast.schema_cache")
+    assert await loop.is_needed(conn), "it was emptied"
+
+
+async def test_the_loop_uses_the_engines_of_the_api(
+    database: str, conn: Any, engine: Warehouse, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C-04: `holdfast serve` opens one client for both, before its loops begin, and closes it after they have ended."""
+    order: list[str] = []
+    used: list[Any] = []
+
+    @asynccontextmanager
+    async def scheduler(url: str, given: Any) -> Any:
+        used.append(engines_here())
+        order.append("loops begin")
+        yield
+        order.append("loops have ended")
+
+    async def closed() -> None:
+        order.append("closed")
+
+    async def served(self: Any) -> None:
+        order.append("served")
+
+    monkeypatch.setattr(here.engines, "close", closed)
+    monkeypatch.setattr("holdfast.apps.api.catalog.resources", lambda given: {"exports": here})
+    monkeypatch.setattr("holdfast.apps.api.scheduler_for", scheduler)
+    monkeypatch.setattr("holdfast.apps.api.Server.serve", served)
+    await create_token(conn, "ops", Role("ops"), by="test")
+
+    await api._serve(database, settings(), "test", print, True)
+
+    assert used == [here.engines]
+    assert order == ["loops begin", "served", "loops have ended", "closed"]
 
 
 async def test_a_refresh_now_is_a_run_of_the_loop_and_for_operators(ops: Client, analyst: Client, ctx: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 from hypothesis import given
@@ -33,7 +35,8 @@ def local(expression: str, start: datetime, count: int) -> list[str]:
 def test_f_61_a_time_that_the_clocks_skip_comes_when_the_gap_is_over() -> None:
     start = datetime(2026, 3, 28, 12, tzinfo=UTC)
 
-    assert local("30 2 * * *", start, 2) == ["29 03:30", "30 02:30"]
+    assert local("30 2 * * *", start, 2) == ["29 03:00", "30 02:30"]
+    assert local("0,30 2 * * *", start, 2) == ["29 03:00", "30 02:00"], "once for all that the gap skips"
 
 
 def test_f_61_a_time_that_comes_twice_is_due_once() -> None:
@@ -134,3 +137,79 @@ def test_f_61_the_next_time_is_always_later(moment: datetime, step: int) -> None
     found = due(f"*/{step} * * * *", moment, 20, "Australia/Lord_Howe")
 
     assert all(before < after for before, after in pairwise([moment, *found]))
+
+
+WEEK, SECOND = timedelta(days=7), timedelta(seconds=1)
+
+
+def changes_forward(zone: ZoneInfo) -> list[datetime]:
+    """The moments since 2000 at which the clocks of a zone went forward."""
+    found: list[datetime] = []
+    at = datetime(2000, 1, 1, tzinfo=UTC)
+    while at.year < 2031:
+        before, after = at, at + WEEK
+        if before.astimezone(zone).utcoffset() < after.astimezone(zone).utcoffset():
+            while after - before > SECOND:
+                middle = before + timedelta(seconds=(after - before) // (2 * SECOND))
+                is_before = middle.astimezone(zone).utcoffset() == before.astimezone(zone).utcoffset()
+                before, after = (middle, after) if is_before else (before, middle)
+            found.append(after)
+        at += WEEK
+    return found
+
+
+def skips_midnight(zone: ZoneInfo, change: datetime) -> bool:
+    last, first = (change - SECOND).astimezone(zone), change.astimezone(zone)
+    return last.date() < first.date() and first.time() > time(0)
+
+
+def test_f_61_a_daily_time_in_the_first_hour_is_due_every_day_where_the_clocks_change_at_midnight() -> None:
+    """In every zone that there is: a time that exists is due then, one that does not at the end of the gap."""
+    zones = {name: ZoneInfo(name) for name in sorted(available_timezones())}
+    cases = [(n, z, at) for n, z in zones.items() for at in changes_forward(z) if skips_midnight(z, at)]
+    assert {"America/Havana", "Asia/Beirut", "Africa/Cairo", "America/Santiago"} <= {name for name, _, _ in cases}
+
+    for name, zone, change in cases:
+        skipped = change.astimezone(zone).date()
+        for minute in (0, 1, 30, 59):
+            found = due(f"{minute} 0 * * *", change - timedelta(days=2, hours=12), 5, name)
+            days = [at.astimezone(zone).date() for at in found]
+            assert [(after - before).days for before, after in pairwise(days)] == [1, 1, 1, 1], (name, change, found)
+            of_that_day = found[days.index(skipped)]
+            is_shown = of_that_day.astimezone(zone).time() == time(0, minute)
+            assert is_shown or of_that_day == change, (name, change, found)
+
+
+@given(moment=MOMENTS, expression=st.sampled_from(["*/20 * * * *", "7 */2 * * *", "0 */6 * * *", "30 * * * 0"]))
+@pytest.mark.parametrize("zone", [ZURICH, "America/Havana", "Australia/Lord_Howe"])
+def test_f_61_what_is_due_by_the_hour_is_due_whenever_the_wall_clock_shows_it(
+    zone: str, moment: datetime, expression: str
+) -> None:
+    minute, hour, *_, weekday = expression.split()
+
+    def matches(wall: datetime) -> bool:
+        minutes = {"*/20": {0, 20, 40}}.get(minute) or {int(minute)}
+        hours = set(range(0, 24, int(hour[2:] or 1))) if hour != "*" else set(range(24))
+        return wall.minute in minutes and wall.hour in hours and (weekday == "*" or wall.isoweekday() == 7)
+
+    at = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    while not matches(at.astimezone(ZoneInfo(zone))):
+        at += timedelta(minutes=1)
+
+    assert next_after(expression, zone, moment) == at
+
+
+def test_threads_that_ask_about_one_expression_do_not_disturb_each_other() -> None:
+    """A trigger is cached and shared: one thread's search from 2020 must not end another's from 2080."""
+    early, late = datetime(2020, 1, 1, tzinfo=UTC), datetime(2080, 1, 1, tzinfo=UTC)
+    expected = {early: datetime(2020, 2, 29, tzinfo=UTC), late: datetime(2080, 2, 29, tzinfo=UTC)}
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            moments = [early, late] * 300
+            found = list(threads.map(lambda at: next_after("0 0 29 2 *", "UTC", at), moments))
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert found == [expected[at] for at in moments]

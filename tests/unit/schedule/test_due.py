@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.schedule.due import Begin, BeginQueued, GiveUp, Resume, Row, Skip, Wait, decide, next_due
+from holdfast.schedule.due import Begin, BeginQueued, BeginRetry, GiveUp, Resume, Row, Skip, Wait, decide, next_due
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -22,7 +22,7 @@ class Times(NamedTuple):
 
 
 HOURLY = Times()
-FREE = Row(NOON, NOON, None, False, None, 1, False)
+FREE = Row(NOON, NOON, None, None, False, None, 1, False)
 
 
 def test_a_tick_is_begun_when_it_is_due_and_the_next_one_is_on_the_grid() -> None:
@@ -31,6 +31,17 @@ def test_a_tick_is_begun_when_it_is_due_and_the_next_one_is_on_the_grid() -> Non
 
 def test_nothing_is_begun_before_its_time() -> None:
     assert decide(replace(FREE, next_due_at=NOON + SECOND), HOURLY) == Wait(SECOND)
+
+
+def test_a_retry_comes_before_the_next_tick_and_never_instead_of_it() -> None:
+    """B-03"""
+    failed = replace(FREE, next_due_at=NOON + HOUR, retry_at=NOON + MINUTE)
+
+    assert decide(failed, HOURLY) == Wait(MINUTE)
+    assert decide(replace(failed, now=NOON + MINUTE), HOURLY) == BeginRetry(NOON + MINUTE)
+    assert decide(replace(failed, now=NOON + HOUR), HOURLY) == Begin(NOON + HOUR, NOON + 2 * HOUR)
+    assert isinstance(decide(replace(failed, now=NOON + MINUTE, is_paused=True), HOURLY), Wait)
+    assert decide(replace(failed, now=NOON + MINUTE, queued_run_id=7), HOURLY) == BeginQueued(7)
 
 
 def test_a_late_start_does_not_move_the_grid() -> None:

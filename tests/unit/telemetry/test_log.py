@@ -63,7 +63,7 @@ def test_a_line_that_cannot_be_written_ends_nobody(written: Terminal, monkeypatc
 
 
 def test_whoever_writes_a_line_it_has_the_same_form_and_says_which_job_it_is_about(written: Terminal):
-    """V-04: JSON, a timestamp, the request if there is one."""
+    """V-04, B-05: JSON, a timestamp, the logger, the request if there is one."""
     log.configure(json=True)
 
     fields.of_worker("w")
@@ -79,7 +79,8 @@ def test_whoever_writes_a_line_it_has_the_same_form_and_says_which_job_it_is_abo
     assert theirs | about == theirs
     assert old | about == old
     assert (ours["event"], theirs["event"], old["event"]) == ("job_retried", "theirs", "old style")
-    assert (ours["error"], theirs["rows"], old["rows"], old["logger"]) == ("no", 5, 6, "their.module")
+    assert (ours["error"], theirs["rows"], old["rows"]) == ("no", 5, 6)
+    assert (ours["logger"], theirs["logger"], old["logger"]) == ("holdfast", __name__, "their.module")
     assert [line["level"] for line in (ours, theirs, old)] == ["info", "warning", "error"]
     assert all(line["timestamp"].endswith("Z") for line in (ours, theirs, old))
 

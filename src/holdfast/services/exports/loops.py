@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg
+
 from holdfast.schedule.context import Pass
 from holdfast.schedule.registry import Loop, Result
 from holdfast.services.exports import kinds, reconcile
-from holdfast.services.exports.catalog import refresh
+from holdfast.services.exports.catalog import cache, refresh
 from holdfast.services.exports.setup import engines_here
 from holdfast.settings import Settings
 
@@ -15,6 +19,11 @@ assert kinds.KINDS  # their cleaners are called by the loop `effects`
 async def refresh_schemas(ctx: Pass) -> Result:
     """Read the catalogs of every engine that is set up."""
     return await refresh.refresh(ctx, engines_here())
+
+
+async def schemas_are_missing(conn: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether an engine that is set up has no entry: never refreshed, its refresh failed, or it was set up later."""
+    return await cache.is_incomplete(conn, engines_here().names)
 
 
 def loops(settings: Settings) -> list[Loop]:
@@ -32,6 +41,7 @@ def loops(settings: Settings) -> list[Loop]:
             refresh_schemas,
             every=refresh.EVERY,
             first_run="at_once",
+            is_needed=schemas_are_missing,
             description="Reads what the engines' catalogs hold.",
         ),
     ]

@@ -1,23 +1,14 @@
-"""The metrics of exports, under the names that the documents give them."""
+"""What this process counts of exports, under the names that the documents give. What the database counts: `figures.py`."""
 
 from __future__ import annotations
 
-from holdfast.telemetry.metrics import counter, gauge, histogram
+from holdfast.telemetry.metrics import counter, histogram
 
 SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 passes = counter("export_reconciliation_passes_total")
 pass_seconds = histogram("export_reconciliation_pass_duration_seconds", buckets=SECONDS)
-stale_detected = counter("stale_export_claims_detected_total")
-stale_reset = counter("stale_export_claims_reset_total")
-ready_to_finalize = counter("snapshots_ready_to_finalize_total")
-finalized = counter("snapshots_finalized_total")
-finalization_failures = counter("snapshots_finalization_failures_total")
-finalization_lag = gauge("snapshot_finalization_lag_seconds")
-queue_depth = gauge("graph_olap_export_queue_depth")
-jobs_by_status = gauge("export_jobs_by_status_total", "status")
 
 refreshes = counter("schema_cache_refreshes_total", "status")
 refresh_seconds = histogram("schema_cache_refresh_duration_seconds", buckets=(0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0))
-entries = gauge("schema_cache_entries_total", "entity_type")
 stale_deleted = counter("schema_cache_stale_entries_deleted_total")

@@ -7,12 +7,13 @@ snapshots. It is the safety net, so every act is a guarded write, and it does no
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
 import psycopg
-from psycopg.rows import tuple_row
+from psycopg_pool import PoolTimeout
 
 from holdfast.api.config import value_of
 from holdfast.errors import ClaimLost, TermLost
@@ -21,9 +22,11 @@ from holdfast.jobs.model import Claim, WorkerId
 from holdfast.jobs.poll import claim_to_poll, fail_longer_than
 from holdfast.jobs.renew import WorkerInfo, register, resign
 from holdfast.jobs.rescue import rescue
+from holdfast.jobs.tallies import add_tally
 from holdfast.schedule.context import Pass
+from holdfast.schedule.items import Acted, act_on_each
 from holdfast.schedule.registry import Result
-from holdfast.services.exports import measures
+from holdfast.services.exports import figures, measures
 from holdfast.services.exports.export.job import export
 from holdfast.services.exports.export.payload import KIND
 from holdfast.services.exports.snapshots import settle
@@ -42,92 +45,75 @@ ORPHAN_LEASE: Final = timedelta(minutes=5)
 
 
 async def reconcile(ctx: Pass) -> Result:
-    """One pass: stale claims, overlong jobs, orphans, snapshots, gauges."""
+    """One pass: stale claims, overlong jobs, orphans, snapshots. A step that fails as a whole keeps no other from its turn."""
     began = time.monotonic()
-    stale = await reset_stale_claims(ctx)
-    overlong = await fail_overlong(ctx)
-    orphans = await ask_orphans(ctx)
-    ended, failed = await finalise(ctx)
-    async with ctx.connection() as conn:
-        await show_gauges(conn)
+    done: dict[str, int] = {}
+    failed = broken = 0
+    for name, step in STEPS.items():
+        try:
+            acted = await step(ctx)
+        except (TermLost, PoolTimeout):
+            raise
+        except Exception as error:
+            broken += 1
+            if broken == len(STEPS):
+                raise
+            acted = Acted(0, [name])
+            log.error("export_reconciliation_step_failed", step=name, error=f"{type(error).__name__}: {error}", exc_info=error)
+        done[name], failed = acted.done, failed + len(acted.failed)
     measures.passes.inc()
     measures.pass_seconds.observe(time.monotonic() - began)
-    counts = {
-        "stale_claims_reset": stale,
-        "jobs_too_long": overlong,
-        "orphans_asked": orphans,
-        "snapshots_finalized": ended,
-        "failures": failed,
-    }
-    return Result(stale + overlong + orphans + ended, failed, fields=counts)
+    return Result(sum(done.values()), failed, fields={**done, "failures": failed})
 
 
-# By the lease of their worker and never by their age: an export that takes an hour is not stale.
-STALE_CLAIMS = """
-    SELECT j.id FROM holdfast.workers w JOIN holdfast.jobs j ON j.worker_id = w.id
-    WHERE w.lease_until < clock_timestamp() AND j.kind = 'exports.export' LIMIT %(limit)s
-"""
-
-
-async def reset_stale_claims(ctx: Pass) -> int:
-    """Give the jobs of silent workers to others; how many exports were among them."""
-    async with ctx.connection() as conn, conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(STALE_CLAIMS, {"limit": PAGE})
-        stale = {row[0] for row in await cursor.fetchall()}
-    if not stale:
-        return 0
-    measures.stale_detected.inc(len(stale))
-    async with ctx.transaction() as conn:
-        reset = stale & set(await rescue(conn, limit=PAGE, actor=NAME))
+async def reset_stale_claims(ctx: Pass) -> Acted:
+    """Give the jobs of silent workers to others, by the lease of their worker and never by their age: an export that takes an
+    hour is not stale. Each worker has a transaction of its own (`rescue`)."""
+    ctx.check()
+    async with ctx.connection() as conn:
+        reset = await figures.exports_among(conn, await rescue(conn, limit=PAGE, actor=NAME))
     if reset:
-        measures.stale_reset.inc(len(reset))
-        log.warning("stale_export_claims_reset", jobs=sorted(reset))
-    return len(reset)
+        log.warning("stale_export_claims_reset", jobs=reset)
+    return Acted(len(reset), [])
 
 
-async def fail_overlong(ctx: Pass) -> int:
+async def fail_overlong(ctx: Pass) -> Acted:
     """End what an engine has had for longer than the configured time; what it still does is stopped as an effect."""
-    async with ctx.transaction() as conn:
+    ctx.check()
+    async with ctx.connection() as conn:
         seconds = await value_of(conn, "export.max_duration_seconds")
         error = f"Export job exceeded maximum duration ({seconds}s)"
         longest = timedelta(seconds=seconds)
         failed = await fail_longer_than(conn, WorkerId(str(uuid4())), kind=KIND, longest=longest, error=error, limit=PAGE)
-    if failed:
-        log.warning("export_jobs_too_long", jobs=failed, seconds=seconds)
-    return len(failed)
+    if failed.ended:
+        log.warning("export_jobs_too_long", jobs=failed.ended, seconds=seconds)
+    return Acted(len(failed.ended), failed.not_ended)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Orphans
 # ---------------------------------------------------------------------------------------------------------------------
 
-COUNT_ORPHANS = """
-    SELECT count(*) FROM (SELECT FROM holdfast.jobs WHERE state = 'submitted' AND kind = 'exports.export'
-        AND next_poll_at < (SELECT clock_timestamp()) - %(after)s LIMIT %(limit)s) AS orphans
-"""
 
-
-async def ask_orphans(ctx: Pass) -> int:
+async def ask_orphans(ctx: Pass) -> Acted:
     """Ask the engine about submitted exports that no worker has asked about for half an hour: there may be no worker."""
-    async with ctx.connection() as conn, conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(COUNT_ORPHANS, {"after": ORPHANED_AFTER, "limit": ORPHANS_AT_ONCE})
-        ((count,),) = await cursor.fetchall()
+    async with ctx.connection() as conn:
+        count = await figures.count_orphans(conn, after=ORPHANED_AFTER, limit=ORPHANS_AT_ONCE)
     if not count:
-        return 0
+        return Acted(0, [])
     me = WorkerInfo(WorkerId(str(uuid4())), NAME, host="scheduler", pid=0, version="loop", runner="in process")
     async with ctx.connection() as conn:
         await register(conn, me, lease=ORPHAN_LEASE)
         claims = await claim_to_poll(conn, me.id, kinds={KIND: export.policy.version}, limit=count)
     try:
-        for claim in claims:
-            await _ask(ctx, claim)
+        failed = [claim.id for claim in claims if not await _ask(ctx, claim)]
     finally:
         async with ctx.connection() as conn:
             await resign(conn, me.id)
-    return len(claims)
+    return Acted(len(claims) - len(failed), failed)
 
 
-async def _ask(ctx: Pass, claim: Claim) -> None:
+async def _ask(ctx: Pass, claim: Claim) -> bool:
     ctx.check()
     lease = Lease(ORPHAN_LEASE.total_seconds() * 0.8)
     try:
@@ -135,8 +121,12 @@ async def _ask(ctx: Pass, claim: Claim) -> None:
         async with ctx.connection() as conn:
             await finish(conn, claim, ended)
         log.info("export_orphan_asked", job_id=claim.id, move=str(ended.move))
-    except (ClaimLost, psycopg.Error) as error:
-        log.warning("export_orphan_failed", job_id=claim.id, error=str(error))
+    except TermLost:
+        raise
+    except Exception as error:  # one engine's answer must not keep the others from being asked
+        log.warning("export_orphan_failed", job_id=claim.id, error=f"{type(error).__name__}: {error}")
+        return isinstance(error, ClaimLost)
+    return True
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -144,46 +134,44 @@ async def _ask(ctx: Pass, claim: Claim) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def finalise(ctx: Pass) -> tuple[int, int]:
+async def finalise(ctx: Pass) -> Acted:
     """Page by page: stop the siblings of what failed, and end what should have ended. Each in a transaction of its own."""
-    ended = failed = after = 0
-    more = True
+    ended, after, more = 0, 0, True
+    failed: list[int] = []
     while more:
         async with ctx.connection() as conn:
             page = await settle.read_open(conn, after=after, limit=PAGE)
-        for snapshot in page:
-            try:
-                ended += await _bring_on(ctx, snapshot)
-            except TermLost:
-                raise
-            except Exception as error:  # one snapshot must not keep the others from their end
-                failed += 1
-                measures.finalization_failures.inc()
-                log.error("snapshot_finalization_failed", snapshot_id=snapshot.id, error=str(error), exc_info=error)
+        stopped = await act_on_each(ctx, [one for one in page if one.is_spoilt], _stop_siblings)
+        settled = await act_on_each(ctx, [one for one in page if one.is_due and not one.is_spoilt], _settle)
+        ended += settled.done
+        failed += [one.id for one in (*stopped.failed, *settled.failed)]
+        await _count_failures(ctx, settled.failed)
         after, more = page[-1].id if page else after, len(page) == PAGE
-    return ended, failed
+    return Acted(ended, failed)
 
 
-async def _bring_on(ctx: Pass, snapshot: OpenSnapshot) -> int:
-    if snapshot.is_spoilt:
-        async with ctx.transaction() as conn:
-            stopped = await settle.stop_siblings(conn, snapshot)
-        log.info("snapshot_siblings_stopped", snapshot_id=snapshot.id, jobs=stopped)
-        return 0
-    if not snapshot.is_due:
-        return 0
-    measures.ready_to_finalize.inc()
-    async with ctx.transaction() as conn:
-        state = await settle.settle(conn, snapshot.id)
-    measures.finalized.inc()
+async def _stop_siblings(conn: psycopg.AsyncConnection[Any], snapshot: OpenSnapshot) -> None:
+    stopped = await settle.stop_siblings(conn, snapshot)
+    log.info("snapshot_siblings_stopped", snapshot_id=snapshot.id, jobs=stopped)
+
+
+async def _settle(conn: psycopg.AsyncConnection[Any], snapshot: OpenSnapshot) -> None:
+    state = await settle.settle(conn, snapshot.id)
     log.warning("snapshot_finalized", snapshot_id=snapshot.id, state=state)
-    return 1
 
 
-async def show_gauges(conn: psycopg.AsyncConnection[Any]) -> None:
-    """Set the gauges from the rows."""
-    counts = await settle.counts(conn)
-    measures.queue_depth.set(counts["pending"])
-    for status, count in counts.items():
-        measures.jobs_by_status.labels(status).set(count)
-    measures.finalization_lag.set(await settle.lag(conn))
+async def _count_failures(ctx: Pass, snapshots: list[OpenSnapshot]) -> None:
+    """In the database, where those that came to their end are counted too."""
+    for snapshot in snapshots:
+        log.error("snapshot_finalization_failed", snapshot_id=snapshot.id)
+    if snapshots:
+        async with ctx.transaction() as conn:
+            await add_tally(conn, figures.FAILURES, len(snapshots))
+
+
+STEPS: Final[dict[str, Callable[[Pass], Awaitable[Acted]]]] = {
+    "stale_claims_reset": reset_stale_claims,
+    "jobs_too_long": fail_overlong,
+    "orphans_asked": ask_orphans,
+    "snapshots_finalized": finalise,
+}

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import psycopg
+from prometheus_client.metrics_core import Metric
+
 from holdfast.jobs.model import Json
+from holdfast.jobs.read import Count
 from holdfast.services.exports.engines.opened import Engines
 from holdfast.services.exports.engines.opening import open_engine
 from holdfast.services.exports.export.admission import refuse_hopeless
 from holdfast.services.exports.export.payload import RUN_KIND
+from holdfast.services.exports.figures import ExportFigures, jobs_by_status, snapshots_by_status
 from holdfast.settings import Settings, settings
 
 
@@ -24,11 +30,24 @@ class Exports:
     engines: Engines
     files_allowed: bool = False  # whether the SQL of mappings may name files
     root: str = ""  # where snapshots go
+    figures: ExportFigures = field(default_factory=ExportFigures)
 
     async def admit(self, kind: str, payload: Mapping[str, Json]) -> None:
         """Refuse a job of a kind of ours that anybody may enqueue, if it could only fail."""
         if kind == RUN_KIND:
             await refuse_hopeless(self.engines, payload)
+
+    async def measure(self, conn: psycopg.AsyncConnection[Any]) -> list[Metric]:
+        """What `/metrics` says of exports."""
+        return await self.figures.read(conn)
+
+    async def inventory(self, conn: psycopg.AsyncConnection[Any]) -> dict[str, dict[str, Count]]:
+        """What `/api/ops/state` says of exports."""
+        return {"snapshots": await snapshots_by_status(conn), "export_jobs": await jobs_by_status(conn)}
+
+    def share(self) -> None:
+        """Let the loops and the jobs of this event loop use the same engines as the routes."""
+        use_engines(self.engines)
 
     async def close(self) -> None:
         await self.engines.close()

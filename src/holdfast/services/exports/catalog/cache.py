@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from psycopg.rows import class_row, dict_row, tuple_row
@@ -184,6 +184,19 @@ async def search(conn: Conn, entity: str, prefix: str, *, limit: int) -> list[Ca
         return await cursor.fetchall()
 
 
+UNREAD = """
+    SELECT name FROM unnest(%(engines)s::text[]) AS name
+    WHERE NOT EXISTS (SELECT FROM holdfast.schema_cache c WHERE c.engine = name) LIMIT 1
+"""
+
+
+async def is_incomplete(conn: Conn, engines: list[str]) -> bool:
+    """Whether nothing is known of one of these engines, for whatever reason."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(UNREAD, {"engines": engines})
+        return await cursor.fetchone() is not None
+
+
 COUNTS = "SELECT entity, count(*) FROM holdfast.schema_cache GROUP BY entity"
 REFRESHES = """
     SELECT engine, catalog, refreshed_at, tried_at, error,
@@ -198,6 +211,17 @@ async def counts(conn: Conn) -> dict[str, int]:
         await cursor.execute(COUNTS)
         found = {row[0]: row[1] for row in await cursor.fetchall()}
     return {entity: found.get(entity, 0) for entity in ("catalog", "schema", "table", "column")}
+
+
+LAST_TRIED = "SELECT max(tried_at) FROM holdfast.schema_refreshes"
+
+
+async def last_tried(conn: Conn) -> datetime | None:
+    """When a catalog was last read, or could not be."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(LAST_TRIED)
+        ((at,),) = await cursor.fetchall()
+    return cast("datetime | None", at)
 
 
 async def stats(conn: Conn, ttl: Any) -> dict[str, Any]:

@@ -40,9 +40,6 @@ async def refresh(ctx: Pass, engines: Engines) -> Result:
     for engine in opened:
         read, failed, gone = await _refresh_engine(ctx, engine)
         good, bad, deleted = good + read, bad + failed, deleted + gone
-    async with ctx.connection() as conn:
-        for entity, count in (await cache.counts(conn)).items():
-            measures.entries.labels(entity).set(count)
     measures.refresh_seconds.observe(time.monotonic() - began)
     measures.stale_deleted.inc(deleted)
     measures.refreshes.labels("failed" if bad else "success").inc()

@@ -96,38 +96,3 @@ async def stop_siblings(conn: Conn, snapshot: OpenSnapshot) -> int:
     return await abort(
         conn, snapshot.pipeline_id, actor="export_reconciliation", reason="another export of its snapshot failed"
     )
-
-
-COUNTS = """
-    SELECT 'pending', count(*) FROM (SELECT FROM holdfast.jobs WHERE queue = ANY (%(queues)s) AND kind = 'exports.export'
-        AND state = 'pending' AND run_after IS NULL LIMIT 10000) AS p
-    UNION ALL
-    SELECT 'claimed', count(*) FROM (SELECT FROM holdfast.jobs WHERE worker_id IS NOT NULL AND kind = 'exports.export'
-        LIMIT 10000) AS c
-    UNION ALL
-    SELECT 'submitted', count(*) FROM (SELECT FROM holdfast.jobs WHERE state = 'submitted' AND kind = 'exports.export'
-        LIMIT 10000) AS s
-"""
-
-
-async def counts(conn: Conn) -> dict[str, int]:
-    """How many export jobs wait, are claimed and are with an engine; each counted up to 10,000, over its own index."""
-    async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(COUNTS, {"queues": ["default"]})
-        return {row[0]: row[1] for row in await cursor.fetchall()}
-
-
-# Its jobs' ends and its own, for those that ended lately: zero where the trigger did its work.
-LAG = """
-    SELECT max(extract(epoch FROM s.finished_at - last.at)) FROM holdfast.snapshots s
-    CROSS JOIN LATERAL (SELECT max(finished_at) AS at FROM holdfast.exports e WHERE e.snapshot_id = s.id) AS last
-    WHERE s.id IN (SELECT id FROM holdfast.snapshots WHERE finished_at IS NOT NULL ORDER BY id DESC LIMIT 50)
-"""
-
-
-async def lag(conn: Conn) -> float:
-    """The longest time from the end of a snapshot's last export to its own end, over the newest fifty."""
-    async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(LAG)
-        row = await cursor.fetchone()
-    return 0.0 if row is None or row[0] is None else max(0.0, float(row[0]))
