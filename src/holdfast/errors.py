@@ -12,6 +12,7 @@
     │   ├── IllegalMove            this state does not lead there
     │   ├── Draining               new jobs of this kind are refused for now
     │   └── TriggeredTooOften      a loop is run on request once a minute (HTTP 429)
+    ├── NotOwnWorker               this worker was registered by another principal (HTTP 403)
     ├── ClaimLost                  someone else owns this job now: stop, and write nothing
     ├── TermLost                   someone else runs this loop now: stop, and write nothing
     ├── CancelRequested            somebody asked this job to stop; a checkpoint says so
@@ -69,6 +70,17 @@ class UnknownKind(UsageError):
 
 class NotFound(UsageError):
     """There is no such row."""
+
+
+class NotOwnWorker(HoldfastError):
+    """This worker was registered by another principal, or in the database; only that one may act for it."""
+
+    slug = "not-own-worker"
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(
+            f"worker {worker_id} was registered by another principal; act with a token of the same name, or register a new id"
+        )
 
 
 class Refused(HoldfastError):

@@ -232,7 +232,7 @@ async def test_p_08_the_state_of_everything_in_one_answer(ops: Client, conn: Any
 
     assert state["jobs"]["pending"] == {"value": 1, "capped": False}
     assert (state["running"], state["locks_held"], state["draining"]) == (1, 1, False)
-    assert state["workers"] == [{"version": "1", "runner": "worker", "workers": 1}]
+    assert state["workers"] == [{"version": "1", "runner": "remote", "workers": 1}]
 
 
 async def registered(ops: Client) -> list[dict[str, Any]]:

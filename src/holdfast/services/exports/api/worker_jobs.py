@@ -22,7 +22,7 @@ from holdfast.api.acts import Model, Text
 from holdfast.api.envelope import Data, respond
 from holdfast.api.fenced import Attempt, holding
 from holdfast.api.paging import JobNumber
-from holdfast.api.plane import plane_of
+from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
 from holdfast.errors import HoldfastError
@@ -114,7 +114,7 @@ class ClaimAsked(Model):
 async def claim_jobs(request: Request, asked: ClaimAsked) -> Response:
     """Claim export jobs that wait, nodes before edges."""
     async with plane_of(request).pool.connection() as conn, conn.transaction():
-        me = _somebody(asked.worker_id)
+        me = _somebody(asked.worker_id, caller_of(request).actor)
         claims = await claim(conn, me.id, kinds=KINDS, limit=asked.limit)
         if claims:
             await register(conn, me, lease=LEASE)
@@ -131,19 +131,20 @@ async def claim_polls(
 ) -> Response:
     """Claim submitted export jobs whose engine is due to be asked; nobody else asks about them meanwhile."""
     async with plane_of(request).pool.connection() as conn, conn.transaction():
-        me = _somebody(worker_id)
+        me = _somebody(worker_id, caller_of(request).actor)
         claims = await claim_to_poll(conn, me.id, kinds=KINDS, limit=limit)
         if claims:
             await register(conn, me, lease=LEASE)
     return respond([shown(one).model_dump() for one in claims])
 
 
-def _somebody(name: str) -> WorkerInfo:
+def _somebody(name: str, owner: str) -> WorkerInfo:
     """A claim of its own has a lease of its own: a pod that comes back under its old name keeps nobody's jobs alive.
 
     It is written down with what it claims, in one transaction, and goes with the last of it: who holds nothing is nobody.
     """
-    return WorkerInfo(WorkerId(str(uuid4())), name, host=name, pid=0, version="protocol", runner="remote", kinds=dict(KINDS))
+    me, kinds = WorkerId(str(uuid4())), dict(KINDS)
+    return WorkerInfo(me, name, host=name, pid=0, version="protocol", runner="remote", kinds=kinds, owner=owner)
 
 
 HOLDS_SOMETHING = "SELECT EXISTS (SELECT FROM holdfast.jobs WHERE worker_id = %(worker_id)s)"
@@ -216,7 +217,7 @@ class Update(Model):
 
 @routes.add(
     "PATCH", "/api/internal/export-jobs/{job_id}", action="work", answers=Data[ExportView], also=["/export-jobs/{job_id}"],
-    refuses=["not-found", "stale-attempt", "attempt-required", "cancel-requested"],
+    refuses=["not-found", "not-own-worker", "stale-attempt", "attempt-required", "cancel-requested"],
 )  # fmt: skip
 async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt: Attempt) -> Response:
     """Say what became of an attempt: submitted, completed, failed, or still at it. Needs `If-Match` with its attempt id.
