@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import psycopg
 from fastapi import Request
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from starlette.responses import Response
 
 from holdfast.api.acts import Act, Acting, Model, Reason, Text
@@ -50,7 +50,7 @@ class BulkAsked(Model):
 
     action: bulk.BulkAction
     filter: BulkFilter | Annotated[Text, Field(min_length=1, max_length=1000)]
-    dry_run: bool = True
+    dry_run: StrictBool = True
     expected_count: Annotated[int, Field(ge=0, le=bulk.MOST)] | None = None
     reason: Reason
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import psycopg
 from fastapi import Query, Request
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, StrictBool
 from starlette.responses import Response
 
 from holdfast.api.acts import Acting, Model, OwnerOf, Reason, Text
@@ -243,7 +243,7 @@ class CancelAsked(Model):
     """Cancel a job; `force` does not wait for its handler."""
 
     reason: Reason | None = None
-    force: bool = False
+    force: StrictBool = False
 
 
 CHANGES = ["not-found", "wrong-state", "changed-meanwhile", "idempotency-mismatch"]

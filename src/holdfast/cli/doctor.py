@@ -123,8 +123,8 @@ def there(session: Session) -> Iterator[Finding]:
         seen = session.get("/api/doctor")
         loops = session.get("/api/periodic")
     except TransactionPooler as error:
-        says, _, fix = str(error).partition("; ")
-        yield Finding("pooler", Level.ERROR, says, fix)
+        says, _, way_out = str(error).partition("; ")
+        yield Finding("pooler", Level.ERROR, says, way_out)
     except NotMigrated as error:
         yield Finding("schema", Level.ERROR, str(error).partition(";")[0], "holdfast db migrate")
     except Told as told:

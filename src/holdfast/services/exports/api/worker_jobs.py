@@ -21,7 +21,7 @@ from starlette.responses import Response
 from holdfast.api.acts import Model, Text
 from holdfast.api.envelope import Data, respond
 from holdfast.api.fenced import Attempt, holding
-from holdfast.api.paging import JobNumber
+from holdfast.api.paging import BIGGEST_ID, JobNumber
 from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
@@ -48,6 +48,7 @@ Conn = psycopg.AsyncConnection[Any]
 LEASE: Final = timedelta(minutes=10)
 LONGEST_LOOK: Final = 20.0  # seconds, for what is in a folder
 KINDS: Final = {KIND: 1}
+Amount = Annotated[int, Field(ge=0, le=BIGGEST_ID)]
 Most = Annotated[int, Field(ge=1, le=100)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
 
@@ -180,8 +181,8 @@ class WrittenFile(Model):
     """One Parquet file, by its path below the `gcs_path` of the claim; the attempt's folder may stand before it."""
 
     path: Annotated[Text, Field(min_length=1, max_length=2000), AfterValidator(_below)]
-    rows: Annotated[int, Field(ge=0)] = 0
-    bytes: Annotated[int, Field(ge=0)] = 0
+    rows: Amount = 0
+    bytes: Amount = 0
 
 
 class Update(Model):
@@ -193,14 +194,14 @@ class Update(Model):
     status: Literal["submitted", "completed", "failed"] | None = None
     starburst_query_id: Name | None = None
     next_uri: Annotated[Text, Field(max_length=4000)] | None = None
-    row_count: Annotated[int, Field(ge=0)] | None = None
-    size_bytes: Annotated[int, Field(ge=0)] | None = None
+    row_count: Amount | None = None
+    size_bytes: Amount | None = None
     files: Annotated[list[WrittenFile], Field(max_length=100_000)] = Field(default_factory=list)
     error_message: Annotated[Text, Field(max_length=20_000)] | None = None
     progress: Annotated[float, Field(ge=0, le=1)] | None = None
     message: Annotated[Text, Field(max_length=2000)] | None = None
     next_poll_at: datetime | None = None
-    poll_count: int | None = None
+    poll_count: Amount | None = None
     submitted_at: datetime | None = None
     completed_at: datetime | None = None
 
