@@ -38,7 +38,8 @@ HOUR = timedelta(hours=1)
 
 
 async def start_worker(conn: Conn, name: str = "worker", *, lease: timedelta = LEASE, **says: Any) -> WorkerId:
-    """A new incarnation that has just announced itself."""
+    """A new incarnation that has just announced itself; both transports may act for it."""
+    says = {"runner": "remote"} | says
     worker = WorkerInfo(WorkerId(str(uuid4())), name, host="host", pid=1, version="1", **says)
     await register(conn, worker, lease=lease)
     return worker.id

@@ -12,6 +12,7 @@
     │   ├── IllegalMove            this state does not lead there
     │   ├── Draining               new jobs of this kind are refused for now
     │   └── TriggeredTooOften      a loop is run on request once a minute (HTTP 429)
+    ├── NotOwnWorker               this worker was registered by another principal (HTTP 403)
     ├── ClaimLost                  someone else owns this job now: stop, and write nothing
     ├── TermLost                   someone else runs this loop now: stop, and write nothing
     ├── CancelRequested            somebody asked this job to stop; a checkpoint says so
@@ -21,7 +22,8 @@
         ├── NoPostgres             neither an address, nor the wheel, nor system binaries
         ├── WrongMajorVersion      the data folder belongs to another major version
         ├── DataFolderInUse        another process owns this data folder
-        └── NotMigrated            the schema is missing or older than this code
+        ├── TransactionPooler      a pooler changes the backend between transactions
+        └── NotMigrated            the schema is missing, or of another version of this code
 
 An error carries what its reader will ask for: the message says what happened and what to do about it.
 """
@@ -69,6 +71,17 @@ class UnknownKind(UsageError):
 
 class NotFound(UsageError):
     """There is no such row."""
+
+
+class NotOwnWorker(HoldfastError):
+    """This worker was registered by another principal, or in the database; only that one may act for it."""
+
+    slug = "not-own-worker"
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(
+            f"worker {worker_id} was registered by another principal; act with a token of the same name, or register a new id"
+        )
 
 
 class Refused(HoldfastError):
@@ -172,6 +185,23 @@ class WrongMajorVersion(DatabaseProblem):
 
 class DataFolderInUse(DatabaseProblem):
     """Another process owns this data folder."""
+
+
+MIXED_UP = (
+    "a pooler in transaction mode mixes up prepared statements (SQLSTATE 42P05, 26000): open this connection with "
+    "prepare_threshold=None, or connect to Postgres itself"
+)
+
+
+class TransactionPooler(DatabaseProblem):
+    """A pooler stands between us and Postgres that changes the backend between transactions."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"{place} is a pooler in transaction mode (such as PgBouncer with pool_mode = transaction): it gives a connection "
+            "several backends, so LISTEN, session settings and prepared statements (SQLSTATE 42P05, 26000) break; connect to "
+            "Postgres itself, or set pool_mode = session"
+        )
 
 
 class NotMigrated(DatabaseProblem):

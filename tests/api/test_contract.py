@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -216,3 +220,75 @@ async def test_a_request_id_that_could_do_harm_in_a_log_is_replaced(anyone: Clie
 async def test_the_interactive_documentation_is_there_only_when_it_is_allowed(anyone: Client) -> None:
     assert (await anyone.get("/docs")).status_code == 404
     assert (await anyone.get("/openapi.json")).status_code == 401
+
+
+def test_the_document_has_a_bound_for_every_number_that_is_sent(app: FastAPI) -> None:
+    """What Postgres cannot store must be refused by the model: 2**63 in a path was a fault of ours."""
+    document = app.openapi()
+    sent = [
+        (f"{method} {path} {one['name']}", one["schema"])
+        for path, methods in document["paths"].items()
+        for method, said in methods.items()
+        for one in said.get("parameters", ())
+    ]
+    bodies = [said.get("requestBody", {}) for methods in document["paths"].values() for said in methods.values()]
+    schemas, known = document["components"]["schemas"], set[str]()
+    while (
+        names := set(re.findall(r"#/components/schemas/(\w+)", json.dumps([bodies, *(schemas[one] for one in known)]))) - known
+    ):
+        known |= names
+    sent += [(f"{name}.{field}", of) for name in known for field, of in schemas[name].get("properties", {}).items()]
+
+    numbers = [(where, one) for where, schema in sent for one in _inside(schema) if one.get("type") == "integer"]
+
+    assert len(numbers) > 50
+    assert [where for where, one in numbers if not -(2**63) <= one.get("maximum", 2**63) < 2**63] == []
+
+
+def _inside(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield schema
+    nested = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())]
+    for one in nested:
+        yield from _inside(one)
+
+
+def test_the_document_says_how_a_duration_is_written(app: FastAPI) -> None:
+    schemas = app.openapi()["components"]["schemas"]
+    for name in ("MappingAsked", "LifecycleAsked", "SnapshotAsked"):
+        for field in ("ttl", "inactivity_timeout"):
+            assert any("pattern" in one for one in _inside(schemas[name]["properties"][field])), (name, field)
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/jobs/bulk", "/api/jobs/1/cancel", "/api/ops/drain", "/api/failures/0123456789abcdef/retry"]
+)
+@pytest.mark.parametrize("given", [0, 1, "false", "no"])
+async def test_a_flag_is_true_or_false_and_nothing_else(path: str, given: Any, ops: Client) -> None:
+    """A dry run that is switched off by a 0 was meant to be something else."""
+    body = {
+        "/api/jobs/bulk": {"action": "cancel", "filter": {"kind": "k"}, "dry_run": given, "expected_count": 0},
+        "/api/jobs/1/cancel": {"force": given},
+        "/api/ops/drain": {"enabled": given},
+    }.get(path, {"dry_run": given})
+
+    method = "PUT" if path.endswith("drain") else "POST"
+    answer = await ops.request(method, path, json=body | {"reason": "why"})
+
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["pointer"].rpartition("/")[2] in ("dry_run", "force", "enabled")
+
+
+@pytest.mark.parametrize("path", ["/api/jobs/{}", "/api/mappings/{}", "/api/snapshots/{}", "/api/operations/{}"])
+async def test_a_number_that_no_row_can_have_is_refused(path: str, ops: Client) -> None:
+    for number in (0, -1, 2**63 - 1, 2**63, 10**30):
+        assert (await ops.get(path.format(number))).status_code == 422
+
+
+async def test_the_worker_protocol_refuses_it_too(as_role: Any) -> None:
+    worker = await as_role("worker")
+    shown = {"If-Match": f'"{uuid4()}"'}
+    for number in (0, 2**63, 10**30):
+        assert (await worker.get(f"/api/worker/jobs/{number}/end", headers=shown)).status_code == 422
+        assert (await worker.get(f"/api/worker/jobs/{number}/effects", headers=shown)).status_code == 422
+        handle = {"handle": 1}
+        assert (await worker.put(f"/api/worker/jobs/1/effects/{number}", json=handle, headers=shown)).status_code == 422

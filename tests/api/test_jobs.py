@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from factories import add, end, hold, moves_of, rows, silence, state_of, value
+from factories import add, end, hold, moves_of, rows, silence, state_of, take, value
 from holdfast.jobs import control
 from holdfast.jobs.cancel import cancel
-from holdfast.jobs.model import JobId
-from holdfast.jobs.outcome import Fail
+from holdfast.jobs.model import JobId, NewJob
+from holdfast.jobs.outcome import Done, Fail
 
 Client = httpx.AsyncClient
 
@@ -138,6 +138,51 @@ async def test_an_analyst_steers_its_own_jobs_and_no_others(analyst: Client, con
     assert await state_of(conn, foreign) == "pending"
     denied = await rows(conn, "SELECT actor, action, object FROM holdfast.audit WHERE outcome = 'denied'")
     assert denied == [("token:analyst", "jobs.cancel", f"job/{foreign}")]
+
+
+@pytest.mark.parametrize("key", [{"unique_key": "u"}, {"unique_key": "u", "unique_while": "live"}, {"slot_key": "s"}])
+@pytest.mark.parametrize("act", ["cancel", "retry"])
+async def test_an_enqueue_that_finds_the_job_of_somebody_else_does_not_own_it(
+    key: dict[str, str], act: str, as_role: Any, conn: Any
+) -> None:
+    """Keys are shown to everybody who may read jobs: naming one must not give the right to act on its job."""
+    first, second = await as_role("analyst", "analyst-1"), await as_role("analyst", "analyst-2")
+    job_id = (await first.post("/api/jobs", json={"kind": "k", **key})).json()["data"]["id"]
+
+    found = (await second.post("/api/jobs", json={"kind": "k", **key})).json()["data"]
+    again = (await second.post("/api/jobs", json={"kind": "k", **key}, headers={"Idempotency-Key": "i"})).json()["data"]
+    if act == "retry":
+        await cancel(conn, JobId(job_id), actor="test")
+    before = await state_of(conn, job_id)
+    refused = await second.post(f"/api/jobs/{job_id}/{act}")
+
+    assert (found["id"], found["created"], again["id"], again["created"]) == (job_id, False, job_id, False)
+    assert (refused.status_code, await state_of(conn, job_id)) == (403, before)
+    assert found["job"]["owner"] == "token:analyst-1"
+    assert (await first.post(f"/api/jobs/{job_id}/{act}")).status_code == 202
+
+
+async def test_an_idempotency_key_of_somebody_else_is_another_key(as_role: Any) -> None:
+    first, second = await as_role("analyst", "analyst-1"), await as_role("analyst", "analyst-2")
+    made = [
+        (await client.post("/api/jobs", json={"kind": "k"}, headers={"Idempotency-Key": "i"})).json()["data"]
+        for client in (first, second)
+    ]
+
+    assert made[0]["id"] != made[1]["id"]
+    assert (await second.post(f"/api/jobs/{made[0]['id']}/cancel")).status_code == 403
+
+
+async def test_jobs_made_in_python_and_children_have_no_owner(analyst: Client, conn: Any) -> None:
+    """An analyst acts on what it asked for; what a handler made of it is for operators."""
+    parent = (await analyst.post("/api/jobs", json={"kind": "k", "unique_key": "u"})).json()["data"]["id"]
+    await end(conn, await take(conn, parent), Done(then=[NewJob("k", unique_key="u", step="s")]))
+    child = await value(conn, "SELECT id FROM holdfast.jobs WHERE parent_id = %s", parent)
+
+    found = (await analyst.post("/api/jobs", json={"kind": "k", "unique_key": "u"})).json()["data"]
+
+    assert (found["id"], found["created"], found["job"]["owner"]) == (child, False, None)
+    assert (await analyst.post(f"/api/jobs/{child}/cancel")).status_code == 403
 
 
 async def test_a_failed_job_is_run_again(ops: Client, conn: Any) -> None:

@@ -234,7 +234,7 @@ async def test_p_08_the_state_of_everything_in_one_answer(ops: Client, conn: Any
 
     assert state["jobs"]["pending"] == {"value": 1, "capped": False}
     assert (state["running"], state["locks_held"], state["draining"]) == (1, 1, False)
-    assert state["workers"] == [{"version": "1", "runner": "worker", "workers": 1}]
+    assert state["workers"] == [{"version": "1", "runner": "remote", "workers": 1}]
     none = {"value": 0, "capped": False}
     assert state["snapshots"] == dict.fromkeys(("pending", "creating", "ready", "failed", "cancelled"), none)
     statuses = ("pending", "claimed", "submitted", "completed", "failed", "cancelled")

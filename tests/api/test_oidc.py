@@ -22,6 +22,7 @@ from fastapi import FastAPI
 
 from api_factories import GENEROUS
 from factories import hold, silence
+from holdfast.api import oidc
 from holdfast.api.app import make_app
 from holdfast.api.oidc import Oidc, OidcOptions
 from holdfast.api.policy import Role
@@ -48,7 +49,7 @@ class Provider:
             "alg": "ES256",
             "use": "sig",
         }
-        self.keys = {"keys": [rsa_key, ec_key]}
+        self.keys: Any = {"keys": [rsa_key, ec_key]}
         self.asked: list[str] = []
         provider = self
 
@@ -59,12 +60,20 @@ class Provider:
                 provider.may_answer.wait(60)
                 self.send_response(provider.status)
                 self.end_headers()
-                self.wfile.write(json.dumps(body).encode())
+                self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
+                while provider.trickles and "well-known" not in self.path:  # a byte now and then, and never an end
+                    try:
+                        self.wfile.write(b" ")
+                        self.wfile.flush()
+                    except OSError:
+                        break
+                    provider.ended.wait(0.05)
 
             def log_message(self, *_: Any) -> None: ...
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.issuer = f"http://127.0.0.1:{self.server.server_port}"
+        self.trickles, self.ended = False, threading.Event()
         self.keys_at, self.status, self.may_answer = f"{self.issuer}/keys", 200, threading.Event()
         self.may_answer.set()
 
@@ -81,6 +90,8 @@ def provider() -> Iterator[Provider]:
     thread = threading.Thread(target=made.server.serve_forever, daemon=True)
     thread.start()
     yield made
+    made.trickles = False
+    made.ended.set()
     made.server.shutdown()
     thread.join()
     made.server.server_close()
@@ -88,8 +99,8 @@ def provider() -> Iterator[Provider]:
 
 @pytest.fixture
 async def app(database: str, provider: Provider) -> AsyncIterator[FastAPI]:
-    oidc = Oidc(OidcOptions(provider.issuer, AUDIENCE, {"data-ops": Role.OPS, "everybody": Role.VIEWER}))
-    made = make_app(pool(database), GENEROUS, oidc=oidc)
+    known = Oidc(OidcOptions(provider.issuer, AUDIENCE, {"data-ops": Role.OPS, "everybody": Role.VIEWER}))
+    made = make_app(pool(database), GENEROUS, oidc=known)
     async with made.router.lifespan_context(made):
         yield made
 
@@ -203,6 +214,72 @@ async def test_a_provider_that_is_away_is_believed_for_a_day(anyone: Any, provid
     assert (await whoami(anyone, provider.token())).status_code == 200
     grow_older(app, 86_400)
     assert (await whoami(anyone, provider.token())).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [1],
+        None,
+        7,
+        {"keys": None},
+        {"keys": [1, None, []]},
+        {"keys": [{"kty": "RSA", "kid": ["a"], "n": 1}]},
+        b"[" * 200_000,
+        b'{"keys": ' + b"[" * 200_000,
+        b'{"keys": [], "pad": "' + b"x" * 2_000_000 + b'"}',
+        b"\xff\xfe",
+        b"",
+    ],
+    ids=["list", "null", "number", "no keys", "no objects", "odd id", "deep", "deep keys", "too large", "no text", "nothing"],
+)
+async def test_keys_that_cannot_be_read_leave_the_known_ones_for_a_day(
+    keys: Any, anyone: Any, provider: Provider, app: FastAPI
+) -> None:
+    assert (await whoami(anyone, provider.token())).status_code == 200
+    provider.keys = keys
+
+    grow_older(app, 3600)
+    assert (await whoami(anyone, provider.token())).status_code == 200
+    grow_older(app, 86_400)
+    assert (await whoami(anyone, provider.token())).status_code == 401
+
+
+async def test_a_key_set_that_never_ends_is_given_up(
+    anyone: Any, provider: Provider, app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte now and then keeps every time limit of a single read."""
+    assert (await whoami(anyone, provider.token())).status_code == 200
+    monkeypatch.setattr(oidc, "LONGEST_READ", 0.3)
+    provider.trickles = True
+
+    grow_older(app, 86_400)
+    async with asyncio.timeout(60):
+        assert (await whoami(anyone, provider.token())).status_code == 401
+
+
+async def test_a_key_that_is_not_for_signatures_is_no_key(anyone: Any, provider: Provider) -> None:
+    provider.keys["keys"][0]["use"] = "enc"
+
+    assert (await whoami(anyone, provider.token())).status_code == 401
+    assert (await whoami(anyone, provider.token(CURVE, kid="two", alg="ES256"))).status_code == 200
+
+
+@pytest.mark.parametrize("sub", ["", " ", "a\ud800", "a\x00b", "a\nb", "x" * 256], ids=lambda sub: ascii(sub)[:10])
+async def test_a_subject_that_names_nobody_is_refused(sub: str, anyone: Any, provider: Provider) -> None:
+    """Cut to a length, two long ones would be one principal, with one owner's rights."""
+    assert (await whoami(anyone, provider.token(sub=sub))).status_code == 401
+    assert (await whoami(anyone, provider.token(sub="x" * 255))).json()["data"]["actor"] == "oidc:" + "x" * 255
+
+
+async def test_a_token_that_cannot_be_parsed_is_refused(anyone: Any, provider: Provider) -> None:
+    def part(text: bytes) -> str:
+        return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
+
+    deep = part(b'{"alg": "RS256", "kid": ' + b"[" * 5000 + b"]" * 5000 + b"}")
+    for token in (f"{deep}.e30.AAAA", f"{part(b'[1]')}.e30.AAAA", f"{part(b'null')}.e30.AAAA"):
+        assert (await whoami(anyone, token)).status_code == 401
+    assert (await whoami(anyone, provider.token(exp=float("inf")))).status_code == 401
 
 
 async def test_keys_come_from_the_provider_itself_or_from_where_the_settings_say(anyone: Any, provider: Provider) -> None:

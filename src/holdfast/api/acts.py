@@ -18,6 +18,9 @@ from holdfast.api.problems import Problem
 from holdfast.api.routes import is_alias
 
 Do = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Answer]]
+OwnerOf = Callable[
+    [psycopg.AsyncConnection[Any]], Awaitable[str | None]
+]  # reads the owner's column of the row that is acted on
 
 
 def _storable(text: str) -> str:
@@ -75,24 +78,38 @@ class Act:
     def actor(self) -> str:
         return self.caller.actor
 
-    async def run(self, thing: str, do: Do, *, reason: str | None = None, detail: Mapping[str, Any] | None = None) -> Response:
-        """Do it, all or nothing. `thing` is what the audit calls it; an act that makes it says so in the answer's Location."""
+    async def run(
+        self,
+        thing: str,
+        do: Do,
+        *,
+        owner: OwnerOf | None = None,
+        reason: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> Response:
+        """Do it, all or nothing. `thing` is what the audit calls it; an act that makes it says so in the answer's Location.
+
+        An action that some roles may do only to their own needs `owner`.
+        """
+        assert owner is not None or not POLICY[self.action].own, f"{self.action} depends on the owner"
         assert reason or not POLICY[self.action].needs_reason, f"{self.action} is audited with its reason"
         try:
-            return await self._in_one_transaction(thing, do, reason, dict(detail or {}))
+            return await self._in_one_transaction(thing, do, owner, reason, dict(detail or {}))
         except NotOwn:  # nothing was done; that it was tried is written down by itself
             async with self.plane.pool.connection() as conn:
                 await audit.write(conn, self.caller, self.action, thing, request=self.request, outcome="denied")
             raise
 
-    async def _in_one_transaction(self, thing: str, do: Do, reason: str | None, detail: dict[str, Any]) -> Response:
+    async def _in_one_transaction(
+        self, thing: str, do: Do, owner: OwnerOf | None, reason: str | None, detail: dict[str, Any]
+    ) -> Response:
         key = idempotency.key_of(self.request)
         async with self.plane.pool.connection() as conn, conn.transaction():
             if key is not None:
                 stored = await idempotency.reserve(conn, self.request, self.actor, key)
                 if stored is not None:
                     return JSONResponse(stored.body, stored.status, {**stored.headers, "Idempotency-Replayed": "true"})
-            is_others = bool(POLICY[self.action].own) and not await audit.made_by(conn, thing, self.caller)
+            is_others = owner is not None and await owner(conn) != self.actor
             if is_others and self.caller.only_own(self.action):
                 raise NotOwn(self.caller, self.action)
             answer = await do(conn)

@@ -1,6 +1,6 @@
 """Write down who did what, in the transaction of the act: the one exists exactly if the other does. Denials, too.
 
-The table is only ever added to; a trigger refuses everything else. It also answers whose a job is: whoever enqueued it.
+The table is only ever added to; a trigger refuses everything else. It decides nothing: an owner is a column of the owned row.
 """
 
 from __future__ import annotations
@@ -92,16 +92,3 @@ async def read(conn: psycopg.AsyncConnection[Any], *, limit: int, **filters: Any
     async with conn.cursor(row_factory=class_row(AuditEntry)) as cursor:
         await cursor.execute(statement, given | {"limit": limit + 1})
         return await cursor.fetchall()
-
-
-MADE_BY = """
-    SELECT EXISTS (SELECT FROM holdfast.audit
-                   WHERE object = %(object)s AND actor = %(actor)s AND outcome = 'done'
-                     AND action IN ('jobs.enqueue', 'mappings.create', 'snapshots.create'))
-"""
-
-
-async def made_by(conn: psycopg.AsyncConnection[Any], thing: str, caller: Principal) -> bool:
-    """Whether this principal enqueued or made it."""
-    row = await (await conn.execute(MADE_BY, {"object": thing, "actor": caller.actor})).fetchone()
-    return row is not None and bool(row[0])

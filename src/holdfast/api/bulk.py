@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import psycopg
 from fastapi import Request
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from starlette.responses import Response
 
 from holdfast.api.acts import Act, Acting, Model, Reason, Text
@@ -20,6 +20,7 @@ from holdfast.jobs import bulk, read
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.filters import Condition
 from holdfast.jobs.model import JobId, NewJob
+from holdfast.jobs.owner import set_owner
 from holdfast.jobs.read import JobView
 from holdfast.jobs.states import State
 
@@ -49,7 +50,7 @@ class BulkAsked(Model):
 
     action: bulk.BulkAction
     filter: BulkFilter | Annotated[Text, Field(min_length=1, max_length=1000)]
-    dry_run: bool = True
+    dry_run: StrictBool = True
     expected_count: Annotated[int, Field(ge=0, le=bulk.MOST)] | None = None
     reason: Reason
 
@@ -127,6 +128,7 @@ async def run_in_bulk(
         payload = {"action": action, "filter": filters, "matched": match.matched, "newest": match.newest}
         payload |= {"actor": act.actor, "reason": reason}
         made = await enqueue(conn, NewJob(bulk.KIND, payload, queue=bulk.QUEUE, max_attempts=10, max_crashes=10))
+        await set_owner(conn, made, act.actor)
         operation = operation_of(await read.get_job(conn, made.id))
         return Answer(202, operation, {"Location": f"/api/operations/{made.id}", "Retry-After": "1"})
 

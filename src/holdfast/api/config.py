@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import psycopg
 from fastapi import Request
 from psycopg.rows import tuple_row
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from holdfast.api.acts import Acting, Model, Reason
 from holdfast.api.envelope import UNCHANGED, Answer, Data, etag_of, jsonable, require_match, respond, respond_tagged
+from holdfast.api.paging import BIGGEST_ID
 from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
@@ -89,7 +90,7 @@ async def show_value(request: Request, key: str) -> Response:
 class ValueAsked(Model):
     """A new value."""
 
-    value: int
+    value: Annotated[int, Field(strict=True, ge=-BIGGEST_ID, le=BIGGEST_ID)]
     reason: Reason
 
 

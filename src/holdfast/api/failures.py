@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Path, Query, Request
-from pydantic import Field
+from pydantic import Field, StrictBool
 from starlette.responses import Response
 
 from holdfast.api.acts import Acting, Model, Reason
@@ -41,7 +41,7 @@ class RetryAll(Model):
     """Retry all who failed in one way. Without `dry_run: false` nothing is changed."""
 
     reason: Reason
-    dry_run: bool = True
+    dry_run: StrictBool = True
     expected_count: Annotated[int, Field(ge=0, le=MOST)] | None = None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from psycopg_pool import AsyncConnectionPool
 from pydantic import ValidationError
 
-from holdfast.api.plane import plane_of
+from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import guard
 from holdfast.jobs.held import held
@@ -39,19 +39,33 @@ def pool_of(request: Request) -> AsyncConnectionPool[Any]:
     return plane_of(request).pool
 
 
-def shown_attempt(if_match: Annotated[str | None, Header()] = None) -> AttemptId:
+def actor_of(request: Request) -> str:
+    return caller_of(request).actor
+
+
+Actor = Annotated[str, Depends(actor_of)]
+
+
+class ShownAttempt(NamedTuple):
+    """An attempt id, and who sent it."""
+
+    id: AttemptId
+    actor: str
+
+
+def shown_attempt(actor: Actor, if_match: Annotated[str | None, Header()] = None) -> ShownAttempt:
     """The attempt that the worker shows. `*` would match any, which is what a fence is there to refuse."""
     shown = (if_match or "").strip()
     if not shown or shown == "*":
         raise Problem("attempt-required", 'send If-Match: "<attempt_id>" with the attempt id of your claim')
     try:
-        return AttemptId(str(UUID(shown.strip('"'))))
+        return ShownAttempt(AttemptId(str(UUID(shown.strip('"')))), actor)
     except ValueError:
         raise Problem("stale-attempt", "If-Match is no attempt id") from None
 
 
 Pool = Annotated[AsyncConnectionPool[Any], Depends(pool_of)]
-Attempt = Annotated[AttemptId, Depends(shown_attempt)]
+Attempt = Annotated[ShownAttempt, Depends(shown_attempt)]
 
 
 def said_as(model: type[T]) -> Any:
@@ -73,7 +87,7 @@ def said_as(model: type[T]) -> Any:
 
 
 @asynccontextmanager
-async def holding(pool: AsyncConnectionPool[Any], job_id: int, attempt: AttemptId, what: str) -> AsyncIterator[Holding]:
-    """A connection, and the claim as the row has it."""
+async def holding(pool: AsyncConnectionPool[Any], job_id: int, attempt: ShownAttempt, what: str) -> AsyncIterator[Holding]:
+    """A connection, and the claim as the row has it; refused if its worker was registered by another principal."""
     async with pool.connection() as conn:
-        yield conn, await held(conn, JobId(job_id), attempt, what)
+        yield conn, await held(conn, JobId(job_id), attempt.id, what, owner=attempt.actor)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import psycopg
 from fastapi import Query, Request
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, StrictBool
 from starlette.responses import Response
 
-from holdfast.api.acts import Acting, Model, Reason, Text
+from holdfast.api.acts import Acting, Model, OwnerOf, Reason, Text
 from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, etag_of, jsonable, require_match, respond, respond_tagged
 from holdfast.api.paging import JobNumber, Paged
 from holdfast.api.plane import Principal, caller_of, plane_of
@@ -22,6 +23,7 @@ from holdfast.jobs.cancel import cancel
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.filters import MOST_LOOKED_AT, Condition
 from holdfast.jobs.model import JobId, Lock, NewJob
+from holdfast.jobs.owner import owner_of, set_owner
 from holdfast.jobs.read import JobView
 from holdfast.jobs.recover import recover
 from holdfast.jobs.rerun import rerun
@@ -229,6 +231,7 @@ async def enqueue_job(asked: JobAsked, act: Acting) -> Response:
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         made = await enqueue(conn, asked.as_new_job())
+        await set_owner(conn, made, act.actor)
         job = shown(await read.get_job(conn, made.id), act.caller)
         headers = {"Location": f"/api/jobs/{made.id}", "Retry-After": "1"}
         return Answer(202, {"id": made.id, "created": made.created, "job": job}, headers)
@@ -240,7 +243,7 @@ class CancelAsked(Model):
     """Cancel a job; `force` does not wait for its handler."""
 
     reason: Reason | None = None
-    force: bool = False
+    force: StrictBool = False
 
 
 CHANGES = ["not-found", "wrong-state", "changed-meanwhile", "idempotency-mismatch"]
@@ -264,7 +267,7 @@ async def cancel_job(job_id: JobNumber, act: Acting, asked: CancelAsked | None =
         await cancel(conn, JobId(job_id), actor=act.actor, reason=asked.reason, force=asked.force)
         return await _as_it_is(conn, act, job_id)
 
-    return await act.run(f"job/{job_id}", do, reason=asked.reason, detail={"force": asked.force})
+    return await act.run(f"job/{job_id}", do, owner=_owner(job_id), reason=asked.reason, detail={"force": asked.force})
 
 
 class RetryAsked(Model):
@@ -286,7 +289,7 @@ async def retry_job(job_id: JobNumber, act: Acting, asked: RetryAsked | None = N
         await rerun(conn, JobId(job_id), actor=act.actor, reason=asked.reason, grant=asked.grant)
         return await _as_it_is(conn, act, job_id)
 
-    return await act.run(f"job/{job_id}", do, reason=asked.reason, detail={"grant": asked.grant})
+    return await act.run(f"job/{job_id}", do, owner=_owner(job_id), reason=asked.reason, detail={"grant": asked.grant})
 
 
 class RecoverAsked(Model):
@@ -313,6 +316,10 @@ async def recover_job(job_id: JobNumber, act: Acting, asked: RecoverAsked | None
         return Answer(200, shown(await read.get_job(conn, JobId(job_id)), act.caller))
 
     return await act.run(f"job/{job_id}", do, reason=asked.reason, detail={"grant": asked.grant})
+
+
+def _owner(job_id: int) -> OwnerOf:
+    return partial(owner_of, job_id=JobId(job_id))
 
 
 async def _require_match(conn: psycopg.AsyncConnection[Any], act: Acting, job_id: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -31,6 +32,9 @@ LEEWAY = 30  # seconds that two clocks may differ; the one place where a process
 ASK_AGAIN_AFTER = 60.0  # seconds, for an unknown key
 KEYS_ARE_FRESH = 600.0
 KEYS_COUNT_FOR = 86_400.0
+LONGEST_READ = 10.0  # seconds for the provider's configuration and its keys together, however slowly they come
+LARGEST_ANSWER = 1_000_000  # bytes
+LONGEST_SUBJECT = 255  # characters, as OpenID Connect says
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +81,19 @@ class Oidc:
                 leeway=LEEWAY,
                 options={"require": REQUIRED},
             )
-        except (self._jwt.PyJWTError, ValueError, TypeError):
+        except (self._jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
             raise Unknown("this token is not one that we accept") from None
         return self._known(claims)
 
     def _known(self, claims: Mapping[str, Any]) -> Principal:
+        if not _is_subject(claims["sub"]):
+            raise Unknown("this token is not one that we accept")
         groups = _words(claims.get(self._options.groups_claim))
         granted = _words(claims.get("permissions")) | _words(claims.get("scope"))
         named = {rule.permission for rule in POLICY.values() if rule.permission is not None}
         role = highest(groups, dict(self._options.roles))
         return Principal(
-            f"oidc:{str(claims['sub'])[:190]}",
+            f"oidc:{claims['sub']}",
             "oidc",
             role,
             permissions=frozenset(granted & named),
@@ -113,26 +119,57 @@ class Oidc:
         """Read the keys. Meanwhile, and when that fails, those that we know still count: but not for ever."""
         self._asked_at = time.monotonic()
         try:
-            async with httpx.AsyncClient(timeout=5, follow_redirects=False, trust_env=False) as client:
-                found = (await client.get(await self._jwks_url(client))).raise_for_status().json()
-            keys = self._jwt.PyJWKSet.from_dict(found).keys
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, UsageError, self._jwt.PyJWTError) as error:
+            keys = self._usable(await self._read())
+        except Exception as error:  # whatever the provider sends: the keys that we know have to end below
             log.warning("oidc_keys_not_read", issuer=self._options.issuer, error=f"{type(error).__name__}: {error}")
             if time.monotonic() - self._read_at >= KEYS_COUNT_FOR:
                 self._keys = {}
             return
         self._read_at = self._asked_at
-        self._keys = {key.key_id: key for key in keys if key.key_id is not None}
+        self._keys = keys
+
+    async def _read(self) -> Mapping[str, Any]:
+        """The provider's key set, within bounds of time and size."""
+        async with (
+            asyncio.timeout(LONGEST_READ),
+            httpx.AsyncClient(timeout=5, follow_redirects=False, trust_env=False) as client,
+        ):
+            return await _fetched(client, await self._jwks_url(client))
+
+    def _usable(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys by their ids, without those that are not for signatures."""
+        keys = self._jwt.PyJWKSet.from_dict(found).keys
+        return {key.key_id: key for key in keys if isinstance(key.key_id, str) and key.public_key_use in (None, "sig")}
 
     async def _jwks_url(self, client: httpx.AsyncClient) -> str:
         """What the configuration says, or what the provider says of itself; not another address that the provider names."""
         if self._options.jwks_url is not None:
             return self._options.jwks_url
         place = f"{self._options.issuer.rstrip('/')}/.well-known/openid-configuration"
-        said = str((await client.get(place)).raise_for_status().json()["jwks_uri"])
+        said = str((await _fetched(client, place))["jwks_uri"])
         if Origin.of(said) != Origin.of(place):
             raise UsageError(f"the keys of {self._options.issuer} are at another address: set HOLDFAST_OIDC_JWKS_URL to {said}")
         return said
+
+
+async def _fetched(client: httpx.AsyncClient, url: str) -> Mapping[str, Any]:
+    """A JSON object; anything else is a `ValueError`."""
+    raw = bytearray()
+    async with client.stream("GET", url) as response:
+        response.raise_for_status()
+        async for chunk in response.aiter_bytes():
+            raw += chunk
+            if len(raw) > LARGEST_ANSWER:
+                raise ValueError(f"{url} has more than {LARGEST_ANSWER:,} bytes")
+    found = json.loads(raw)
+    if not isinstance(found, dict):
+        raise ValueError(f"{url} has a JSON {type(found).__name__}, not an object")
+    return found
+
+
+def _is_subject(claim: Any) -> bool:
+    """Whether a `sub` can name somebody: cut short it could name two, and what is not printable cannot be stored. Pure."""
+    return isinstance(claim, str) and 0 < len(claim) <= LONGEST_SUBJECT and claim.isprintable() and bool(claim.strip())
 
 
 def _words(claim: Any) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import psycopg
 from fastapi import Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool
 from starlette.responses import Response
 
 from holdfast.api import audit
@@ -99,7 +99,7 @@ class Drain(BaseModel):
 class DrainAsked(Model):
     """Take no new jobs, or take them again."""
 
-    enabled: bool
+    enabled: StrictBool
     reason: Reason
 
 

@@ -23,7 +23,7 @@ from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
 
 LONGEST = 200
-BIGGEST_ID = 2**63 - 1
+BIGGEST_ID = 2**63 - 1024  # the largest bigint that a JSON number of the OpenAPI document says exactly
 JobNumber = Annotated[int, Field(ge=1, le=BIGGEST_ID)]
 
 

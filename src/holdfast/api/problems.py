@@ -50,6 +50,11 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "unreadable": ProblemKind(400, "The request cannot be read", "Send well-formed HTTP with a JSON body in UTF-8."),
     "unauthenticated": ProblemKind(401, "Nobody known", "Send `Authorization: Bearer <token>` with a live token."),
     "forbidden": ProblemKind(403, "Not for this role", "Ask somebody with one of the roles in `required_roles`."),
+    "not-own-worker": ProblemKind(
+        403,
+        "Another principal's worker",
+        "Use a token with the name of the one that registered the worker, or register a new id.",
+    ),
     "cross-origin": ProblemKind(403, "From another site", "Call from the same origin, or with a token of your own."),
     "reserved-kind": ProblemKind(
         403, "A kind of our own", "Kinds of `holdfast.` and of the services (`exports.`) are made by their own routes only."

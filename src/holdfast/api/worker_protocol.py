@@ -17,7 +17,8 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Request
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic import Field
 
-from holdfast.api.fenced import Attempt, Pool, holding, said_as, workers_only
+from holdfast.api.fenced import Actor, Attempt, Pool, holding, said_as, workers_only
+from holdfast.api.paging import JobNumber
 from holdfast.api.plane import plane_of
 from holdfast.api.reserved import refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
@@ -25,7 +26,7 @@ from holdfast.errors import ClaimLost, UsageError
 from holdfast.jobs import effects, logs, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
-from holdfast.jobs.held import require_worker
+from holdfast.jobs.held import is_known, require_own, require_worker
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, WorkerId
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.pipelines import complete_and_chain
@@ -54,6 +55,7 @@ FIRST_LOOK, LAST_LOOK = 0.05, 1.0  # seconds between two looks meanwhile
 
 REFUSES = (
     "not-found",
+    "not-own-worker",
     "stale-attempt",
     "attempt-required",
     "cancel-requested",
@@ -113,23 +115,29 @@ class Waiting(Looking):
 
 
 @router.put("/{worker_id}", status_code=204)
-async def register_worker(worker_id: UUID, said: Annotated[Registration, said_as(Registration)], pool: Pool) -> None:
-    """Announce an incarnation, before its first claim; again, when a beat says that it is not known."""
+async def register_worker(
+    worker_id: UUID, said: Annotated[Registration, said_as(Registration)], pool: Pool, actor: Actor
+) -> None:
+    """Announce an incarnation, before its first claim; again, when a beat says that it is not known.
+
+    From then on only tokens of this name may act for it: others get 403 `not-own-worker`.
+    """
     about = said.model_dump(exclude={"lease"})
-    worker = WorkerInfo(WorkerId(str(worker_id)), runner="remote", **about)
+    worker = WorkerInfo(WorkerId(str(worker_id)), runner="remote", owner=actor, **about)
     async with pool.connection() as conn:
         await register(conn, worker, lease=timedelta(seconds=said.lease))
 
 
 @router.post("/{worker_id}/beat")
 async def beat(
-    worker_id: UUID, said: Annotated[Beating, said_as(Beating)], pool: Pool, afterwards: BackgroundTasks
+    worker_id: UUID, said: Annotated[Beating, said_as(Beating)], pool: Pool, actor: Actor, afterwards: BackgroundTasks
 ) -> dict[str, Json]:
     """Renew the lease and look around. What a worker with a database would sweep up is swept up here, after the answer."""
     me = WorkerId(str(worker_id))
     mine = [_shown(one, me) for one in said.held]
     lease = timedelta(seconds=said.lease)
     async with pool.connection() as conn:
+        await is_known(conn, me, owner=actor)
         found = await renew(conn, me, mine, lease=lease, kinds=said.kinds, queues=said.queues)
     if found.strays or found.can_rescue or found.can_wake:
         afterwards.add_task(_sweep, pool, me, said.name, found)
@@ -160,10 +168,12 @@ async def _sweep(pool: AsyncConnectionPool[Any], me: WorkerId, name: str, found:
 
 
 @router.delete("/{worker_id}", status_code=204)
-async def resign_worker(worker_id: UUID, pool: Pool) -> None:
+async def resign_worker(worker_id: UUID, pool: Pool, actor: Actor) -> None:
     """End the lease now: whatever the worker still holds can be rescued at once."""
+    me = WorkerId(str(worker_id))
     async with pool.connection() as conn:
-        await resign(conn, WorkerId(str(worker_id)))
+        await require_worker(conn, me, owner=actor)
+        await resign(conn, me)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -172,31 +182,37 @@ async def resign_worker(worker_id: UUID, pool: Pool) -> None:
 
 
 @router.post("/{worker_id}/claims")
-async def claim_batch(worker_id: UUID, said: Annotated[Claiming, said_as(Claiming)], pool: Pool) -> dict[str, Json]:
+async def claim_batch(
+    worker_id: UUID, said: Annotated[Claiming, said_as(Claiming)], pool: Pool, actor: Actor
+) -> dict[str, Json]:
     """Claim up to `limit` jobs, and never more than 20 at once."""
     me = WorkerId(str(worker_id))
     async with pool.connection() as conn:
-        await require_worker(conn, me)
+        await require_worker(conn, me, owner=actor)
         claims = await claim(conn, me, kinds=said.kinds, queues=said.queues, limit=min(said.limit, MOST_CLAIMS))
     return {"claims": [of_claim(one) for one in claims]}
 
 
 @router.post("/{worker_id}/claims/{job_id}")
-async def claim_one(worker_id: UUID, job_id: int, said: Annotated[Looking, said_as(Looking)], pool: Pool) -> dict[str, Json]:
+async def claim_one(
+    worker_id: UUID, job_id: JobNumber, said: Annotated[Looking, said_as(Looking)], pool: Pool, actor: Actor
+) -> dict[str, Json]:
     """Claim this very job; null if it cannot be claimed."""
     me = WorkerId(str(worker_id))
     async with pool.connection() as conn:
-        await require_worker(conn, me)
+        await require_worker(conn, me, owner=actor)
         one = await claim_by_id(conn, me, JobId(job_id), kinds=said.kinds)
     return {"claim": None if one is None else of_claim(one)}
 
 
 @router.post("/{worker_id}/polls")
-async def claim_polls(worker_id: UUID, said: Annotated[Claiming, said_as(Claiming)], pool: Pool) -> dict[str, Json]:
+async def claim_polls(
+    worker_id: UUID, said: Annotated[Claiming, said_as(Claiming)], pool: Pool, actor: Actor
+) -> dict[str, Json]:
     """Claim jobs whose external engine is due to be asked."""
     me = WorkerId(str(worker_id))
     async with pool.connection() as conn:
-        await require_worker(conn, me)
+        await require_worker(conn, me, owner=actor)
         claims = await claim_to_poll(conn, me, kinds=said.kinds, queues=said.queues, limit=min(said.limit, MOST_CLAIMS))
     return {"claims": [of_claim(one) for one in claims]}
 
@@ -244,17 +260,20 @@ def _as_text(result: Json) -> str | None:
 
 
 @router.post("/{worker_id}/completions")
-async def complete_batch(worker_id: UUID, said: Annotated[Completions, said_as(Completions)], pool: Pool) -> dict[str, Json]:
+async def complete_batch(
+    worker_id: UUID, said: Annotated[Completions, said_as(Completions)], pool: Pool, actor: Actor
+) -> dict[str, Json]:
     """Complete plain jobs in one statement; the ids that were. The rest is lost, or something hangs on it: see finish."""
     claims = [_shown(one, WorkerId(str(worker_id))) for one in said.completions]
     results = [_as_text(one.result) for one in said.completions]
     async with pool.connection() as conn:
+        await require_own(conn, claims, owner=actor)
         return {"completed": sorted(await complete_plain(conn, claims, results))}
 
 
 @router.post("/jobs/{job_id}/chain")
 async def chain(
-    request: Request, job_id: int, attempt: Attempt, said: Annotated[Chain, said_as(Chain)], pool: Pool
+    request: Request, job_id: JobNumber, attempt: Attempt, said: Annotated[Chain, said_as(Chain)], pool: Pool
 ) -> dict[str, Json]:
     """Complete a plain job and hold its one plain child at once; null: it is tied or paused, and nothing was written."""
     child = said.child.job()
@@ -268,7 +287,7 @@ async def chain(
 
 @router.post("/jobs/{job_id}/finish", status_code=204)
 async def finish_attempt(
-    request: Request, job_id: int, attempt: Attempt, said: Annotated[SaidEnd, said_as(SaidEnd)], pool: Pool
+    request: Request, job_id: JobNumber, attempt: Attempt, said: Annotated[SaidEnd, said_as(SaidEnd)], pool: Pool
 ) -> None:
     """End the attempt in any way, with its children, in one transaction: complete, submit, retry, snooze, fail, release."""
     for child in [*said.then, *([said.join] if said.join else [])]:
@@ -278,9 +297,9 @@ async def finish_attempt(
 
 
 @router.get("/jobs/{job_id}/end")
-async def was_written(job_id: int, attempt: Attempt, pool: Pool) -> dict[str, Json]:
+async def was_written(job_id: JobNumber, attempt: Attempt, pool: Pool) -> dict[str, Json]:
     """After an answer was lost: whether the end of this attempt is there. 412 if somebody else ended it."""
-    shown = SaidAttempt(id=job_id, attempt_id=UUID(attempt))
+    shown = SaidAttempt(id=job_id, attempt_id=UUID(attempt.id))
     async with pool.connection() as conn:
         return {"written": await resolve_unknown(conn, _shown(shown, WorkerId("")))}
 
@@ -312,21 +331,21 @@ class Handle(Said):
 
 
 @router.post("/jobs/{job_id}/progress", status_code=204)
-async def report(job_id: int, attempt: Attempt, said: Annotated[Progress, said_as(Progress)], pool: Pool) -> None:
+async def report(job_id: JobNumber, attempt: Attempt, said: Annotated[Progress, said_as(Progress)], pool: Pool) -> None:
     """Tell people how far it is; 409 `cancel-requested` when somebody asked the job to stop."""
     async with holding(pool, job_id, attempt, "progress") as (conn, mine):
         await progress.report(conn, mine, progress=said.progress, message=said.message)
 
 
 @router.post("/jobs/{job_id}/checkpoint", status_code=204)
-async def checkpoint(job_id: int, attempt: Attempt, pool: Pool) -> None:
+async def checkpoint(job_id: JobNumber, attempt: Attempt, pool: Pool) -> None:
     """Before a side effect: whether the attempt still has its job, and nobody asked it to stop."""
     async with holding(pool, job_id, attempt, "checkpoint") as (conn, mine):
         await progress.checkpoint(conn, mine)
 
 
 @router.post("/jobs/{job_id}/logs", status_code=204)
-async def keep_lines(job_id: int, attempt: Attempt, said: Annotated[Lines, said_as(Lines)], pool: Pool) -> None:
+async def keep_lines(job_id: JobNumber, attempt: Attempt, said: Annotated[Lines, said_as(Lines)], pool: Pool) -> None:
     """Keep what the handler has said: the last 1,000 lines of the attempt. The same number again is the same line."""
     async with holding(pool, job_id, attempt, "logs") as (conn, mine):
         lines = [
@@ -334,18 +353,18 @@ async def keep_lines(job_id: int, attempt: Attempt, said: Annotated[Lines, said_
             for one in said.lines
         ]
         if not await logs.write(conn, lines):
-            raise ClaimLost(mine.id, attempt, "logs")
+            raise ClaimLost(mine.id, attempt.id, "logs")
 
 
 @router.get("/jobs/{job_id}/effects")
-async def left_behind(job_id: int, attempt: Attempt, pool: Pool) -> dict[str, Json]:
+async def left_behind(job_id: JobNumber, attempt: Attempt, pool: Pool) -> dict[str, Json]:
     """What earlier attempts of the job may have made outside."""
     async with holding(pool, job_id, attempt, "effect") as (conn, mine):
         return {"effects": [of_effect(one) for one in await effects.left_behind(conn, mine)]}
 
 
 @router.post("/jobs/{job_id}/effects")
-async def plan(job_id: int, attempt: Attempt, said: Annotated[Plan, said_as(Plan)], pool: Pool) -> dict[str, Json]:
+async def plan(job_id: JobNumber, attempt: Attempt, said: Annotated[Plan, said_as(Plan)], pool: Pool) -> dict[str, Json]:
     """Write down what is about to be made outside."""
     async with holding(pool, job_id, attempt, "effect") as (conn, mine):
         return of_effect(await effects.plan(conn, mine, **said.model_dump()))
@@ -353,7 +372,7 @@ async def plan(job_id: int, attempt: Attempt, said: Annotated[Plan, said_as(Plan
 
 @router.put("/jobs/{job_id}/effects/{effect_id}")
 async def confirm(
-    job_id: int, effect_id: int, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
+    job_id: JobNumber, effect_id: JobNumber, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
 ) -> dict[str, Json]:
     """It is made; this is how to reach it."""
     async with holding(pool, job_id, attempt, "effect") as (conn, mine):
@@ -362,13 +381,13 @@ async def confirm(
 
 @router.post("/jobs/{job_id}/effects/{effect_id}/adopt")
 async def adopt(
-    job_id: int, effect_id: int, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
+    job_id: JobNumber, effect_id: JobNumber, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
 ) -> dict[str, Json]:
     """Take over what an earlier attempt made."""
     async with holding(pool, job_id, attempt, "effect") as (conn, mine):
         return of_effect(await effects.adopt(conn, mine, _effect(effect_id, mine), said.handle))
 
 
-def _effect(effect_id: int, claim: Claim) -> effects.Effect:
+def _effect(effect_id: JobNumber, claim: Claim) -> effects.Effect:
     """An effect by its number; the statements ask for nothing else of it."""
     return effects.Effect(effect_id, claim.id, claim.attempt_id, claim.fence_token, "", "", None, None, "")

@@ -30,6 +30,7 @@ from holdfast.cli.exits import Told
 from holdfast.cli.way import Answer, headers_of, opened, plain_params
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import connect, parts_of, pool
+from holdfast.database.pooler import require_own_session
 from holdfast.database.revision import current, require_current, wanted
 from holdfast.errors import DatabaseProblem, UsageError
 from holdfast.jobs.bulk import QUEUE
@@ -92,7 +93,9 @@ class Straight:
         return self._runner.run(self._now())
 
     def schema(self) -> tuple[str | None, str | None]:
-        return current(self.url), wanted()
+        found = current(self.url)
+        require_own_session(self.url)
+        return found, wanted()
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -23,7 +23,7 @@ from holdfast.cli.times import counted
 from holdfast.cli.verb import Session, Yes, verb
 from holdfast.cli.way import NobodyThere, OverHttp
 from holdfast.client import credentials
-from holdfast.errors import DatabaseProblem, HoldfastError, NotMigrated
+from holdfast.errors import DatabaseProblem, HoldfastError, NotMigrated, TransactionPooler
 from holdfast.settings import Settings, settings
 
 app = typer.Typer()
@@ -122,6 +122,9 @@ def there(session: Session) -> Iterator[Finding]:
         yield findings.schema(current, wanted)
         seen = session.get("/api/doctor")
         loops = session.get("/api/periodic")
+    except TransactionPooler as error:
+        says, _, way_out = str(error).partition("; ")
+        yield Finding("pooler", Level.ERROR, says, way_out)
     except NotMigrated as error:
         yield Finding("schema", Level.ERROR, str(error).partition(";")[0], "holdfast db migrate")
     except Told as told:

@@ -52,8 +52,8 @@ def in_the_database(seen: Seen) -> Found:
 def _pooler(seen: Seen) -> Found:
     """Whether something stands between the API and Postgres that shares sessions."""
     if seen["server"].get("is_pooled"):
-        says = "a pooler answers in Postgres's place; in transaction mode nobody hears hints, and jobs are found by polling"
-        yield Finding("pooler", Level.WARNING, says, "connect to Postgres itself, or use session mode")
+        says = "a pooler answers in Postgres's place; in transaction mode workers, serve and the scheduler refuse to start"
+        yield Finding("pooler", Level.WARNING, says, "connect to Postgres itself, or make sure of pool_mode = session")
 
 
 def _server(seen: Seen) -> Found:
@@ -207,6 +207,9 @@ def schema(current: str | None, wanted: str | None) -> Finding:
     """Whether the tables are those of this code."""
     if wanted is None or current == wanted:
         return ok("schema", f"at {current}, as this code wants it")
+    if current is not None and current > wanted:
+        says = f"at {current}, and this code is older: it knows up to {wanted}"
+        return Finding("schema", Level.ERROR, says, "run the newer version of Holdfast")
     return Finding("schema", Level.ERROR, f"at {current or 'nothing'}, this code wants {wanted}", "holdfast db migrate")
 
 

@@ -24,8 +24,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from holdfast.database.pool import place_of
-from holdfast.database.revision import OLDEST_POSTGRES
-from holdfast.errors import DatabaseProblem
+from holdfast.database.revision import OLDEST_POSTGRES, said_of
+from holdfast.errors import DatabaseProblem, NotMigrated
 
 SCHEMA = "holdfast"
 PATIENCE = "60s"  # with another migration
@@ -56,6 +56,7 @@ def migrate(url: str, revision: str = "head") -> SchemaStatus:
         connection.commit()
         config = _config(connection)
         before = _current(connection)
+        _refuse_newer(config, before)
         if _lies_behind(config, before, revision):
             command.downgrade(config, revision)
         else:
@@ -100,6 +101,7 @@ def would(url: str, revision: str = "head") -> str:
     config = _config()
     with _connect(url) as connection:
         current = _current(connection)
+    _refuse_newer(config, current)
     scripts, back = ScriptDirectory.from_config(config), _lies_behind(config, current, revision)
     newer, older = (current or "base", revision) if back else (revision, current or "base")
     names = [script.revision for script in scripts.iterate_revisions(newer, older)]
@@ -146,6 +148,13 @@ def _current(connection: Connection) -> str | None:
     revision = context.get_current_revision()
     connection.commit()
     return revision
+
+
+def _refuse_newer(config: Config, current: str | None) -> None:
+    """A revision that this code does not know is one of newer code, which alone knows the way from there."""
+    scripts = ScriptDirectory.from_config(config)
+    if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
+        raise NotMigrated(said_of(current, scripts.get_current_head() or "base"))
 
 
 def _lies_behind(config: Config, current: str | None, revision: str) -> bool:

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import scalar_row
 
 from holdfast.database.pool import careful, place_of
+from holdfast.database.pooler import require_own_session
 from holdfast.errors import DatabaseProblem, NotMigrated
 
 MIGRATIONS = Path(__file__).parent / "migrations" / "versions"
@@ -28,11 +29,25 @@ def wanted() -> str:
 
 
 def require_current(url: str) -> None:
-    """Raise unless the schema is the one that this code was written for."""
+    """Raise unless the schema is the one that this code was written for, and the session is our own."""
     found = current(url)
+    require_own_session(url)
     if found != wanted():
-        have = f"is at {found}" if found else "is missing"
-        raise NotMigrated(f"the schema {have}, this code needs {wanted()}; run `holdfast db migrate`")
+        raise NotMigrated(said_of(found, wanted()))
+
+
+def said_of(found: str | None, needed: str) -> str:
+    """What is wrong with a schema of another version, and what to do. Revisions are numbers in order. Pure."""
+    return f"the schema {'is missing' if found is None else f'is at {found}'}, {_way_out(found, needed)}"
+
+
+def _way_out(found: str | None, needed: str) -> str:
+    if found is not None and found > needed:
+        return (
+            f"and this code is older: it knows up to {needed}; run the newer version of Holdfast, or go back with "
+            f"`holdfast db migrate {needed}` of the newer version when none of its processes runs"
+        )
+    return f"this code needs {needed}; run `holdfast db migrate`"
 
 
 def current(url: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from holdfast.errors import UsageError
+from holdfast.errors import MIXED_UP, UsageError
 
 T = TypeVar("T")
 
@@ -26,6 +26,7 @@ class Statement(NamedTuple):
 
 
 Steps = Generator[Statement, list[tuple[Any, ...]], T]
+POOLED = (psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName)  # 42P05, 26000
 
 
 async def run_async(conn: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
@@ -44,6 +45,8 @@ async def run_async(conn: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
             statement = steps.send(rows)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except POOLED as error:
+        raise UsageError(MIXED_UP) from error
 
 
 def run_sync(conn: psycopg.Connection[Any], steps: Steps[T]) -> T:
@@ -62,6 +65,8 @@ def run_sync(conn: psycopg.Connection[Any], steps: Steps[T]) -> T:
             statement = steps.send(rows)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except POOLED as error:
+        raise UsageError(MIXED_UP) from error
 
 
 async def connection_of(tx: Any) -> psycopg.AsyncConnection[Any] | psycopg.Connection[Any]:

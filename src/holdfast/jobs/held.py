@@ -1,38 +1,78 @@
 """Read an attempt back under its own id. Called by: the HTTP API, to which a worker shows nothing but that id.
 
-What the worker says about its claim is not believed: the row says who holds the job, and what the attempt may do.
+What the worker says about its claim is not believed: the row says who holds the job, and what the attempt may do. A principal
+acts only for workers that it registered itself: ids of workers and attempts are shown to everybody who may read jobs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from holdfast.errors import ClaimLost, NotFound
+from holdfast.database import arrays
+from holdfast.errors import ClaimLost, NotFound, NotOwnWorker
 from holdfast.jobs.model import CLAIM_COLUMNS, AttemptId, Claim, JobId, WorkerId
 
-READ_HELD = f"SELECT {CLAIM_COLUMNS} FROM holdfast.jobs j WHERE j.id = %(id)s AND j.attempt_id = %(attempt_id)s"
+# A remote worker without an owner was registered before owners were recorded. A row that is gone belongs to none.
+IS_OTHERS = "w.owner IS DISTINCT FROM %(owner)s AND NOT (w.owner IS NULL AND w.runner = 'remote')"
+READ_HELD = f"""
+    SELECT w.id IS NOT NULL AND {IS_OTHERS}, {CLAIM_COLUMNS}
+    FROM holdfast.jobs j LEFT JOIN holdfast.workers w ON w.id = j.worker_id
+    WHERE j.id = %(id)s AND j.attempt_id = %(attempt_id)s
+"""
 
 
-async def held(conn: psycopg.AsyncConnection[Any], job_id: JobId, attempt_id: AttemptId, operation: str) -> Claim:
+async def held(
+    conn: psycopg.AsyncConnection[Any], job_id: JobId, attempt_id: AttemptId, operation: str, *, owner: str
+) -> Claim:
     """The claim that this attempt has on the job; `ClaimLost` if it has none. Every write asks once more, on the row."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(READ_HELD, {"id": job_id, "attempt_id": attempt_id})
+        await cursor.execute(READ_HELD, {"id": job_id, "attempt_id": attempt_id, "owner": owner})
         row = await cursor.fetchone()
     if row is None:
         raise ClaimLost(job_id, attempt_id, operation)
-    return Claim._make(row)
+    is_others, *columns = row
+    claim = Claim._make(columns)
+    if is_others:
+        raise NotOwnWorker(claim.worker_id)
+    return claim
 
 
-READ_WORKER = "SELECT EXISTS (SELECT FROM holdfast.workers WHERE id = %(worker_id)s)"
+READ_WORKER = f"SELECT {IS_OTHERS} FROM holdfast.workers w WHERE w.id = %(worker_id)s"
 
 
-async def require_worker(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId) -> None:
-    """Before a claim: a job that is held by nobody known could never be rescued."""
+async def is_known(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, owner: str) -> bool:
+    """Whether there is such a worker; `NotOwnWorker` if another principal registered it."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(READ_WORKER, {"worker_id": worker_id})
+        await cursor.execute(READ_WORKER, {"worker_id": worker_id, "owner": owner})
         row = await cursor.fetchone()
-    if row is None or not row[0]:
+    if row is not None and row[0]:
+        raise NotOwnWorker(worker_id)
+    return row is not None
+
+
+async def require_worker(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, owner: str) -> None:
+    """Before a claim: a job whose worker has no row could never be rescued."""
+    if not await is_known(conn, worker_id, owner=owner):
         raise NotFound(f"there is no worker {worker_id}; register it before it claims")
+
+
+FIND_OTHERS = f"""
+    SELECT w.id::text FROM unnest(%(ids)s::bigint[], %(attempts)s::uuid[]) AS mine(id, attempt_id)
+    JOIN holdfast.jobs j ON j.id = mine.id AND j.attempt_id = mine.attempt_id
+    JOIN holdfast.workers w ON w.id = j.worker_id
+    WHERE {IS_OTHERS} LIMIT 1
+"""
+
+
+async def require_own(conn: psycopg.AsyncConnection[Any], claims: Sequence[Claim], *, owner: str) -> None:
+    """Before a batch of ends: all attempts are held by workers of this owner. The worker of an attempt never changes."""
+    ids, attempts = (arrays.of_words(claim.id for claim in claims), arrays.of_words(claim.attempt_id for claim in claims))
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(FIND_OTHERS, {"ids": ids, "attempts": attempts, "owner": owner})
+        row = await cursor.fetchone()
+    if row is not None:
+        raise NotOwnWorker(row[0])

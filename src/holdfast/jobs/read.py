@@ -60,6 +60,7 @@ class JobView:
     parent_id: int | None
     step: str | None
     generation: int
+    owner: str | None  # who made it over HTTP; null: it was made in Python
 
     @property
     def is_quarantined(self) -> bool:
@@ -70,7 +71,7 @@ class JobView:
 VIEW_COLUMNS = """id, kind, queue, state, priority, payload, attempt_no, attempt_id::text, worker_id::text, fence_token, errors,
     max_attempts, crashes, max_crashes, progress, message, result, error, cause, waiting_for, run_after, created_at,
     claimed_at, finished_at, cancel_requested_at, poll_count, next_poll_at, handle, slot_key, is_current,
-    pipeline_id::text, parent_id, step, generation"""
+    pipeline_id::text, parent_id, step, generation, owner"""
 
 GET_JOB = f"SELECT {VIEW_COLUMNS} FROM holdfast.jobs WHERE id = %(id)s"
 

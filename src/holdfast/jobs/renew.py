@@ -17,19 +17,21 @@ from psycopg.rows import tuple_row
 
 from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
-from holdfast.errors import NotMigrated
+from holdfast.errors import NotMigrated, NotOwnWorker
 from holdfast.jobs.claim import Kinds, known
 from holdfast.jobs.model import AttemptId, Claim, WorkerId
 from holdfast.jobs.payload import to_json
 
 # It has beaten for the first time when it began: one moment, so that every later beat can be told from it.
 REGISTER = """
-    INSERT INTO holdfast.workers (id, name, host, pid, version, git_sha, pod, runner, kinds, queues, concurrency,
-        started_at, beat_at, lease_until)
+    INSERT INTO holdfast.workers AS w (id, name, host, pid, version, git_sha, pod, runner, kinds, queues, concurrency,
+        started_at, beat_at, lease_until, owner)
     SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, %(pod)s, %(runner)s, %(kinds)s::jsonb,
-        %(queues)s, %(concurrency)s, now, now, now + %(lease)s
+        %(queues)s, %(concurrency)s, now, now, now + %(lease)s, %(owner)s
     FROM clock_timestamp() AS now
-    ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, stopped_at = NULL
+    ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, stopped_at = NULL, owner = excluded.owner
+    WHERE w.owner IS NOT DISTINCT FROM excluded.owner OR (w.owner IS NULL AND w.runner = 'remote')
+    RETURNING id
 """
 
 Runner = Literal["worker", "executor", "in process", "remote"]
@@ -50,10 +52,15 @@ class WorkerInfo:
     kinds: Mapping[str, int] = field(default_factory=dict)  # with the newest version of each that it can run
     concurrency: int = 1
     queues: Sequence[str] | None = None  # None: it does not say
+    owner: str | None = None  # who registers it over HTTP; None: it has the database
 
 
 async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, lease: timedelta) -> None:
-    """Announce a new incarnation. Before its first claim: a job held by an unknown worker could never be rescued."""
+    """Announce a new incarnation. Before its first claim: a job held by an unknown worker could never be rescued.
+
+    An id that another owner has registered is refused. A remote worker without an owner is from before owners were recorded:
+    its next registration sets one.
+    """
     parameters = {
         "id": worker.id,
         "name": worker.name,
@@ -67,11 +74,14 @@ async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, le
         "queues": None if worker.queues is None else list(worker.queues),
         "concurrency": worker.concurrency,
         "lease": lease,
+        "owner": worker.owner,
     }
     try:
-        await conn.execute(REGISTER, parameters)
+        written = await conn.execute(REGISTER, parameters)
     except psycopg.errors.UndefinedTable:
         raise NotMigrated("the schema is missing; run `holdfast db migrate`") from None
+    if written.rowcount == 0:
+        raise NotOwnWorker(worker.id)
 
 
 CAN_CLAIM = """EXISTS (SELECT FROM unnest(%(queues)s::text[]) AS q(queue)

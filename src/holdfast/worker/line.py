@@ -29,6 +29,7 @@ BASE = "/api/worker"
 LARGEST_ANSWER = 64_000_000  # bytes: a full batch of the largest claims
 LONGEST_PAUSE = 30.0  # seconds: whatever Retry-After says
 TRIES = 4  # of a request that was put off
+RESENDS = 8  # of a request whose connection was cut
 
 _sleep = asyncio.sleep  # by a name of its own, so that a test need not wait
 Token = str | Callable[[], str]
@@ -42,6 +43,10 @@ class ApiBroke(Unreachable):
     """The API met a fault of its own on this request, and may do so again."""
 
     is_fault = True
+
+
+class NotAnswered(Unreachable):
+    """The connection was cut, or no answer came in time; what became of the request is unknown."""
 
 
 class WorkerUnknown(Unreachable):
@@ -69,12 +74,24 @@ class Line:
         await self._client.aclose()
 
     async def call(
-        self, method: str, path: str, body: Json = None, *, claim: Claim | None = None, repeat: bool = True, wait: float = 0.0
+        self,
+        method: str,
+        path: str,
+        body: Json = None,
+        *,
+        claim: Claim | None = None,
+        repeat: bool = True,
+        resend: bool = False,
+        wait: float = 0.0,
     ) -> Any:
-        """The answer as JSON. `repeat`: asking twice does no harm, so a request that is put off may be sent again."""
+        """The answer as JSON. `repeat`: asking twice does no harm, so a request that is put off may be sent again.
+
+        `resend`: the same when its connection is cut, for a caller that cannot try again by itself.
+        """
         operation = path.rsplit("/", 1)[-1]
+        send = self._resend if resend else self._send
         for _ in range(TRIES):
-            response, text = await self._send(method, path, body, claim, wait)
+            response, text = await send(method, path, body, claim, wait)
             if not _is_put_off(response):
                 break
             await _sleep(_pause(response))
@@ -91,6 +108,22 @@ class Line:
             raise Unreachable(f"the answer to {method} {path} has no {field!r}; who answered?")
         return answer[field]
 
+    async def _resend(
+        self, method: str, path: str, body: Json, claim: Claim | None, wait: float
+    ) -> tuple[httpx.Response, bytes]:
+        """Send it until it is answered, for as long as one request may take: a server that hangs is asked once."""
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + self._timeout, 0.1
+        for _ in range(RESENDS - 1):
+            try:
+                return await self._send(method, path, body, claim, wait)
+            except NotAnswered:
+                if loop.time() + pause >= until:
+                    raise
+            await _sleep(pause)
+            pause = min(pause * 2, 2.0)
+        return await self._send(method, path, body, claim, wait)
+
     async def _send(self, method: str, path: str, body: Json, claim: Claim | None, wait: float) -> tuple[httpx.Response, bytes]:
         content = None if body is None else _as_body(body)
         timeout = httpx.Timeout(self._timeout + wait, connect=5.0)
@@ -105,7 +138,7 @@ class Line:
                         raise Unreachable(f"the answer to {method} {path} has more than {LARGEST_ANSWER:,} bytes")
                 return response, bytes(raw)
         except (httpx.TransportError, httpx.StreamError) as error:
-            raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+            raise NotAnswered(f"{method} {path}: {type(error).__name__}: {error}") from error
 
     def _headers(self, claim: Claim | None) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}

@@ -153,6 +153,7 @@ class Remote:
         return held
 
     # ------------------------------------------------------------------------------------------------- for handlers
+    # A lost answer would fail the handler's attempt, so what may be done twice is sent again; `plan` may not.
 
     def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
         raise UsageError(
@@ -167,10 +168,11 @@ class Remote:
         )
 
     async def progress(self, claim: Claim, done: float | None, message: str | None) -> None:
-        await self._line.call("POST", f"/jobs/{claim.id}/progress", {"progress": done, "message": message}, claim=claim)
+        body = {"progress": done, "message": message}
+        await self._line.call("POST", f"/jobs/{claim.id}/progress", body, claim=claim, resend=True)
 
     async def checkpoint(self, claim: Claim) -> None:
-        await self._line.call("POST", f"/jobs/{claim.id}/checkpoint", claim=claim)
+        await self._line.call("POST", f"/jobs/{claim.id}/checkpoint", claim=claim, resend=True)
 
     async def plan(
         self,
@@ -194,15 +196,15 @@ class Remote:
 
     async def confirm(self, claim: Claim, effect: Effect, handle: Json) -> Effect:
         path = f"/jobs/{claim.id}/effects/{effect.id}"
-        return _understood(wire.to_effect, await self._line.call("PUT", path, {"handle": handle}, claim=claim))
+        return _understood(wire.to_effect, await self._line.call("PUT", path, {"handle": handle}, claim=claim, resend=True))
 
     async def left_behind(self, claim: Claim) -> list[Effect]:
-        found = await self._line.ask("effects", "GET", f"/jobs/{claim.id}/effects", claim=claim)
+        found = await self._line.ask("effects", "GET", f"/jobs/{claim.id}/effects", claim=claim, resend=True)
         return [_understood(wire.to_effect, one) for one in found]
 
     async def adopt(self, claim: Claim, effect: Effect, handle: Json) -> Effect:
         path = f"/jobs/{claim.id}/effects/{effect.id}/adopt"
-        return _understood(wire.to_effect, await self._line.call("POST", path, {"handle": handle}, claim=claim))
+        return _understood(wire.to_effect, await self._line.call("POST", path, {"handle": handle}, claim=claim, resend=True))
 
     # ------------------------------------------------------------------------------------------------- sweeping
 

@@ -128,6 +128,17 @@ def test_a_schema_of_another_time_is_named_with_the_way_out(fresh_database: str)
         revision.require_current(fresh_database)
 
 
+def test_a_schema_that_is_newer_than_the_code_is_not_to_be_migrated(fresh_database: str) -> None:
+    """`holdfast db migrate` of the old code cannot help: it does not know the revision."""
+    with psycopg.connect(fresh_database, autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.alembic_version SET version_num = '9999'")
+
+    for act in (revision.require_current, migrate.migrate, migrate.would):
+        with pytest.raises(NotMigrated, match=r"is at 9999, and this code is older.*run the newer version") as refused:
+            act(fresh_database)
+        assert "run `holdfast db migrate`" not in str(refused.value)
+
+
 def test_a_migration_does_not_queue_the_application_up_behind_a_busy_table(fresh_database: str) -> None:
     """P26: it gives up by itself instead of waiting with everybody behind it."""
     with psycopg.connect(fresh_database) as busy:

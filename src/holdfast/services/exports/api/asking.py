@@ -18,7 +18,7 @@ from holdfast.services.exports.setup import Exports
 
 # The role of the engine in whose name everything is asked: X-Use-Case-Id. There is no default for it.
 UseCase = Annotated[str | None, Header(alias="X-Use-Case-Id", min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.:@/-]+$")]
-Duration = Annotated[Text, Field(pattern=r"^(PT[0-9]{1,6}[HM]|P[0-9]{1,5}[DW])$", examples=["P7D", "PT24H"])]
+Duration = Annotated[str, Field(pattern=r"^(PT[0-9]{1,6}[HM]|P[0-9]{1,5}[DW])$", examples=["P7D", "PT24H"])]
 Title = Annotated[Text, Field(min_length=1, max_length=255)]
 Description = Annotated[Text, Field(max_length=4000)]
 

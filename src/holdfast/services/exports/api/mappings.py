@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import psycopg
@@ -11,7 +12,7 @@ from fastapi import Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from holdfast.api.acts import Acting, Model, Text
+from holdfast.api.acts import Acting, Model, OwnerOf, Text
 from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, etag_of, jsonable, require_match, respond, respond_tagged
 from holdfast.api.paging import JobNumber, Paged
 from holdfast.api.plane import plane_of
@@ -226,7 +227,11 @@ async def change_mapping(
         change = Change(asked.change_description, asked.name, asked.description, graph)
         return Answer(200, view(*await store.update(conn, mapping_id, change, by=act.actor)))
 
-    return await act.run(f"mapping/{mapping_id}", do, detail={"change": asked.change_description})
+    return await act.run(f"mapping/{mapping_id}", do, owner=_owner(mapping_id), detail={"change": asked.change_description})
+
+
+def _owner(mapping_id: int) -> OwnerOf:
+    return partial(store.owner_of, mapping_id=mapping_id)
 
 
 def _changed(seen: MappingView, asked: ChangeAsked) -> Graph | None:
@@ -277,7 +282,7 @@ async def set_lifecycle(mapping_id: JobNumber, asked: LifecycleAsked, act: Actin
     async def do(conn: Conn) -> Answer:
         return Answer(200, await store.set_lifecycle(conn, mapping_id, asked.ttl, asked.inactivity_timeout))
 
-    return await act.run(f"mapping/{mapping_id}", do, detail=asked.model_dump())
+    return await act.run(f"mapping/{mapping_id}", do, owner=_owner(mapping_id), detail=asked.model_dump())
 
 
 class Deleted(Model):
@@ -297,4 +302,4 @@ async def delete_mapping(mapping_id: JobNumber, act: Acting) -> Response:
         await store.delete(conn, mapping_id)
         return Answer(200, {"id": mapping_id})
 
-    return await act.run(f"mapping/{mapping_id}", do)
+    return await act.run(f"mapping/{mapping_id}", do, owner=_owner(mapping_id))

@@ -7,6 +7,7 @@ Instances make their snapshots by themselves. To make one by hand is for operato
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import psycopg
@@ -14,7 +15,7 @@ from fastapi import Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from holdfast.api.acts import Acting, Model, Reason, Text
+from holdfast.api.acts import Acting, Model, OwnerOf, Reason, Text
 from holdfast.api.config import value_of
 from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, jsonable, respond, respond_tagged
 from holdfast.api.paging import JobNumber, Paged
@@ -170,6 +171,10 @@ async def create_snapshot(asked: SnapshotAsked, act: Acting, here: Here, use_cas
     return await act.run("snapshot", do, detail={"mapping_id": asked.mapping_id})
 
 
+def _owner(snapshot_id: int) -> OwnerOf:
+    return partial(read.owner_of, snapshot_id=snapshot_id)
+
+
 class Why(Model):
     """Why; it stands in the audit."""
 
@@ -188,7 +193,7 @@ async def cancel_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None
         await steer.cancel(conn, snapshot_id, actor=act.actor, reason=reason)
         return Answer(202, await shown(conn, snapshot_id, act.caller))
 
-    return await act.run(f"snapshot/{snapshot_id}", do, reason=reason)
+    return await act.run(f"snapshot/{snapshot_id}", do, owner=_owner(snapshot_id), reason=reason)
 
 
 @routes.add(
@@ -203,7 +208,7 @@ async def retry_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None 
         await steer.retry(conn, snapshot_id, actor=act.actor, reason=reason)
         return Answer(202, await shown(conn, snapshot_id, act.caller))
 
-    return await act.run(f"snapshot/{snapshot_id}", do, reason=reason)
+    return await act.run(f"snapshot/{snapshot_id}", do, owner=_owner(snapshot_id), reason=reason)
 
 
 class Gone(Model):
@@ -222,4 +227,4 @@ async def delete_snapshot(snapshot_id: JobNumber, act: Acting) -> Response:
     async def do(conn: Conn) -> Answer:
         return Answer(200, {"id": snapshot_id, "removal_job_id": await steer.delete(conn, snapshot_id)})
 
-    return await act.run(f"snapshot/{snapshot_id}", do)
+    return await act.run(f"snapshot/{snapshot_id}", do, owner=_owner(snapshot_id))

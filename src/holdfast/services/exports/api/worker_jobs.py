@@ -21,8 +21,8 @@ from starlette.responses import Response
 from holdfast.api.acts import Model, Text
 from holdfast.api.envelope import Data, respond
 from holdfast.api.fenced import Attempt, holding
-from holdfast.api.paging import JobNumber
-from holdfast.api.plane import plane_of
+from holdfast.api.paging import BIGGEST_ID, JobNumber
+from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
 from holdfast.errors import HoldfastError
@@ -48,6 +48,7 @@ Conn = psycopg.AsyncConnection[Any]
 LEASE: Final = timedelta(minutes=10)
 LONGEST_LOOK: Final = 20.0  # seconds, for what is in a folder
 KINDS: Final = {KIND: 1}
+Amount = Annotated[int, Field(ge=0, le=BIGGEST_ID)]
 Most = Annotated[int, Field(ge=1, le=100)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
 
@@ -114,7 +115,7 @@ class ClaimAsked(Model):
 async def claim_jobs(request: Request, asked: ClaimAsked) -> Response:
     """Claim export jobs that wait, nodes before edges."""
     async with plane_of(request).pool.connection() as conn, conn.transaction():
-        me = _somebody(asked.worker_id)
+        me = _somebody(asked.worker_id, caller_of(request).actor)
         claims = await claim(conn, me.id, kinds=KINDS, limit=asked.limit)
         if claims:
             await register(conn, me, lease=LEASE)
@@ -131,19 +132,20 @@ async def claim_polls(
 ) -> Response:
     """Claim submitted export jobs whose engine is due to be asked; nobody else asks about them meanwhile."""
     async with plane_of(request).pool.connection() as conn, conn.transaction():
-        me = _somebody(worker_id)
+        me = _somebody(worker_id, caller_of(request).actor)
         claims = await claim_to_poll(conn, me.id, kinds=KINDS, limit=limit)
         if claims:
             await register(conn, me, lease=LEASE)
     return respond([shown(one).model_dump() for one in claims])
 
 
-def _somebody(name: str) -> WorkerInfo:
+def _somebody(name: str, owner: str) -> WorkerInfo:
     """A claim of its own has a lease of its own: a pod that comes back under its old name keeps nobody's jobs alive.
 
     It is written down with what it claims, in one transaction, and goes with the last of it: who holds nothing is nobody.
     """
-    return WorkerInfo(WorkerId(str(uuid4())), name, host=name, pid=0, version="protocol", runner="remote", kinds=dict(KINDS))
+    me, kinds = WorkerId(str(uuid4())), dict(KINDS)
+    return WorkerInfo(me, name, host=name, pid=0, version="protocol", runner="remote", kinds=kinds, owner=owner)
 
 
 HOLDS_SOMETHING = "SELECT EXISTS (SELECT FROM holdfast.jobs WHERE worker_id = %(worker_id)s)"
@@ -179,8 +181,8 @@ class WrittenFile(Model):
     """One Parquet file, by its path below the `gcs_path` of the claim; the attempt's folder may stand before it."""
 
     path: Annotated[Text, Field(min_length=1, max_length=2000), AfterValidator(_below)]
-    rows: Annotated[int, Field(ge=0)] = 0
-    bytes: Annotated[int, Field(ge=0)] = 0
+    rows: Amount = 0
+    bytes: Amount = 0
 
 
 class Update(Model):
@@ -192,14 +194,14 @@ class Update(Model):
     status: Literal["submitted", "completed", "failed"] | None = None
     starburst_query_id: Name | None = None
     next_uri: Annotated[Text, Field(max_length=4000)] | None = None
-    row_count: Annotated[int, Field(ge=0)] | None = None
-    size_bytes: Annotated[int, Field(ge=0)] | None = None
+    row_count: Amount | None = None
+    size_bytes: Amount | None = None
     files: Annotated[list[WrittenFile], Field(max_length=100_000)] = Field(default_factory=list)
     error_message: Annotated[Text, Field(max_length=20_000)] | None = None
     progress: Annotated[float, Field(ge=0, le=1)] | None = None
     message: Annotated[Text, Field(max_length=2000)] | None = None
     next_poll_at: datetime | None = None
-    poll_count: int | None = None
+    poll_count: Amount | None = None
     submitted_at: datetime | None = None
     completed_at: datetime | None = None
 
@@ -216,7 +218,7 @@ class Update(Model):
 
 @routes.add(
     "PATCH", "/api/internal/export-jobs/{job_id}", action="work", answers=Data[ExportView], also=["/export-jobs/{job_id}"],
-    refuses=["not-found", "stale-attempt", "attempt-required", "cancel-requested"],
+    refuses=["not-found", "not-own-worker", "stale-attempt", "attempt-required", "cancel-requested"],
 )  # fmt: skip
 async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt: Attempt) -> Response:
     """Say what became of an attempt: submitted, completed, failed, or still at it. Needs `If-Match` with its attempt id.

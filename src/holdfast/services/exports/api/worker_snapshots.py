@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 
 import psycopg
 from fastapi import Request
-from pydantic import Field
+from pydantic import Field, StrictBool
 from starlette.responses import Response
 
 from holdfast.api.acts import Model, Text
 from holdfast.api.envelope import Data, respond
-from holdfast.api.paging import JobNumber
+from holdfast.api.paging import BIGGEST_ID, JobNumber
 from holdfast.api.plane import plane_of
 from holdfast.api.routes import Routes
 from holdfast.errors import IllegalMove
@@ -26,7 +26,8 @@ from holdfast.services.exports.snapshots.settle import settle
 routes = Routes("snapshots of workers")
 
 Conn = psycopg.AsyncConnection[Any]
-Counts = dict[str, Annotated[int, Field(ge=0)]]
+Amount = Annotated[int, Field(ge=0, le=BIGGEST_ID)]
+Counts = dict[str, Amount]
 
 
 class Completeness(Model):
@@ -102,11 +103,11 @@ async def status_if_pending(request: Request, snapshot_id: JobNumber, asked: Sta
 class FinalizeAsked(Model):
     """What the worker found. Counts and sizes are those of the manifests, whatever is said here."""
 
-    success: bool
+    success: StrictBool
     error_message: Annotated[Text, Field(max_length=20_000)] | None = None
     node_counts: Counts | None = None
     edge_counts: Counts | None = None
-    size_bytes: Annotated[int, Field(ge=0)] | None = None
+    size_bytes: Amount | None = None
 
 
 @routes.add(

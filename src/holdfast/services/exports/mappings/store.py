@@ -132,6 +132,17 @@ async def get(conn: Conn, mapping_id: int, *, hold: bool = False) -> MappingHead
     return found
 
 
+READ_OWNER = "SELECT owner FROM holdfast.mappings WHERE id = %(id)s"
+
+
+async def owner_of(conn: Conn, mapping_id: int) -> str | None:
+    """Who made this mapping; None: there is no such mapping."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(READ_OWNER, {"id": mapping_id})
+        row = await cursor.fetchone()
+    return None if row is None else row[0]
+
+
 async def get_version(conn: Conn, mapping_id: int, version: int) -> MappingVersion:
     """One version of a mapping."""
     async with conn.cursor(row_factory=class_row(MappingVersion)) as cursor:

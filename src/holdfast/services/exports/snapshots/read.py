@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg.rows import class_row, tuple_row
 
 from holdfast.errors import NotFound
 from holdfast.jobs.model import Json
@@ -94,6 +94,17 @@ async def get(conn: Conn, snapshot_id: int) -> SnapshotView:
     if found is None:
         raise NotFound(f"there is no snapshot {snapshot_id}")
     return found
+
+
+READ_OWNER = "SELECT owner FROM holdfast.snapshots WHERE id = %(id)s"
+
+
+async def owner_of(conn: Conn, snapshot_id: int) -> str | None:
+    """Who made this snapshot; None: there is no such snapshot."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(READ_OWNER, {"id": snapshot_id})
+        row = await cursor.fetchone()
+    return None if row is None else row[0]
 
 
 LIST = "SELECT {columns} FROM holdfast.snapshots WHERE {filters} ORDER BY id DESC LIMIT %(limit)s"
