@@ -169,7 +169,7 @@ def _line_ignored(original: Any) -> Any:
 
 def _wakes_all_that_fit(_: Any) -> Any:
     def first_in_line(holders: Any, line: Any) -> Any:
-        return admission.admit({want.job_id: [want] for want in line}, holders).jobs
+        return [want.job_id for want in line if admission.admit({want.job_id: [want]}, holders).jobs]
 
     return first_in_line
 

@@ -52,6 +52,18 @@ async def test_a_writer_is_not_overtaken_by_readers_that_come_after_it(conn: Any
     assert set(await _states(conn, *later)) == {"pending"}, "and those behind it come in together"
 
 
+async def test_an_end_wakes_nobody_past_a_writer_that_does_not_fit_yet(conn: Any) -> None:
+    first, second = await hold(conn, locks=READER), await hold(conn, locks=READER)
+    writer, behind = await _waiting(conn, WRITER), await _waiting(conn, READER)
+
+    await end(conn, first)
+    still = await _states(conn, writer, behind)
+    await end(conn, second)
+
+    assert still == ["blocked", "blocked"]
+    assert await _states(conn, writer, behind) == ["pending", "blocked"]
+
+
 async def test_a_writer_and_the_readers_behind_it_in_one_batch(conn: Any) -> None:
     await hold(conn, locks=READER)
     writer, *later = [await add(conn, locks=wanted) for wanted in (WRITER, READER, READER)]
