@@ -43,7 +43,8 @@ def check(story: Story) -> list[Violation]:
 
 # What a run must have met, each at least once, or it proves nothing (I22).
 SOMETIMES = (
-    "enqueue: plain", "enqueue: locks, wait", "enqueue: locks, reject", "enqueue: slot", "enqueue: unique", "enqueue: after",
+    "enqueue: plain", "enqueue: locks, wait", "enqueue: locks, reject", "enqueue: locks, both", "enqueue: slot",
+    "enqueue: unique", "enqueue: after", "enqueue: UsageError",
     "enqueue: found a twin", "enqueue: undone", "enqueue: LockBusy", "enqueue: Draining", "enqueue: IdempotencyConflict",
     "pipeline",
     "claim: batch", "claim: by id", "claim: poll", "claim: chain",

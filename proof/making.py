@@ -14,7 +14,7 @@ from proof.stepper import SteppedConnection
 from proof.witness import OK, REFUSED, UNDONE
 from proof.world import KINDS, QUEUES, Rehearsed, Work, World
 
-from holdfast.errors import Draining, IdempotencyConflict, LockBusy, NotFound
+from holdfast.errors import Draining, IdempotencyConflict, LockBusy, NotFound, UsageError
 from holdfast.jobs.enqueue import enqueue, enqueue_many
 from holdfast.jobs.model import Enqueued, Lock, NewJob
 from holdfast.jobs.pipelines import Pipeline
@@ -48,8 +48,7 @@ def a_job(world: World, *, plain: bool = False) -> NewJob:
     )
     if plain:
         return job
-    if world.chance(theme.get("locks", 0.05)):
-        job = replace(job, locks=_some_locks(world, theme.get("reject", 0.1)))
+    locks = _some_locks(world, theme.get("reject", 0.1)) if world.chance(theme.get("locks", 0.05)) else ()
     if world.chance(theme.get("slot", 0.05)):
         job = replace(job, slot_key=world.name(f"slot-{rng.randint(1, 2)}"))
     if world.chance(theme.get("unique", 0.05)):
@@ -57,21 +56,23 @@ def a_job(world: World, *, plain: bool = False) -> NewJob:
     if world.jobs and world.chance(theme.get("after", 0.05)):
         parents = {world.some_job() for _ in range(rng.randint(1, 2))}
         job = replace(job, after=tuple(sorted(p for p in parents if p)), if_parent_fails=rng.choice(("cancel", "run")))
-    return without_hold_and_wait(job)
+    return _with_locks(world, job, locks)
 
 
 def _some_locks(world: World, reject: float) -> tuple[Lock, ...]:
+    """One or two; locks with `reject` and such with `wait` come together in one job."""
     keys = world.rng.sample(("red", "green", "blue"), world.rng.choice((1, 1, 2)))
-    when_busy: Literal["wait", "reject"] = "reject" if world.chance(reject) else "wait"
-    return tuple(Lock(key, world.rng.choice((1, 1, 2, None)), when_busy) for key in keys)
+    ways: list[Literal["wait", "reject"]] = ["reject" if world.chance(reject) else "wait" for _ in keys]
+    return tuple(Lock(key, world.rng.choice((1, 1, 2, None)), way) for key, way in zip(keys, ways, strict=True))
 
 
-def without_hold_and_wait(job: NewJob) -> NewJob:
-    """A lock with `reject` is held from the enqueue on. A job that holds one and then waits for something else (another
-    lock, a slot, a parent) can close a circle of jobs that wait for each other, so nobody should ask for both."""
-    if any(lock.when_busy == "reject" for lock in job.locks):
-        return replace(job, slot_key=None, after=(), if_parent_fails="cancel")
-    return job
+def _with_locks(world: World, job: NewJob, locks: tuple[Lock, ...]) -> NewJob:
+    """With `reject` beside a slot or parents the job is refused before anything is written; its caller waits instead."""
+    try:
+        return replace(job, locks=locks)
+    except UsageError:
+        world.witness.exercised["enqueue: UsageError"] += 1
+        return replace(job, locks=_waiting(locks))
 
 
 def one_shares(jobs: list[NewJob]) -> list[NewJob]:
@@ -95,7 +96,8 @@ def note_made(world: World, begun: int, job: NewJob, made: Enqueued, data_at: da
 
 def _flavour(job: NewJob) -> str:
     if job.locks:
-        return "locks, reject" if any(lock.when_busy == "reject" for lock in job.locks) else "locks, wait"
+        ways = {lock.when_busy for lock in job.locks}
+        return "locks, both" if len(ways) > 1 else f"locks, {ways.pop()}"
     return "slot" if job.slot_key else "unique" if job.unique_key else "after" if job.after else "plain"
 
 
@@ -203,7 +205,7 @@ def make_pipeline(world: World, conn: SteppedConnection) -> Work | None:
     shape = world.rng.choice(("chain", "fan-in", "diamond"))
     jobs = [replace(a_job(world), after=(), idempotency_key=None, unique_key=None) for _ in range(4)]
     jobs = one_shares([replace(job, if_parent_fails=world.rng.choice(("cancel", "run"))) for job in jobs])
-    first = pipeline.add(jobs[0])
+    first = pipeline.add(jobs[0])  # the only one that may have locks with `reject`: the others wait for it, or are refused
     second = pipeline.add(jobs[1], after=() if shape == "fan-in" else first)
     third = pipeline.add(jobs[2], after=second if shape == "chain" else () if shape == "fan-in" else first)
     if shape != "chain":

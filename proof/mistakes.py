@@ -7,12 +7,14 @@ reused only by a failover that loses a commit).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from proof.mutations import Code, Mutant, Schema, Text, Whole
 
+from holdfast.jobs import admission, locks, pipelines
+from holdfast.jobs import claim as claiming
 from holdfast.jobs import finish as finishing
-from holdfast.jobs import locks, pipelines
 from holdfast.jobs.claim import CLAIM_PICKED, SET_CLAIMED
 from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS
 from holdfast.jobs.states import State
@@ -168,6 +170,47 @@ def _take_only_new(original: Any) -> Any:
     return take
 
 
+def _line_ignored(original: Any) -> Any:
+    def may_enter(want: Any, holders: Any, _: Any) -> bool:
+        return bool(original(want, holders, ()))
+
+    return may_enter
+
+
+def _wakes_all_that_fit(_: Any) -> Any:
+    def first_in_line(holders: Any, line: Any) -> Any:
+        return [want.job_id for want in line if admission.admit({want.job_id: [want]}, holders).jobs]
+
+    return first_in_line
+
+
+def _nothing_reopened(original: Any) -> Any:
+    async def block_where_busy(cursor: Any, jobs: Any) -> Any:
+        admitted = await original(cursor, jobs)
+        admitted.reopened = []
+        return admitted
+
+    return block_where_busy
+
+
+def _takes_only_its_rejects(original: Any) -> Any:
+    def want(job: Any, job_id: Any) -> Any:
+        by_claim = tuple(lock for lock in job.locks if lock.when_busy == "wait")
+        at_once = tuple(lock for lock in job.locks if lock.when_busy == "reject")
+        for some in (by_claim, at_once):
+            if some:
+                yield from original(replace(job, locks=some), job_id)
+
+    return want
+
+
+def _errors_get_out(_: Any) -> Any:
+    async def claim_tied(conn: Any, worker_id: Any, ids: Any, *, soon: bool = False) -> Any:
+        return await claiming._claim_tied(conn, worker_id, ids, soon)
+
+    return claim_tied
+
+
 MUTANTS: tuple[Mutant, ...] = (
     # The fence
     Mutant("finish-without-fence", "finish asks for the state and not for the attempt",
@@ -292,6 +335,26 @@ MUTANTS: tuple[Mutant, ...] = (
            (Whole("locks.UNMAKE", "SELECT %(job_id)s::bigint"),), ("test_enqueue",)),
     Mutant("nobody-woken", "whoever gives back a lock wakes nobody",
            (Code("locks.give_back", _nobody_woken),), ("test_locks",)),
+    Mutant("readers-pass-a-writer", "a claim looks at who holds the key, and not at who waits for it",
+           (Code("admission._may_enter", _line_ignored),), ("test_lock_lines",)),
+    Mutant("wakes-past-a-writer", "a wake-up passes a waiter that does not fit and goes on to the next",
+           (Code("locks.first_in_line", _wakes_all_that_fit),), ("test_lock_lines",)),
+    Mutant("woken-loses-its-place", "a woken job stands in no line until it is claimed",
+           (Text("locks.WAKE", "SET woken_at = clock_timestamp()", "SET waiting = false"),), ("test_lock_lines",)),
+    Mutant("woken-keeps-its-place-for-ever", "a woken job that nobody claims keeps everybody else out",
+           (Text("locks.LINE", "AND w.woken_at > clock_timestamp() - interval '10 seconds'", ""),
+            Text("locks.READ_KEYS", "AND w.woken_at > clock_timestamp() - interval '10 seconds'", "")), ("test_lock_lines",)),
+    Mutant("paused-waiter-keeps-others-out", "a waiter of a paused kind stands in the line",
+           (Text("locks.LINE", "c.paused_at IS NOT NULL", "c.paused_at > 'infinity'"),
+            Text("locks.READ_KEYS", "c.paused_at IS NOT NULL", "c.paused_at > 'infinity'")), ("test_lock_lines",)),
+    Mutant("cancelled-waiter-wakes-nobody", "those behind a waiter that is cancelled are not woken",
+           (Text("locks.STOP_WAITING", "RETURNING key", "RETURNING 'nothing'"),), ("test_lock_lines",)),
+    Mutant("left-line-wakes-nobody", "a waiter that goes to the line of another key wakes nobody in the one it leaves",
+           (Code("locks.block_where_busy", _nothing_reopened),), ("test_lock_lines",)),
+    Mutant("reject-holds-and-waits", "of a job with one `reject` lock the others are waited for",
+           (Code("locks.want", _takes_only_its_rejects),), ("test_locks",)),
+    Mutant("lost-slot-race-is-an-error", "a claim that the unique index refuses fails",
+           (Code("claim.claim_tied", _errors_get_out),), ("test_slots",)),
     Mutant("cancel-keeps-locks", "a cancelled job keeps its locks",
            (Code("cancel.untie", _nothing_untied),), ("test_cancel", "test_locks")),
     Mutant("slot-demotes-a-running-holder", "a claim takes the slot from a job that runs",

@@ -38,6 +38,13 @@ class JobRow:
     step: str | None = None
     if_parent_fails: str = "cancel"
     generation: int = 0
+    kind: str = "k"
+    priority: int = 0
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Its place in a line."""
+        return self.priority, self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ class Records:
 
 JOBS = """
     SELECT id, state, (payload->>'n')::int AS token, attempt_no, errors, max_attempts, crashes, max_crashes,
-           created_xid::text, slot_key, parent_id, step, if_parent_fails, generation
+           created_xid::text, slot_key, parent_id, step, if_parent_fails, generation, kind, priority
     FROM holdfast.jobs WHERE id > %(base)s ORDER BY id
 """
 MOVES = """

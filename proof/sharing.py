@@ -102,8 +102,10 @@ def _holder(holder: dict[str, Any]) -> Violations:
         yield f"{place} under attempt {holder['holder']}, but runs under {holder['attempt']}"
     elif holder["state"] == "submitted" and holder["holder"] is not None:
         yield f"{place} under attempt {holder['holder']}, which is over"
-    elif holder["state"] in ("pending", "blocked") and (holder["when_busy"], holder["holder"]) != ("reject", None):
+    elif holder["state"] == "pending" and (holder["when_busy"], holder["holder"]) != ("reject", None):
         yield f"{place} without running"
+    elif holder["state"] == "blocked":
+        yield f"{place} while it waits"
 
 
 def limits_are_kept(story: Story) -> Violations:
@@ -121,15 +123,44 @@ def limits_are_kept(story: Story) -> Violations:
 
 
 def rejects_are_deserved(story: Story) -> Violations:
-    """A lock with `reject` is refused only if somebody can have held it."""
+    """An enqueue with `reject` is refused only if another job can have held one of its keys, or waited for it."""
     wanted = {want.key for want in story.records.wants}
     calls = Counter(event.begun for event in story.witness.of("enqueue"))
     for event in story.witness.of("enqueue"):
         if event.detail.get("error") != "LockBusy" or calls[event.begun] > 1:  # of many, one may have been in another's way
             continue
-        keys = {lock.key for lock in event.detail["spec"].locks if lock.when_busy == "reject"}
+        keys = {lock.key for lock in event.detail["spec"].locks}
         if not keys & wanted:
             yield f"an enqueue was refused for {sorted(keys)}, which no other job ever asked for"
+
+
+def nobody_overtakes_a_writer(story: Story) -> Violations:
+    """While a job waits for an exclusive lock, no job behind it in the line gets the key. Both are decided under the row of the
+    key, so the database's clock tells which came first. Kinds that were paused are passed on purpose."""
+    holds: dict[str, list[Hold]] = defaultdict(list)
+    early = {want.job_id for want in story.records.wants if want.when_busy == "reject"}  # they have it before their claim
+    early |= {move.job_id for move in story.records.moves if move.move == "rerun"}  # and these may have had it so once
+    for hold in _holds_by_database(story):
+        if hold.job not in early:
+            holds[hold.key].append(hold)
+    paused = {event.detail["kind"] for event in story.witness.of("pause")}
+    for want in story.records.wants:
+        waiter = story.jobs.get(want.job_id)
+        if want.most != 1 or waiter is None or paused & {waiter.kind, "*"}:
+            continue
+        for since, until in _waits(story, want):
+            for hold in holds[f"lock {want.key}"]:
+                other = story.jobs[hold.job]
+                if since < hold.start and (until is None or hold.start < until) and waiter.turn < other.turn:
+                    yield f"job {other.id} got lock {want.key} while job {waiter.id}, which comes before it, waited for it"
+
+
+def _waits(story: Story, want: WantRow) -> Iterator[tuple[Any, Any]]:
+    """When the job certainly stood in the line of this key: from its block there to its next move."""
+    moves = [move for move in story.moves.get(want.job_id, ()) if move.move != "act"]
+    for number, move in enumerate(moves):
+        if move.move == "block" and move.reason == f"lock {want.key}":
+            yield move.at, moves[number + 1].at if number + 1 < len(moves) else None
 
 
 def slots_have_one_run(story: Story) -> Violations:
@@ -178,11 +209,12 @@ def unique_means_one_waiting(story: Story) -> Violations:
 
 
 def wakes_belong_to_an_end(story: Story) -> Violations:
-    """Promise 3: whoever is woken is woken in the transaction that freed what it waited for, or by the sweep."""
+    """Promise 3: a job is woken in the transaction that freed what it waited for, or by the sweep. A place is freed by the end
+    of an attempt or of a job, and by a waiter that goes from the line of one key to that of another."""
     sweeps = {event.detail["xid"] for event in story.witness.of("wake")}
-    ends = {move.xid for move in story.records.moves if move.attempt_id is not None or move.is_end}
+    frees = {move.xid for move in story.records.moves if move.attempt_id is not None or move.is_end or move.move == "block"}
     for move in story.records.moves:
-        if move.move == "wake" and move.xid not in ends and move.xid not in sweeps:
+        if move.move == "wake" and move.xid not in frees and move.xid not in sweeps:
             yield f"job {move.job_id} was woken in transaction {move.xid}, in which nothing ended"
     for look in story.witness.of("look after end"):
         for what, job in look.detail["forgotten"]:
@@ -215,6 +247,7 @@ SHARED = {
     "I9": locks_are_freed_by_their_owner,
     "I16": limits_are_kept,
     "reject": rejects_are_deserved,
+    "line": nobody_overtakes_a_writer,
     "slot": slots_have_one_run,
     "trigger": no_trigger_is_lost,
     "unique": unique_means_one_waiting,

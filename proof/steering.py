@@ -315,7 +315,9 @@ async def clean_all(world: World) -> None:
 PASS_TIME = """
     WITH delayed AS (UPDATE holdfast.jobs SET run_after = clock_timestamp() WHERE id > %(base)s AND state = 'pending'
                      AND run_after IS NOT NULL),
-         polled AS (UPDATE holdfast.jobs SET next_poll_at = clock_timestamp() WHERE id > %(base)s AND state = 'submitted')
+         polled AS (UPDATE holdfast.jobs SET next_poll_at = clock_timestamp() WHERE id > %(base)s AND state = 'submitted'),
+         lapsed AS (UPDATE holdfast.lock_wants SET woken_at = clock_timestamp() - interval '1 hour'
+                    WHERE job_id > %(base)s AND woken_at IS NOT NULL)
     UPDATE holdfast.effects SET clean_after = clock_timestamp() WHERE state = 'unwanted'
 """
 OVERRUN = """

@@ -6,7 +6,7 @@
     │   ├── UnknownKind            nobody registered a handler for this kind
     │   └── NotFound               there is no such row
     ├── Refused                    the call is right, the moment is not (HTTP 409 and 503)
-    │   ├── LockBusy               somebody else holds the lock, and the job said `reject`
+    │   ├── LockBusy               another job has the lock, and the job said `reject`
     │   ├── IdempotencyConflict    the key was used before, for something else
     │   ├── NotStale               only a job whose holder went silent can be recovered
     │   ├── IllegalMove            this state does not lead there
@@ -89,11 +89,12 @@ class Refused(HoldfastError):
 
 
 class LockBusy(Refused):
-    """Somebody else holds the lock, and the job said `reject`."""
+    """Another job holds the lock or is next to get it, and the job said `reject`."""
 
-    def __init__(self, key: str, holder: int | None) -> None:
-        held = f"job {holder}" if holder is not None else "another job"
-        super().__init__(f"lock {key!r} is held by {held}; wait for it to end, or enqueue with when_busy='wait'")
+    def __init__(self, key: str, holder: int | None, *, waits: bool = False) -> None:
+        other = f"job {holder}" if holder is not None else "another job"
+        held = f"is next for {other}, which waits for it" if waits else f"is held by {other}"
+        super().__init__(f"lock {key!r} {held}; wait for it to end, or enqueue with when_busy='wait' for all of its locks")
         self.key, self.holder = key, holder
 
 

@@ -32,6 +32,32 @@ async def test_an_enqueue_is_accepted_and_says_where_the_job_is(analyst: Client,
     ]
 
 
+async def test_a_busy_lock_with_reject_is_a_conflict_that_names_the_holder(analyst: Client, conn: Any) -> None:
+    """K-26: 409, and nothing was written."""
+    asked = {"kind": "table.rewrite", "locks": [{"key": "table:orders", "when_busy": "reject"}]}
+    first = (await analyst.post("/api/jobs", json=asked)).json()["data"]["id"]
+
+    refused = await analyst.post("/api/jobs", json=asked)
+
+    problem = refused.json()
+    assert (refused.status_code, problem["code"]) == (409, "LOCK_BUSY")
+    assert (problem["lock_key"], problem["holder_job_id"]) == ("table:orders", first)
+    assert f"job {first}" in problem["detail"]
+    assert await rows(conn, "SELECT id FROM holdfast.jobs") == [(first,)]
+    await cancel(conn, JobId(first), actor="ada")
+    assert (await analyst.post("/api/jobs", json=asked)).status_code == 202
+
+
+@pytest.mark.parametrize("waits", [{"slot_key": "s"}, {"after": [1]}])
+async def test_a_lock_with_reject_beside_something_to_wait_for_is_a_mistake(analyst: Client, conn: Any, waits: Any) -> None:
+    asked = {"kind": "k", "locks": [{"key": "t", "when_busy": "reject"}], **waits}
+
+    refused = await analyst.post("/api/jobs", json=asked)
+
+    assert (refused.status_code, await rows(conn, "SELECT id FROM holdfast.jobs")) == (422, [])
+    assert "when_busy='wait'" in refused.json()["detail"]
+
+
 async def test_who_only_looks_does_not_see_what_others_put_in(viewer: Client, conn: Any) -> None:
     job_id = await add(conn, payload={"salary": 1})
 

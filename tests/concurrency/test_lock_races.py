@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -123,3 +124,34 @@ async def test_of_many_triggers_that_would_rather_be_rejected_exactly_as_many_ge
         assert len(refused) == PODS - most
         assert await value(pods[0], "SELECT count(*) FROM holdfast.lock_holders WHERE key = %s", lock.key) == most
     assert await value(pods[0], "SELECT count(*) FROM holdfast.jobs") == 10 * most, "a refusal leaves no job behind"
+
+
+async def test_jobs_that_reject_and_wait_in_all_orders_all_end(connect: Any) -> None:
+    """A job that held one key while it waited for another could close a circle of jobs that wait for each other."""
+    pods = [await connect() for _ in range(PODS)]
+    chance = random.Random(5)
+    made: list[int] = []
+    triggering = 4
+
+    async def trigger(pod: Any) -> None:
+        nonlocal triggering
+        for _ in range(10):
+            locks = [
+                Lock(key, chance.choice([1, 1, 2, None]), chance.choice(["wait", "reject"])) for key in chance.sample("abc", 2)
+            ]
+            with suppress(LockBusy):
+                made.append((await enqueue(pod, NewJob("k", locks=tuple(locks)))).id)
+        triggering -= 1
+
+    async def work(pod: Any) -> None:
+        worker = await start_worker(pod)
+        while triggering or await value(pod, "SELECT count(*) FROM holdfast.jobs WHERE state <> 'completed'"):
+            for found in await claim(pod, worker, kinds=["k"], limit=3):
+                await finish(pod, found, COMPLETED)
+            await wake_forgotten(pod)
+
+    await together(*(trigger(pod) for pod in pods[:4]), *(work(pod) for pod in pods[4:]))
+
+    assert made
+    assert await rows(pods[0], "SELECT DISTINCT state FROM holdfast.jobs") == [("completed",)]
+    assert await value(pods[0], "SELECT count(*) FROM holdfast.lock_holders") == 0

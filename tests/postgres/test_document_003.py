@@ -94,7 +94,7 @@ async def test_04_claim_job_already_finished(conn: Any, ended_with: object) -> N
 
 
 async def test_05_concurrent_claim_race_of_two_triggers(connect: Any) -> None:
-    """Two pods handle the same trigger: exactly one claim is True. K-09, K-31."""
+    """Two pods handle the same trigger: exactly one claim is True. K-09."""
     one, two = await connect(), await connect()
     workers = [await start_worker(one), await start_worker(one)]
     for turn in range(20):

@@ -173,6 +173,16 @@ async def claim_tied(
     A refused claim changes nothing but that: no attempt is counted, nobody else's row is touched. `soon`: for a caller who has
     other claims in hand, which must not wait long.
     """
+    try:
+        return await _claim_tied(conn, worker_id, ids, soon)
+    except psycopg.errors.UniqueViolation as lost:
+        # The second wall behind `slots.hold`: another job of the slot became current first. All of it is undone.
+        if lost.diag.constraint_name != "one_current_per_slot":
+            raise
+        return []
+
+
+async def _claim_tied(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, ids: list[JobId], soon: bool) -> list[Claim]:
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         if soon:
             await cursor.execute(NOT_FOR_LONG)
@@ -180,11 +190,14 @@ async def claim_tied(
         candidates: dict[JobId, str | None] = dict(await cursor.fetchall())
         free_slot = await slots.block_where_busy(cursor, candidates)
         admitted = await locks.block_where_busy(cursor, free_slot)
-        if not admitted.jobs:
-            return []
-        await slots.demote_ended(cursor, [candidates[job_id] for job_id in admitted.jobs if candidates[job_id]])
-        await cursor.execute(CLAIM_TIED, {"ids": admitted.jobs, "worker_id": worker_id})
-        claims = sorted(map(Claim._make, await cursor.fetchall()), key=TURN)
-        await locks.take(cursor, admitted, {claim.id: claim.attempt_id for claim in claims})
+        claims: list[Claim] = []
+        if admitted.jobs:
+            await slots.demote_ended(cursor, [candidates[job_id] for job_id in admitted.jobs if candidates[job_id]])
+            await cursor.execute(CLAIM_TIED, {"ids": admitted.jobs, "worker_id": worker_id})
+            claims = sorted(map(Claim._make, await cursor.fetchall()), key=TURN)
+            await locks.take(cursor, admitted, {claim.id: claim.attempt_id for claim in claims})
+        await locks.wake_waiters(cursor, admitted.reopened)
+    if not claims:
+        return []
     crashpoint("lock.after")
     return claims

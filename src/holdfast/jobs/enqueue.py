@@ -17,7 +17,7 @@ from holdfast.database.statements import Statement, Steps, connection_of, connec
 from holdfast.errors import Draining, HoldfastError, IdempotencyConflict, NotFound
 from holdfast.jobs import given, locks, slots
 from holdfast.jobs.copying import copy, reserve_ids
-from holdfast.jobs.model import APART, LOCKS, SLOT, Enqueued, JobId, NewJob, refuse_no_job
+from holdfast.jobs.model import APART, HOLDS, LOCKS, SLOT, Enqueued, JobId, NewJob, refuse_no_job
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import State
 from holdfast.telemetry.trace import carrier
@@ -294,7 +294,7 @@ def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dic
         "delay": job.run_after if isinstance(job.run_after, timedelta) else None,
         "state": State.BLOCKED if blocked else State.PENDING,
         "waiting_for": "parents" if blocked else None,
-        "ties": (LOCKS if job.locks else 0) | (SLOT if job.slot_key else 0) | (APART if job.slot_key and job.after else 0),
+        "ties": _ties(job),
         "merges_in": None if job.after else job.slot_key,  # one with parents may not run before they have ended
         "idempotency_key": job.idempotency_key,
         "unique_key": job.unique_key,
@@ -306,6 +306,12 @@ def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dic
         "if_parent_fails": job.if_parent_fails,
         "hint": hint and not blocked,
     }
+
+
+def _ties(job: NewJob) -> int:
+    """What hangs on it from the beginning. Pure."""
+    locks = (LOCKS if job.locks else 0) | (HOLDS if job.rejects else 0)
+    return locks | (SLOT if job.slot_key else 0) | (APART if job.slot_key and job.after else 0)
 
 
 def _find_twin(job: NewJob, parameters: dict[str, Any]) -> Steps[int | None]:

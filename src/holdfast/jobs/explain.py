@@ -62,15 +62,19 @@ UNDO_QUIET = "`holdfast worker quiet ID --undo`, or start another."
 WAITS_FOR_LOCK = """
     SELECT w.key, h.job_id, other.kind, worker.name, worker.lease_until - clock_timestamp(),
            (SELECT count(*) FROM (SELECT FROM holdfast.lock_wants o WHERE o.key = w.key AND o.waiting
-              AND (o.priority, o.job_id) < (w.priority, w.job_id) LIMIT 1001) AS few)
+              AND (o.priority, o.job_id) < (w.priority, w.job_id) LIMIT 1001) AS few),
+           next.job_id, next.kind
     FROM holdfast.lock_wants w
+    LEFT JOIN LATERAL (SELECT o.job_id, n.kind FROM holdfast.lock_wants o JOIN holdfast.jobs n ON n.id = o.job_id
+        WHERE o.key = w.key AND o.waiting AND (o.priority, o.job_id) < (w.priority, w.job_id)
+        ORDER BY o.priority, o.job_id LIMIT 1) AS next ON true
     LEFT JOIN holdfast.lock_holders h ON h.key = w.key
     LEFT JOIN holdfast.jobs other ON other.id = h.job_id
     LEFT JOIN holdfast.workers worker ON worker.id = other.worker_id
     WHERE w.job_id = %(id)s AND w.waiting ORDER BY h.taken_at LIMIT 1
 """
 WAITS_FOR_SLOT = """
-    SELECT other.slot_key, other.id, other.kind, worker.name, worker.lease_until - clock_timestamp(), 0
+    SELECT other.slot_key, other.id, other.kind, worker.name, worker.lease_until - clock_timestamp(), 0, NULL, NULL
     FROM holdfast.jobs j JOIN holdfast.jobs other ON other.slot_key = j.slot_key AND other.is_current
     LEFT JOIN holdfast.workers worker ON worker.id = other.worker_id
     WHERE j.id = %(id)s
@@ -180,17 +184,25 @@ def _blocked(facts: Facts, holder: tuple[Any, ...] | None, parent: tuple[Any, ..
     what = "lock" if facts.waiting_for == "lock" else "slot"
     if holder is None or holder[1] is None:
         key = f" {holder[0]!r}" if holder else ""
+        if holder and holder[5] and facts.paused_as is None:
+            return f"It waits for {what}{key}: {_before(holder, 'is next and waits')} before it."
         if facts.paused_as is not None:
             return f"It waits for {what}{key}, which is free, but {_paused(facts)}"
         return f"It waits for {what}{key}, which is free: it goes on with the next sweep, in a few seconds."
-    key, job_id, kind, worker, lease_left, ahead = holder
+    key, job_id, kind, worker, lease_left, ahead, *_ = holder
     held = f"job {job_id} ({kind}) holds it"
     if worker is not None and _over(lease_left):
         held += f" on {worker}, which went silent: it is taken from there with the next sweep"
     elif worker is not None:
         held += f" on {worker}, whose lease is renewed until it ends and runs for another {_span(lease_left)}"
-    line = f"; {_count(ahead, 'job')} {'waits' if ahead == 1 else 'wait'} before it" if ahead else ""
+    line = f"; {_before(holder, 'waits')} before it" if ahead else ""
     return f"It waits for {what} {key!r}: {held}{line}."
+
+
+def _before(holder: tuple[Any, ...], waits: str) -> str:
+    """Who stands before it in the line: the first by name, the others counted."""
+    ahead, job_id, kind = holder[5:]
+    return f"job {job_id} ({kind}) {waits}" if ahead == 1 else f"job {job_id} ({kind}) and {ahead - 1:,} more wait"
 
 
 def _pending(facts: Facts) -> str:

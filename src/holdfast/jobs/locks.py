@@ -1,95 +1,60 @@
 """Named locks: exclusive, shared, or so many permits. Called by: enqueue, claim, finish and its kin, promote.
 
-Exact under concurrency because of one rule: whoever takes, waits for or gives back a key holds that key's row in
-`lock_keys` until the transaction ends, and reads the holders afterwards in a statement of its own. So a job that
+Exact under concurrency because of one rule: a transaction that takes, waits for or gives back a key holds that key's row in
+`lock_keys` until it ends, and reads the holders and the line of waiters afterwards in a statement of its own. So a job that
 decides to wait is seen by the holder that leaves, and two can never count the same free place. The unique permit in
 `lock_holders` is the second wall.
+
+No job waits while it holds a lock: a claim takes all of a job's locks or none, and so does an enqueue with `reject`. Who enters
+is decided in `admission.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import psycopg
 
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import LockBusy
+from holdfast.jobs.admission import HEAD, Admission, Holder, Want, admit, first_in_line
 from holdfast.jobs.model import AttemptId, JobId, NewJob
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
 
-class Want(NamedTuple):
-    """One key that one job asks for, with how much company it allows."""
-
-    job_id: JobId
-    key: str
-    most: int | None
-
-
-class Holder(NamedTuple):
-    """One place on a key that is taken."""
-
-    key: str
-    permit: int
-    most: int | None
-    job_id: JobId
-
-
-@dataclass(slots=True)
-class Admission:
-    """Which jobs get all their keys, which places they take, and which keys the others must wait for."""
-
-    jobs: list[JobId] = field(default_factory=list)
-    places: list[Holder] = field(default_factory=list)
-    waiting: list[Want] = field(default_factory=list)
-
-
-def admit(wants: Mapping[JobId, Sequence[Want]], holders: Iterable[Holder]) -> Admission:
-    """Decide who enters, in the given order. A key has room while its holders, the newcomer included, are no more
-    than the smallest `most` that any of them asked for. Pure."""
-    taken: dict[str, list[Holder]] = {}
-    for holder in holders:
-        taken.setdefault(holder.key, []).append(holder)
-    result = Admission()
-    for job_id, keys in wants.items():
-        missing = [want for want in keys if not any(h.job_id == job_id for h in taken.get(want.key, ()))]
-        busy = [want for want in missing if not _has_room(want, taken.get(want.key, ()))]
-        if busy:
-            result.waiting += busy
-            continue
-        result.jobs.append(job_id)
-        for want in missing:
-            place = Holder(want.key, _free_permit(taken.get(want.key, ())), want.most, job_id)
-            taken.setdefault(want.key, []).append(place)
-            result.places.append(place)
-    return result
-
-
-def _has_room(want: Want, holders: Sequence[Holder]) -> bool:
-    limits = [limit for limit in (want.most, *(holder.most for holder in holders)) if limit is not None]
-    return not limits or len(holders) < min(limits)
-
-
-def _free_permit(holders: Sequence[Holder]) -> int:
-    used = {holder.permit for holder in holders}
-    return next(permit for permit in range(1, len(used) + 2) if permit not in used)
-
-
 READ_WANTS = """
-    SELECT job_id, key, most FROM holdfast.lock_wants WHERE job_id = ANY (%(jobs)s) ORDER BY key
+    SELECT job_id, key, most, priority, waiting FROM holdfast.lock_wants WHERE job_id = ANY (%(jobs)s) ORDER BY key
 """
 # In the order of the keys, so that two transactions never wait for each other.
 HOLD_KEYS = """
     INSERT INTO holdfast.lock_keys (key) SELECT DISTINCT key FROM unnest(%(keys)s::text[]) AS key ORDER BY key
     ON CONFLICT (key) DO UPDATE SET key = excluded.key
 """
-READ_HOLDERS = "SELECT key, permit, most, job_id FROM holdfast.lock_holders WHERE key = ANY (%(keys)s)"
+# A woken job keeps its place for so long: within it some worker claims it, or others need not wait for that.
+KEEPS_ITS_PLACE = "10 seconds"
+NOT_PAUSED = """NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL)"""
+# The head of each line: those that wait, and those that were woken and are about to be claimed. Not those of a paused kind.
+LINE = f"""
+    SELECT w.key, NULL::int AS permit, w.most, w.job_id, w.priority
+    FROM unnest(%(keys)s::text[]) AS k(key)
+    CROSS JOIN LATERAL (
+        SELECT w.* FROM holdfast.lock_wants w JOIN holdfast.jobs j ON j.id = w.job_id
+        WHERE w.key = k.key AND w.waiting AND {NOT_PAUSED}
+          AND ((j.state = 'blocked' AND j.waiting_for = 'lock')
+               OR (j.state = 'pending' AND w.woken_at > clock_timestamp() - interval '{KEEPS_ITS_PLACE}'))
+        ORDER BY w.priority, w.job_id LIMIT {HEAD}
+    ) AS w
+"""
+READ_KEYS = f"""
+    SELECT key, permit, most, job_id, NULL::smallint FROM holdfast.lock_holders WHERE key = ANY (%(keys)s)
+    UNION ALL
+    SELECT * FROM ({LINE}) AS line
+"""
 BLOCK = """
     WITH waiting AS (
-        UPDATE holdfast.lock_wants w SET waiting = true
+        UPDATE holdfast.lock_wants w SET waiting = true, woken_at = NULL
         FROM unnest(%(jobs)s::bigint[], %(keys)s::text[]) AS busy(job_id, key)
         WHERE w.job_id = busy.job_id AND w.key = busy.key
     ), blocked AS (
@@ -99,6 +64,12 @@ BLOCK = """
     INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
     SELECT DISTINCT ON (id) id, 'block', 'blocked', attempt_no, 'lock ' || key
     FROM blocked JOIN unnest(%(jobs)s::bigint[], %(keys)s::text[]) AS busy(job_id, key) ON job_id = id
+    ORDER BY id, key
+"""
+LEAVE_LINE = """
+    UPDATE holdfast.lock_wants w SET waiting = false, woken_at = NULL
+    FROM unnest(%(jobs)s::bigint[], %(keys)s::text[]) AS left_by(job_id, key)
+    WHERE w.job_id = left_by.job_id AND w.key = left_by.key
 """
 
 
@@ -106,18 +77,31 @@ async def block_where_busy(cursor: Cursor, jobs: Sequence[JobId]) -> Admission:
     """Let in who gets all its locks; the others wait, off the claim index. The keys stay held by this transaction."""
     await cursor.execute(READ_WANTS, {"jobs": list(jobs)})
     wants: dict[JobId, list[Want]] = {job_id: [] for job_id in jobs}
-    for row in await cursor.fetchall():
+    stood: set[tuple[JobId, str]] = set()
+    for *row, waiting in await cursor.fetchall():
         wants[row[0]].append(Want(*row))
+        if waiting:
+            stood.add((row[0], row[1]))
     keys = sorted({want.key for listed in wants.values() for want in listed})
     if not keys:
         return Admission(jobs=list(jobs))
     await cursor.execute(HOLD_KEYS, {"keys": keys})
-    await cursor.execute(READ_HOLDERS, {"keys": keys})
-    admission = admit(wants, [Holder(*row) for row in await cursor.fetchall()])
+    await cursor.execute(READ_KEYS, {"keys": keys})
+    admission = admit(wants, *_split(await cursor.fetchall()))
     if admission.waiting:
         busy = admission.waiting
         await cursor.execute(BLOCK, {"jobs": [want.job_id for want in busy], "keys": [want.key for want in busy]})
+    left = sorted(stood - {(want.job_id, want.key) for want in admission.waiting})
+    if left:
+        await cursor.execute(LEAVE_LINE, {"jobs": [job_id for job_id, _ in left], "keys": [key for _, key in left]})
+        admission.reopened = sorted({key for job_id, key in left if job_id not in admission.jobs})
     return admission
+
+
+def _split(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Holder], list[Want]]:
+    """The holders and the lines of what READ_KEYS found. Pure."""
+    line = [Want(job_id, key, most, priority) for key, permit, most, job_id, priority in rows if permit is None]
+    return [Holder(*row[:4]) for row in rows if row[1] is not None], sorted(line, key=lambda want: want.turn)
 
 
 TAKE = """
@@ -161,7 +145,9 @@ GIVE_BACK = """
     RETURNING h.key
 """
 KEEP_WITHOUT_RUNNING = "UPDATE holdfast.lock_holders SET attempt_id = NULL WHERE attempt_id = %(attempt_id)s"
-STOP_WAITING = "UPDATE holdfast.lock_wants SET waiting = false WHERE job_id = %(job_id)s AND waiting"
+STOP_WAITING = """
+    UPDATE holdfast.lock_wants SET waiting = false, woken_at = NULL WHERE job_id = %(job_id)s AND waiting RETURNING key
+"""
 
 
 KEYS_OF_JOBS = "SELECT DISTINCT key FROM holdfast.lock_wants WHERE job_id = ANY (%(jobs)s) ORDER BY key"
@@ -189,21 +175,11 @@ async def give_back(cursor: Cursor, job_id: JobId, attempt_id: AttemptId | None,
     await cursor.execute(KEEP_WITHOUT_RUNNING, parameters)
     if ended:
         await cursor.execute(STOP_WAITING, parameters)
+        freed += [row[0] for row in await cursor.fetchall()]  # those behind it need not wait for it any more
     await wake_waiters(cursor, freed)
 
 
-FIRST_WAITERS = """
-    SELECT w.job_id, w.key, w.most
-    FROM unnest(%(keys)s::text[]) AS k(key)
-    CROSS JOIN LATERAL (
-        SELECT w.* FROM holdfast.lock_wants w JOIN holdfast.jobs j ON j.id = w.job_id
-        WHERE w.key = k.key AND w.waiting
-          AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL)
-        ORDER BY w.priority, w.job_id LIMIT 20
-    ) AS w
-    ORDER BY w.key, w.priority, w.job_id
-"""
-# SKIP LOCKED: a waiter that somebody is just cancelling or merging into is left to the sweep in promote.py.
+# SKIP LOCKED: a waiter that is being cancelled or merged into at this moment is left to the sweep in promote.py.
 WAKE = """
     WITH woken AS MATERIALIZED (
         SELECT id FROM holdfast.jobs
@@ -212,7 +188,7 @@ WAKE = """
         UPDATE holdfast.jobs j SET state = 'pending', waiting_for = NULL FROM woken w WHERE j.id = w.id
         RETURNING j.id, j.queue, j.attempt_no
     ), served AS (
-        UPDATE holdfast.lock_wants w SET waiting = false FROM moved m WHERE w.job_id = m.id
+        UPDATE holdfast.lock_wants w SET woken_at = clock_timestamp() FROM moved m WHERE w.job_id = m.id AND w.waiting
     ), noted AS (
         INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
         SELECT id, 'wake', 'pending', attempt_no, 'a lock came free' FROM moved
@@ -221,23 +197,26 @@ WAKE = """
 """
 
 
+READ_HOLDERS = "SELECT key, permit, most, job_id FROM holdfast.lock_holders WHERE key = ANY (%(keys)s)"
+
+
 async def wake_waiters(cursor: Cursor, keys: Sequence[str]) -> list[JobId]:
-    """Let as many of the first waiters come back to the queue as there is room for. The caller holds the keys."""
+    """Let the first of each line come back to the queue, as many as there is room for. The caller holds the keys."""
     if not keys:
         return []
-    await cursor.execute(FIRST_WAITERS, {"keys": list(keys)})
-    waiters = [Want(*row) for row in await cursor.fetchall()]
-    if not waiters:
+    await cursor.execute(LINE, {"keys": list(keys)})
+    _, line = _split(await cursor.fetchall())
+    if not line:
         return []
     await cursor.execute(READ_HOLDERS, {"keys": list(keys)})
     holders = [Holder(*row) for row in await cursor.fetchall()]
-    woken = admit({want.job_id: [want] for want in waiters}, holders).jobs
-    await cursor.execute(WAKE, {"jobs": woken})
+    await cursor.execute(WAKE, {"jobs": first_in_line(holders, line)})
     return [row[0] for row in await cursor.fetchall()]
 
 
-# From one key that somebody waits for to the next: the crowd behind a key and the keys that nobody wants are not walked over.
-KEYS_WITH_ROOM = """
+# From one key that a job waits for to the next: the crowd behind a key and the keys that nobody wants are not walked over.
+# The first of a line that is not woken yet decides, as in `first_in_line`: whoever stands behind it cannot enter before it.
+KEYS_WITH_ROOM = f"""
     WITH RECURSIVE k (key) AS (
         (SELECT key FROM holdfast.lock_wants WHERE waiting ORDER BY key LIMIT 1)
         UNION ALL
@@ -245,7 +224,8 @@ KEYS_WITH_ROOM = """
         FROM k WHERE k.key IS NOT NULL
     )
     SELECT k.key FROM k
-    CROSS JOIN LATERAL (SELECT w.most FROM holdfast.lock_wants w WHERE w.key = k.key AND w.waiting
+    CROSS JOIN LATERAL (SELECT w.most FROM holdfast.lock_wants w JOIN holdfast.jobs j ON j.id = w.job_id
+                        WHERE w.key = k.key AND w.waiting AND j.state = 'blocked' AND j.waiting_for = 'lock' AND {NOT_PAUSED}
                         ORDER BY w.priority, w.job_id LIMIT 1) AS first
     WHERE (SELECT count(*) FROM holdfast.lock_holders h WHERE h.key = k.key)
           < least(first.most, (SELECT min(h.most) FROM holdfast.lock_holders h WHERE h.key = k.key), 2147483647)
@@ -254,7 +234,7 @@ KEYS_WITH_ROOM = """
 
 
 async def wake_forgotten(cursor: Cursor) -> list[JobId]:
-    """The sweep: keys with room for somebody who waits."""
+    """The sweep: keys with room for the first of their line."""
     await cursor.execute(KEYS_WITH_ROOM)
     keys = [row[0] for row in await cursor.fetchall()]
     if not keys:
@@ -267,9 +247,10 @@ async def wake_forgotten(cursor: Cursor) -> list[JobId]:
 # At enqueue
 # ---------------------------------------------------------------------------------------------------------------------
 
-WANT_LOCK = """
+WANT_LOCKS = """
     INSERT INTO holdfast.lock_wants (job_id, key, most, when_busy, priority)
-    VALUES (%(job_id)s, %(key)s, %(most)s, %(when_busy)s, %(priority)s)
+    SELECT %(job_id)s, key, most, when_busy, %(priority)s
+    FROM unnest(%(keys)s::text[], %(mosts)s::int[], %(when_busy)s::text[]) AS asked(key, most, when_busy)
 """
 HOLD_LOCK_KEY = """
     INSERT INTO holdfast.lock_keys (key) VALUES (%(key)s) ON CONFLICT (key) DO UPDATE SET key = excluded.key
@@ -277,18 +258,21 @@ HOLD_LOCK_KEY = """
 LEAVING = "('completed', 'failed', 'cancelled')"
 # After HOLD_LOCK_KEY, and as a statement of its own so that it sees what the previous holder of the row committed.
 # A holder that has ended is one that ends in this very transaction and gives its places back as the last thing that it does:
-# its children, and what its `publish` enqueues, step into its place.
-TAKE_LOCK_NOW = f"""
-    WITH staying AS MATERIALIZED (
-        SELECT h.permit, h.most FROM holdfast.lock_holders h JOIN holdfast.jobs j ON j.id = h.job_id
-        WHERE h.key = %(key)s AND j.state NOT IN {LEAVING}
-    )
+# its children, and what its `publish` enqueues, step into its place, and no line stands before them.
+READ_STAYING = f"""
+    SELECT h.key, h.permit, h.most, h.job_id, NULL::smallint
+    FROM holdfast.lock_holders h JOIN holdfast.jobs j ON j.id = h.job_id
+    WHERE h.key = ANY (%(keys)s) AND j.state NOT IN {LEAVING}
+    UNION ALL
+    SELECT * FROM ({LINE}) AS line
+    WHERE NOT EXISTS (SELECT FROM holdfast.lock_holders h JOIN holdfast.jobs j ON j.id = h.job_id
+                      WHERE h.key = line.key AND j.state IN {LEAVING})
+"""
+TAKE_NOW = f"""
+    WITH wanted AS ({WANT_LOCKS})
     INSERT INTO holdfast.lock_holders AS place (key, permit, most, job_id)
-    SELECT %(key)s, free.permit, %(most)s, %(job_id)s
-    FROM (SELECT count(*) AS holders, min(most) AS least FROM staying) AS held,
-         LATERAL (SELECT permit FROM generate_series(1, held.holders + 1) AS permit
-                  WHERE permit NOT IN (SELECT s.permit FROM staying s) ORDER BY permit LIMIT 1) AS free
-    WHERE held.holders < least(held.least, %(most)s) OR (held.least IS NULL AND %(most)s::int IS NULL)
+    SELECT key, permit, most, %(job_id)s
+    FROM unnest(%(keys)s::text[], %(permits)s::int[], %(mosts)s::int[]) AS mine(key, permit, most)
     ON CONFLICT (key, permit) DO UPDATE SET most = excluded.most, job_id = excluded.job_id, attempt_id = NULL,
         taken_at = clock_timestamp()
     WHERE (SELECT j.state FROM holdfast.jobs j WHERE j.id = place.job_id) IN {LEAVING}
@@ -296,23 +280,36 @@ TAKE_LOCK_NOW = f"""
 """
 # The caller may catch the refusal and commit: nothing of the refused job may be left, or it would run after all.
 UNMAKE = "DELETE FROM holdfast.jobs WHERE id = %(job_id)s"
-FIND_LOCK_HOLDER = "SELECT job_id FROM holdfast.lock_holders WHERE key = %(key)s ORDER BY permit LIMIT 1"
 
 
 def want(job: NewJob, job_id: JobId) -> Steps[None]:
-    """Note what a new job asks for, as steps of its enqueue; what it would rather be rejected for is taken now."""
-    for lock in sorted(job.locks, key=lambda lock: lock.key):  # one order for everybody: no deadlocks
-        parameters = {
-            "job_id": job_id,
-            "key": lock.key,
-            "most": lock.most,
-            "when_busy": lock.when_busy,
-            "priority": job.priority,
-        }
-        yield Statement(WANT_LOCK, parameters)
-        if lock.when_busy == "reject":
-            yield Statement(HOLD_LOCK_KEY, parameters)
-            if not (yield Statement(TAKE_LOCK_NOW, parameters)):
-                holder = yield Statement(FIND_LOCK_HOLDER, parameters)
-                yield Statement(UNMAKE, parameters)
-                raise LockBusy(lock.key, holder[0][0] if holder else None)
+    """Note what a new job asks for, as steps of its enqueue. With `reject` it gets all of its locks now, or `LockBusy`: if it
+    held some and waited for others, it could wait for a job that waits for it."""
+    locks = sorted(job.locks, key=lambda lock: lock.key)  # one order for all: no deadlocks
+    parameters = {
+        "job_id": job_id,
+        "priority": job.priority,
+        "keys": [lock.key for lock in locks],
+        "mosts": [lock.most for lock in locks],
+        "when_busy": ["reject" if job.rejects else "wait"] * len(locks),
+    }
+    if not job.rejects:
+        yield Statement(WANT_LOCKS, parameters)
+        return
+    for lock in locks:
+        yield Statement(HOLD_LOCK_KEY, {"key": lock.key})
+    holders, line = _split((yield Statement(READ_STAYING, parameters)))
+    admission = admit({job_id: [Want(job_id, lock.key, lock.most, job.priority) for lock in locks]}, holders, line)
+    if admission.waiting:
+        yield Statement(UNMAKE, parameters)
+        raise _refusal(admission.waiting[0], holders, line)
+    taken = yield Statement(TAKE_NOW, parameters | {"permits": [place.permit for place in admission.places]})
+    assert len(taken) == len(locks), "the keys are held, so nobody can have taken these places"
+
+
+def _refusal(busy: Want, holders: Sequence[Holder], line: Sequence[Want]) -> LockBusy:
+    """The error that names who is in the way: a holder, or the first that waits for its turn. Pure."""
+    held = sorted((holder.permit, holder.job_id) for holder in holders if holder.key == busy.key)
+    if held:
+        return LockBusy(busy.key, held[0][1])
+    return LockBusy(busy.key, next((want.job_id for want in line if want.key == busy.key), None), waits=True)

@@ -16,13 +16,8 @@ WorkerId = NewType("WorkerId", str)  # one per process start, never the pod's na
 
 Json = Any  # what json.loads gives back
 
-LOCKS, SLOT, DEPENDANTS, EFFECTS, APART = (
-    1,
-    2,
-    4,
-    8,
-    16,
-)  # the bits of jobs.ties; the last: a slot's run that nobody merges into
+# The bits of jobs.ties. APART: a slot's run that nobody merges into. HOLDS: it has its locks from its enqueue to its end.
+LOCKS, SLOT, DEPENDANTS, EFFECTS, APART, HOLDS = 1, 2, 4, 8, 16, 32
 TAKEN_AT_CLAIM = LOCKS | SLOT
 
 
@@ -32,7 +27,8 @@ class Lock:
 
     `most` says how many may hold it together: 1 is exclusive, n are permits, None is shared. Whoever asks for less
     company gets it: the smallest `most` among the holders counts. `reject` takes the lock when the job is enqueued and
-    keeps it to the end of the job; `wait` takes it when an attempt starts and gives it back when the attempt ends.
+    keeps it to the end of the job; `wait` takes it when an attempt starts and gives it back when the attempt ends. One lock
+    with `reject` makes all locks of its job such locks, and its job may have neither a slot nor parents to wait for.
     """
 
     key: str
@@ -112,6 +108,13 @@ class NewJob:
                 raise UsageError("a child needs the name of its step")
         if self.pipeline_id is not None:
             self.pipeline_id = uuid_text(self.pipeline_id, "pipeline_id")
+        if self.locks and self.rejects and (self.slot_key is not None or self.after):
+            raise holds_and_waits(self, "a slot" if self.slot_key is not None else "parents to wait for")
+
+    @property
+    def rejects(self) -> bool:
+        """Whether it has its locks from its enqueue to its end, or is refused."""
+        return any(lock.when_busy == "reject" for lock in self.locks)
 
     @property
     def is_plain(self) -> bool:
@@ -122,7 +125,16 @@ class NewJob:
     def is_copyable(self) -> bool:
         """The same, but for locks that it is content to wait for: what it wants of them is only noted."""
         asks = self.after or self.slot_key or self.unique_key or self.idempotency_key
-        return not asks and (not self.locks or all(lock.when_busy == "wait" for lock in self.locks))
+        return not asks and not self.rejects
+
+
+def holds_and_waits(job: NewJob, waits_for: str) -> UsageError:
+    """The error for a job that would hold its locks while it waits: what it waits for may wait for its locks."""
+    key = next(lock.key for lock in job.locks if lock.when_busy == "reject")
+    return UsageError(
+        f"{job.kind} cannot have {waits_for} and lock {key!r} with when_busy='reject': it would hold the lock while it waits, "
+        f"and what it waits for may need that lock; use locks=[Lock({key!r}, when_busy='wait')]"
+    )
 
 
 def refuse_no_job(made: object) -> None:

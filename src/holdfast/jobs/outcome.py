@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from holdfast.errors import CancelRequested, ShutdownRequested, UsageError
 from holdfast.jobs.given import LONGEST, a_count
-from holdfast.jobs.model import Claim, Json, NewJob
+from holdfast.jobs.model import Claim, Json, NewJob, holds_and_waits
 from holdfast.jobs.states import Move, State
 
 Publish = Callable[[Any], Awaitable[None]]
@@ -111,6 +111,8 @@ def refuse_no_jobs(then: object, join: object = None) -> None:
     for job in (*then, *(() if join is None else (join,))):
         if not isinstance(job, NewJob):
             raise UsageError(f"what follows are jobs, as render.new(invoice_id=7) makes them, not {_said(job)}")
+    if isinstance(join, NewJob) and join.rejects:
+        raise holds_and_waits(join, "children to wait for")
 
 
 def _refuse_no_delay(delay: object, where: str) -> None:

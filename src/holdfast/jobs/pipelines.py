@@ -20,7 +20,7 @@ from holdfast.crashpoints import dies_inside
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import NotFound, UsageError
 from holdfast.jobs.enqueue import all_or_none, enqueue, enqueue_many, enqueue_step, run_steps
-from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob, refuse_no_job, uuid_text
+from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob, holds_and_waits, refuse_no_job, uuid_text
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import ENDED, State
 from holdfast.telemetry.trace import carrier
@@ -247,6 +247,8 @@ class Pipeline:
         parents = (after,) if isinstance(after, Step) else tuple(after)
         if any(parent.number >= len(self._jobs) for parent in parents):
             raise UsageError("`after` names a step of another pipeline; add the parents to this one first")
+        if parents and job.rejects:
+            raise holds_and_waits(job, "steps to wait for")
         self._jobs.append((job, parents))
         return Step(len(self._jobs) - 1)
 

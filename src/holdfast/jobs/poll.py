@@ -15,6 +15,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.jobs import locks
+from holdfast.jobs.admission import Admission
 from holdfast.jobs.claim import SET_CLAIMED, Kinds, known
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS, Claim, JobId, WorkerId
@@ -66,7 +67,7 @@ async def _claim(conn: psycopg.AsyncConnection[Any], statement: str, parameters:
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(statement, parameters)
         claims = [Claim._make(row) for row in await cursor.fetchall()]
-        await locks.take(cursor, locks.Admission(), {c.id: c.attempt_id for c in claims if c.ties & LOCKS})
+        await locks.take(cursor, Admission(), {c.id: c.attempt_id for c in claims if c.ties & LOCKS})
     return claims
 
 

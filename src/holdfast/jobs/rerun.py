@@ -20,7 +20,7 @@ RERUN = """
         UPDATE holdfast.jobs
         SET state = 'pending', finished_at = NULL, run_after = NULL, generation = generation + 1, handle = NULL, poll_count = 0,
             poll_errors = 0, submitted_at = NULL, cancel_requested_at = NULL, cancel_reason = NULL,
-            progress = NULL, message = NULL,
+            progress = NULL, message = NULL, ties = ties & ~32,
             max_attempts = greatest(max_attempts, errors + %(grant)s), max_crashes = greatest(max_crashes, crashes + %(grant)s)
         WHERE id = %(id)s AND state IN ('failed', 'cancelled')
         RETURNING id, attempt_no, queue
@@ -33,7 +33,8 @@ RERUN = """
 """
 # Whoever waited for it was told when it ended, and must not be told again: two ends of one parent would count as two parents.
 FORGET_DEPENDANTS = "DELETE FROM holdfast.dependencies WHERE parent_id = %(id)s"
-# A job with `reject` locks gave them back when it ended; it runs under `wait` from now on, since nobody is there to reject.
+# A job with `reject` locks gave them back when it ended; it runs under `wait` from now on, since nobody is there to reject,
+# and holds none while it waits (ties & 32).
 WAIT_FROM_NOW_ON = "UPDATE holdfast.lock_wants SET when_busy = 'wait' WHERE job_id = %(id)s AND when_busy = 'reject'"
 READ_STATE = "SELECT state FROM holdfast.jobs WHERE id = %(id)s"
 

@@ -123,7 +123,7 @@ every_caller = pytest.mark.parametrize("opens", CALLERS, ids=lambda opens: opens
 # One that goes in by itself, one that needs several statements, and enough for a COPY.
 JOBS = [
     [NewJob("k")],
-    [NewJob("k", slot_key="s", locks=(Lock("t", when_busy="reject"),), idempotency_key="i")],
+    [NewJob("k", unique_key="u", locks=(Lock("t", when_busy="reject"),), idempotency_key="i")],
     [NewJob("k")] * 60,
 ]
 what = pytest.mark.parametrize("jobs", JOBS, ids=["plain", "tied", "many"])

@@ -121,7 +121,7 @@ async def test_a_job_that_was_asked_to_stop_does_not_start_again_after_an_error(
 
 async def test_force_takes_the_fence_at_once(conn: Any) -> None:
     """K-17, K-62."""
-    claim = await hold(conn, locks=(Lock("t"), Lock("r", when_busy="reject")), slot_key="s")
+    claim = await hold(conn, locks=(Lock("t"), Lock("u")), slot_key="s")
     follow_up = await add(conn, slot_key="s")
     waiting = await add(conn, locks=(Lock("t"),))
     worker = await start_worker(conn)
@@ -131,7 +131,7 @@ async def test_force_takes_the_fence_at_once(conn: Any) -> None:
     assert await cancel(conn, claim.id, actor="ada", force=True) == "cancelled"
 
     assert (await job(conn, claim.id)).attempt_id is None
-    assert (await holders_of(conn, "t"), await holders_of(conn, "r")) == ([], [])
+    assert (await holders_of(conn, "t"), await holders_of(conn, "u")) == ([], [])
     assert (await state_of(conn, follow_up), await state_of(conn, waiting)) == ("pending", "pending")
     with pytest.raises(ClaimLost):
         await end(conn, claim, Done("late"))
@@ -169,7 +169,7 @@ async def test_cancelling_a_job_that_waits_for_a_lock_takes_it_out_of_the_line(c
     await end(conn, holder)
 
     assert (await state_of(conn, first), await state_of(conn, second)) == ("cancelled", "pending")
-    assert await rows(conn, "SELECT FROM holdfast.lock_wants WHERE waiting") == []
+    assert await rows(conn, "SELECT FROM holdfast.lock_wants WHERE waiting AND job_id = %s", first) == []
 
 
 async def test_a_job_that_holds_a_lock_without_running_gives_it_back_when_it_is_cancelled(conn: Any) -> None:

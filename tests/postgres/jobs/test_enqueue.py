@@ -216,7 +216,8 @@ BUSY = NewJob("k", locks=(Lock("a", when_busy="reject"), Lock("t", when_busy="re
 
 def _pipeline() -> Pipeline:
     pipeline = Pipeline("p")
-    pipeline.add(BUSY, after=pipeline.add(NewJob("k")))
+    pipeline.add(NewJob("k"))
+    pipeline.add(BUSY)
     return pipeline
 
 

@@ -211,7 +211,8 @@ async def test_waiting_for_a_lock_says_who_holds_it_and_until_when(conn: Any) ->
 
     assert await _says(conn, second) == (
         f"It waits for lock 'table:a': job {holder.id} (compact) holds it on pod-1, "
-        "whose lease is renewed until it ends and runs for another 2 h; 1 job waits before it."
+        "whose lease is renewed until it ends and runs for another 2 h; "
+        f"job {first} (k) waits before it."
     )
 
 

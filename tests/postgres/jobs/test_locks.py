@@ -155,7 +155,7 @@ async def test_a_woken_job_that_comes_too_late_waits_again_and_is_not_forgotten(
     holder = await hold(conn, locks=(EXCLUSIVE,))
     waiting = await _waiting(conn, EXCLUSIVE)
     await end(conn, holder)
-    overtaker = await hold(conn, locks=(EXCLUSIVE,))
+    overtaker = await hold(conn, locks=(EXCLUSIVE,), priority=-1)
 
     assert await _try(conn, waiting) is None
     await end(conn, overtaker)
@@ -218,9 +218,8 @@ async def test_permits_are_exact(conn: Any) -> None:
 
 
 async def test_whoever_asks_for_less_company_gets_it(conn: Any) -> None:
-    three = await hold(conn, locks=(Lock("t", most=3),))
+    three, two = await hold(conn, locks=(Lock("t", most=3),)), await hold(conn, locks=(Lock("t", most=2),))
     await _waiting(conn, Lock("t", most=1))
-    two = await hold(conn, locks=(Lock("t", most=2),))
     await _waiting(conn, Lock("t", most=3)), await _waiting(conn, SHARED)
 
     assert await holders_of(conn, "t") == [three.id, two.id]
@@ -255,7 +254,7 @@ async def test_a_job_that_waits_for_two_locks_is_served_when_the_last_comes_free
 
 
 async def test_a_busy_lock_rejects_whoever_said_so_when_it_is_enqueued(conn: Any) -> None:
-    """K-26: the caller hears it now (409) and nothing was written."""
+    """The caller hears it now, and nothing was written."""
     holder = await add(conn, locks=(REJECT,))
     before = await everything(conn)
 
@@ -384,6 +383,80 @@ async def test_a_job_that_rejects_and_runs_again_by_hand_waits_from_then_on(conn
     assert await _try(conn, claimed.id) is None
     await cancel(conn, other, actor="ada")
     assert (await take(conn, claimed.id)).attempt_no == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Nobody holds one thing and waits for another
+# ---------------------------------------------------------------------------------------------------------------------
+
+A_THEN_B = (Lock("a", when_busy="reject"), Lock("b"))
+B_THEN_A = (Lock("b", when_busy="reject"), Lock("a"))
+
+
+async def test_one_lock_with_reject_takes_all_locks_of_its_job_at_the_enqueue(conn: Any) -> None:
+    """Two such jobs in opposite orders held what the other waited for, for ever."""
+    first = await add(conn, locks=A_THEN_B)
+
+    with pytest.raises(LockBusy, match=f"lock 'a' is held by job {first}"):
+        await enqueue(conn, NewJob("k", locks=B_THEN_A))
+
+    assert (await holders_of(conn, "a"), await holders_of(conn, "b")) == ([first], [first])
+    claimed = await take(conn, first)
+    await end(conn, claimed, Retry("busy", timedelta(0)))
+    assert (await holders_of(conn, "a"), await holders_of(conn, "b")) == ([first], [first]), "also between attempts"
+    await end(conn, await take(conn, first))
+    assert (await enqueue(conn, NewJob("k", locks=B_THEN_A))).created
+
+
+async def test_a_lock_with_wait_that_is_busy_refuses_a_job_that_has_one_with_reject(conn: Any) -> None:
+    holder = await hold(conn, locks=(Lock("b"),))
+    before = await everything(conn)
+
+    with pytest.raises(LockBusy, match=f"lock 'b' is held by job {holder.id}; .* when_busy='wait' for all of its locks"):
+        await enqueue(conn, NewJob("k", locks=A_THEN_B))
+
+    assert await everything(conn) == before
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_two_enqueues_in_opposite_orders_at_once_are_one_job_and_one_refusal(connect: Any, commits: bool) -> None:
+    conn, first, second = await connect(), await connect(), await connect()
+
+    async with first.transaction(force_rollback=not commits):
+        made = await add(first, locks=A_THEN_B)
+        enqueueing = asyncio.create_task(enqueue(second, NewJob("k", locks=B_THEN_A)))
+        await waits(conn, second)
+
+    if commits:
+        with pytest.raises(LockBusy, match=f"job {made}"):
+            await enqueueing
+        await end(conn, await take(conn, made))
+    else:
+        await end(conn, await take(conn, (await enqueueing).id))
+    assert await rows(conn, "SELECT state FROM holdfast.jobs") == [("completed",)]
+
+
+async def test_a_job_that_has_its_locks_from_its_enqueue_on_is_never_blocked(conn: Any) -> None:
+    """Whatever holds or waits for its keys by then."""
+    job_id = await add(conn, locks=A_THEN_B)
+    for key in "ab":
+        await _waiting(conn, Lock(key), priority=-1)
+
+    assert (await take(conn, job_id)).attempt_no == 1
+
+
+async def test_rerun_makes_it_a_job_that_waits_and_holds_nothing(conn: Any) -> None:
+    from holdfast.jobs.rerun import rerun
+
+    claimed = await hold(conn, locks=A_THEN_B)
+    await end(conn, claimed, Fail("no"))
+    await hold(conn, locks=(Lock("b"),))
+
+    await rerun(conn, claimed.id, actor="ada")
+
+    assert await _try(conn, claimed.id) is None
+    assert (await state_of(conn, claimed.id), await holders_of(conn, "a")) == ("blocked", [])
+    assert await column(conn, claimed.id, "ties") == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -575,10 +648,11 @@ async def test_the_holder_that_leaves_sees_who_has_just_decided_to_wait(connect:
 
 
 async def test_a_rescue_of_a_holder_is_no_end_for_what_it_holds_to_the_end(conn: Any) -> None:
-    claimed = await hold(conn, locks=(Lock("w"), Lock("r", when_busy="reject")))
-    await silence(conn, claimed)
+    waits, rejects = await hold(conn, locks=(Lock("w"),)), await hold(conn, locks=(Lock("r", when_busy="reject"),))
+    await silence(conn, waits)
+    await silence(conn, rejects)
 
     await rescue(conn)
 
-    assert (await holders_of(conn, "w"), await holders_of(conn, "r")) == ([], [claimed.id])
-    assert await column(conn, claimed.id, "ties") == 1
+    assert (await holders_of(conn, "w"), await holders_of(conn, "r")) == ([], [rejects.id])
+    assert (await column(conn, waits.id, "ties"), await column(conn, rejects.id, "ties")) == (1, 33)

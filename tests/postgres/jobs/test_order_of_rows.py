@@ -109,10 +109,11 @@ async def test_a_batch_of_ends_goes_by_their_ids_however_they_came(connect: Any)
 
 
 async def test_the_keys_of_those_that_are_spoilt_are_held_together_with_ones_own(connect: Any) -> None:
-    """A job gives back the key `b` and spoils one that has the key `a`: it must not hold `b` while it waits for `a`."""
+    """A job gives back the key `b` and spoils one that asked for the key `a`: it must not hold `b` while it waits for `a`."""
     conn, acting, other = await connect(), await connect(), await connect()
     failing = await hold(conn, locks=[Lock("b")])
-    await add(conn, after=(failing.id,), locks=[Lock("a", when_busy="reject")])
+    await add(conn, after=(failing.id,), locks=[Lock("a")])
+    await conn.execute("INSERT INTO holdfast.lock_keys VALUES ('a')")
 
     async with other.transaction():
         await other.execute(HOLD_KEY, ("a",))

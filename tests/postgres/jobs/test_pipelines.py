@@ -104,12 +104,20 @@ async def test_only_a_completion_has_children(conn: Any, ended_with: object) -> 
 async def test_a_child_may_have_locks_slots_and_a_delay_of_its_own(conn: Any) -> None:
     parent = await hold(conn, locks=(Lock("t"),))
 
-    await end(conn, parent, Done(then=[NewJob("k", locks=(Lock("t", when_busy="reject"),), slot_key="s", run_after=HOUR)]))
+    await end(conn, parent, Done(then=[NewJob("k", locks=(Lock("t"),), slot_key="s", run_after=HOUR)]))
 
     ((child, *_),) = await _children(conn, parent.id)
-    assert await holders_of(conn, "t") == [child], "the parent gave it back before, in the same transaction"
     assert await column(conn, child, "ties") == 3
     assert (await job(conn, child)).run_after is not None
+
+
+async def test_a_child_may_have_the_lock_of_its_parent_from_its_enqueue_on(conn: Any) -> None:
+    parent = await hold(conn, locks=(Lock("t"),))
+
+    await end(conn, parent, Done(then=[NewJob("k", locks=(Lock("t", when_busy="reject"),))]))
+
+    ((child, *_),) = await _children(conn, parent.id)
+    assert await holders_of(conn, "t") == [child], "the parent gives it back in the same transaction"
 
 
 def test_children_share_the_pipeline_of_their_parent() -> None:
@@ -364,15 +372,6 @@ async def test_a_retry_is_no_failure(conn: Any) -> None:
     await end(conn, parent, ValueError("odd"))
 
     assert await state_of(conn, child) == "blocked"
-
-
-async def test_a_cancelled_waiter_frees_what_it_held_to_its_end(conn: Any) -> None:
-    parent = await hold(conn)
-    await add(conn, after=(parent.id,), locks=(Lock("t", when_busy="reject"),))
-
-    await end(conn, parent, Fail("no"))
-
-    assert await holders_of(conn, "t") == []
 
 
 async def test_a_parent_that_has_failed_already_refuses_who_could_never_run(conn: Any) -> None:

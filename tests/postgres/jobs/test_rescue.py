@@ -475,7 +475,7 @@ async def test_a_rescued_job_of_a_slot_stays_its_current_one(conn: Any) -> None:
 async def test_a_quarantined_job_frees_its_slot_its_locks_and_spoils_its_dependants(conn: Any) -> None:
     from holdfast.jobs.claim import claim_by_id
 
-    claim = await hold(conn, slot_key="s", locks=(Lock("r", when_busy="reject"),), max_crashes=1)
+    claim = await hold(conn, slot_key="s", locks=(Lock("r"),), max_crashes=1)
     follow_up, child = await add(conn, slot_key="s"), await add(conn, after=(claim.id,))
     assert await claim_by_id(conn, await start_worker(conn), follow_up) is None
 

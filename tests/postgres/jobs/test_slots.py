@@ -34,6 +34,7 @@ from factories import (
     waits,
 )
 from holdfast.errors import Refused
+from holdfast.jobs import slots
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.enqueue import enqueue
@@ -115,11 +116,46 @@ async def test_an_empty_part_of_the_key_still_makes_the_slot_exclusive(conn: Any
 
 
 async def test_the_database_itself_allows_one_current_job_per_slot(conn: Any) -> None:
-    """K-28, K-31: the second wall, whatever the code does."""
+    """K-28: the second wall, whatever the code does."""
     await hold(conn, slot_key="s")
 
     with pytest.raises(psycopg.errors.UniqueViolation, match="one_current_per_slot"):
         await conn.execute("INSERT INTO holdfast.jobs (kind, slot_key, is_current) VALUES ('k', 's', true)")
+
+
+async def _race(connect: Any) -> tuple[Any, int, Any]:
+    """Two free rows of one slot, of two kinds: the second claim comes while the first is not committed, and waits for it."""
+    conn, first, second = await connect(), await connect(), await connect()
+    one, other = await add(conn, "one", slot_key="s"), await add(conn, "other", slot_key="s")
+    worker = await start_worker(conn)
+
+    async with first.transaction():
+        assert (await claim_by_id(first, worker, one)) is not None
+        claiming = asyncio.create_task(claim_by_id(second, worker, other))
+        await waits(conn, second)
+
+    assert await _current(conn) == [one]
+    return conn, other, await claiming
+
+
+async def test_of_two_free_jobs_of_one_slot_that_are_claimed_at_once_one_runs(connect: Any) -> None:
+    conn, other, lost = await _race(connect)
+
+    assert lost is None
+    assert (await job(conn, other)).waiting_for == "slot"
+
+
+async def test_a_claim_that_only_the_unique_index_refuses_is_a_lost_race(connect: Any, monkeypatch: Any) -> None:
+    """K-31: without the slot's own lock both claims see a free slot. The index refuses the second; nothing is left of it."""
+    monkeypatch.setattr(slots, "HOLD_SLOTS", "SELECT %(slots)s::text[]")
+
+    conn, other, lost = await _race(connect)
+
+    assert lost is None
+    found = await job(conn, other)
+    assert (found.state, found.attempt_no, found.is_current) == ("pending", 0, False)
+    assert await claim_by_id(conn, await start_worker(conn), other) is None
+    assert await state_of(conn, other) == "blocked", "the next claim finds the slot taken"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ async def test_the_next_beat_says_that_the_attempt_is_lost(conn: Any, lose_it: S
 )
 async def test_a_lost_attempt_cannot_free_the_lock_or_the_slot_of_its_successor(conn: Any, lose_it: Step) -> None:
     """K-27, E-49."""
-    stale = await hold(conn, max_crashes=9, slot_key="s", locks=(Lock("t"), Lock("r", when_busy="reject")))
+    stale = await hold(conn, max_crashes=9, slot_key="s", locks=(Lock("t"), Lock("u")))
     follow_up = await add(conn, slot_key="s", locks=(Lock("t"),))
     await lose_it(conn, stale)
     before = await everything(conn)

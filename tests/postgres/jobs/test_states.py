@@ -155,6 +155,10 @@ BROKEN: dict[str, list[list[str]]] = {
     "submitted_can_be_polled": [[_job(state="'submitted'", handle="'1'")], [_job(state="'submitted'", next_poll_at=NOW)]],
     "ended_has_a_time": [[_job(state="'completed'")], [_job(state="'pending'", finished_at=NOW)]],
     "pending_has_budget": [[_job(errors="3")], [_job(crashes="3")]],
+    "holders_wait_for_nothing": [
+        [_job(ties="33", slot_key="'s'")],
+        [_job(ties="33", state="'blocked'", waiting_for="'parents'")],
+    ],
     "current_has_a_slot": [[_job(is_current="true")]],
     "unique_is_whole": [[_job(unique_key="'u'")], [_job(unique_while="'live'")]],
     "step_has_a_parent": [[_job(step="'s'")], [_job(parent_id="1")]],

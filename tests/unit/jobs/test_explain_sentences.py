@@ -235,10 +235,16 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ..
     ),
     "waits for a lock behind others": (
         {"state": "blocked", "waiting_for": "lock"},
-        ("table:a", 5, "compact", "pod-1", 20 * SECOND, 2),
+        ("table:a", 5, "compact", "pod-1", 20 * SECOND, 2, 6, "vacuum"),
         None,
         "It waits for lock 'table:a': job 5 (compact) holds it on pod-1, whose lease is renewed until it ends and runs for "
-        "another 20 s; 2 jobs wait before it.",
+        "another 20 s; job 6 (vacuum) and 1 more wait before it.",
+    ),
+    "waits for a free lock behind one that is next": (
+        {"state": "blocked", "waiting_for": "lock"},
+        ("table:a", None, None, None, None, 1, 6, "vacuum"),
+        None,
+        "It waits for lock 'table:a': job 6 (vacuum) is next and waits before it.",
     ),
     "waits for a lock of a silent worker": (
         {"state": "blocked", "waiting_for": "lock"},
@@ -320,13 +326,10 @@ def test_a_person_reads_why(
     assert sentence(replace(READY, **changes), holder, parent) == expected
 
 
-@pytest.mark.parametrize("waiting_for", ["lock", "slot"])
-def test_one_job_that_waits_before_it_is_in_the_singular(waiting_for: str) -> None:
-    found = sentence(
-        replace(READY, state="blocked", waiting_for=waiting_for), ("table:a", 5, "compact", "pod-1", 20 * SECOND, 1), None
-    )
+def test_one_job_that_waits_before_it_is_named() -> None:
+    holder = ("table:a", 5, "compact", "pod-1", 20 * SECOND, 1, 6, "vacuum")
 
-    assert "1 job waits before it" in found
+    assert "; job 6 (vacuum) waits before it." in sentence(replace(READY, state="blocked", waiting_for="lock"), holder, None)
 
 
 def test_a_long_error_is_cut_to_its_last_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.jobs.model import Enqueued, JobId, Lock, NewJob
+from holdfast.jobs.outcome import Done
+from holdfast.jobs.pipelines import Pipeline
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no kind": ({"kind": ""}, "kind of 1 to 200 characters"),
@@ -148,3 +151,26 @@ def test_a_job_that_something_must_be_looked_up_for_is_not_plain(fields: dict[st
 )
 def test_a_job_that_waits_for_its_locks_can_be_copied(fields: dict[str, Any], can_be: bool) -> None:
     assert NewJob("k", **fields).is_copyable is can_be
+
+
+@pytest.mark.parametrize(("waits", "named"), [({"slot_key": "s"}, "a slot"), ({"after": (1,)}, "parents to wait for")])
+def test_a_job_that_holds_its_locks_from_its_enqueue_on_waits_for_nothing(waits: dict[str, Any], named: str) -> None:
+    """What it waits for may wait for its locks."""
+    locks = (Lock("u"), Lock("t", when_busy="reject"))
+
+    with pytest.raises(UsageError, match=f"k cannot have {named} and lock 't' with when_busy='reject'.*when_busy='wait'"):
+        NewJob("k", locks=locks, **waits)
+    with pytest.raises(UsageError, match=f"k cannot have {named}"):
+        replace(NewJob("k", locks=locks), **waits)
+    NewJob("k", locks=(Lock("t"),), **waits), NewJob("k", locks=locks, unique_key="u")
+
+
+def test_neither_a_step_that_comes_after_others_nor_a_join_holds_its_locks_while_it_waits() -> None:
+    holder, pipeline = NewJob("k", locks=(Lock("t", when_busy="reject"),)), Pipeline("p")
+    first = pipeline.add(holder)
+
+    with pytest.raises(UsageError, match="k cannot have steps to wait for and lock 't'"):
+        pipeline.add(holder, after=first)
+    with pytest.raises(UsageError, match="k cannot have children to wait for and lock 't'"):
+        Done(join=holder)
+    Done(then=[holder])
