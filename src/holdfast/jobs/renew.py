@@ -21,6 +21,7 @@ from holdfast.errors import NotMigrated
 from holdfast.jobs.claim import Kinds, known
 from holdfast.jobs.model import AttemptId, Claim, WorkerId
 from holdfast.jobs.payload import to_json
+from holdfast.jobs.unregistered import UNREGISTERED
 
 # It has beaten for the first time when it began: one moment, so that every later beat can be told from it.
 REGISTER = """
@@ -29,7 +30,11 @@ REGISTER = """
     SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, %(pod)s, %(runner)s, %(kinds)s::jsonb,
         %(queues)s, %(concurrency)s, now, now, now + %(lease)s
     FROM clock_timestamp() AS now
-    ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, stopped_at = NULL
+    -- Its row may be one that stands for it because its own was lost (unregistered.py): it has to say again who it is.
+    ON CONFLICT (id) DO UPDATE SET name = excluded.name, host = excluded.host, pid = excluded.pid, version = excluded.version,
+        git_sha = excluded.git_sha, pod = excluded.pod, runner = excluded.runner, kinds = excluded.kinds,
+        queues = excluded.queues, concurrency = excluded.concurrency, beat_at = excluded.beat_at,
+        lease_until = excluded.lease_until, stopped_at = NULL
 """
 
 Runner = Literal["worker", "executor", "in process", "remote"]
@@ -53,7 +58,7 @@ class WorkerInfo:
 
 
 async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, lease: timedelta) -> None:
-    """Announce a new incarnation. Before its first claim: a job held by an unknown worker could never be rescued."""
+    """Announce a new incarnation, before its first claim: a job of an unregistered worker is rescued later than others."""
     parameters = {
         "id": worker.id,
         "name": worker.name,
@@ -101,7 +106,8 @@ BEAT = f"""
         EXISTS (SELECT FROM holdfast.jobs WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())),
         EXISTS (SELECT FROM holdfast.workers w WHERE w.lease_until < clock_timestamp()
                 AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id))
-            OR EXISTS (SELECT FROM holdfast.jobs WHERE worker_id IS NOT NULL AND deadline_at < clock_timestamp()),
+            OR EXISTS (SELECT FROM holdfast.jobs WHERE worker_id IS NOT NULL AND deadline_at < clock_timestamp())
+            OR EXISTS ({UNREGISTERED}),
         EXISTS (SELECT FROM holdfast.effects WHERE state = 'unwanted' AND clean_after <= (SELECT clock_timestamp())),
         EXISTS (SELECT FROM holdfast.lock_wants WHERE waiting)
             OR EXISTS (SELECT FROM holdfast.jobs WHERE slot_key IS NOT NULL AND NOT is_current
