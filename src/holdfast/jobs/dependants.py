@@ -17,7 +17,7 @@ from holdfast.jobs.states import State
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
 # Jobs by a list of ids and not by a join: what the statistics think of a recursive query must not make it scan all jobs.
-# Dependencies by LATERAL with OFFSET 0, which is never a join of the whole table: that would read it once for each step of a chain.
+# Dependencies by LATERAL with OFFSET 0 and not by a join, which would read the whole table once for each step of a chain.
 HOLD_DEPENDANTS = """
     WITH RECURSIVE below (id) AS (
         SELECT job_id FROM holdfast.dependencies WHERE parent_id = ANY (%(parents)s)

@@ -21,6 +21,7 @@ from holdfast.errors import NotMigrated
 from holdfast.jobs.claim import Kinds, known
 from holdfast.jobs.model import AttemptId, Claim, WorkerId
 from holdfast.jobs.payload import to_json
+from holdfast.jobs.promote import NEXT_DUE
 from holdfast.jobs.unregistered import UNREGISTERED
 
 # It has beaten for the first time when it began: one moment, so that every later beat can be told from it.
@@ -112,8 +113,7 @@ BEAT = f"""
         EXISTS (SELECT FROM holdfast.lock_wants WHERE waiting)
             OR EXISTS (SELECT FROM holdfast.jobs WHERE slot_key IS NOT NULL AND NOT is_current
                        AND state IN ('blocked', 'pending') AND state = 'blocked'),
-        (SELECT run_after - clock_timestamp() FROM holdfast.jobs
-         WHERE state = 'pending' AND run_after IS NOT NULL ORDER BY run_after LIMIT 1),
+        ({NEXT_DUE}),
         -- Claims whose answer never reached us: held in our name, and unknown to us for longer than an answer can take.
         ARRAY(SELECT j.attempt_id::text FROM holdfast.jobs j WHERE j.worker_id = %(worker_id)s
               AND j.claimed_at < clock_timestamp() - %(lease)s

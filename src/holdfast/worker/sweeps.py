@@ -154,8 +154,11 @@ class Sweeps:
 
     async def _promote(self) -> None:
         self._beginning.discard(self._promote)
-        if await self._transport.promote():
+        promoted = await self._transport.promote()
+        if promoted.jobs:
             self._nudge()
+        if promoted.next_due is not None:  # where all that is due is held by another promoter, not again at once
+            self._when(max(promoted.next_due + A_LITTLE, timedelta(0) if promoted.jobs else AGAIN), self._promote)
 
     async def _look(self) -> None:
         """Ask about what is due, as far as there are lanes; and again in a moment if that may not have been all."""

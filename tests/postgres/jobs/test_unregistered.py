@@ -117,7 +117,8 @@ async def test_a_worker_that_registers_while_its_row_is_made_is_not_overwritten(
 async def test_explain_says_that_the_registration_is_gone(conn: Any) -> None:
     claim = await hold(conn)
     await conn.execute(LOSE_ROWS)
-    gone = "Attempt 1 is held by a worker whose registration is gone; if that worker does not register again, the job is rescued "
+    gone = "Attempt 1 is held by a worker whose registration is gone; if that worker does not register again, the job is "
+    gone += "rescued "
 
     assert await explain(conn, claim.id) == gone + "within a lease."
     await rescue(conn)
@@ -189,7 +190,8 @@ async def test_the_search_reads_one_entry_of_the_index_for_each_worker(fresh_dat
         workers = [await start_worker(conn) for _ in range(3)]
         await conn.execute("ANALYZE holdfast.jobs")
         await conn.execute(
-            "INSERT INTO holdfast.jobs (kind, queue, payload, state, attempt_id, attempt_no, fence_token, worker_id, claimed_at) "
+            "INSERT INTO holdfast.jobs (kind, queue, payload, state, attempt_id, attempt_no, fence_token, worker_id, "
+            "claimed_at) "
             "SELECT 'k', 'default', '{}', 'running', gen_random_uuid(), 1, n, (%s::uuid[])[n %% 3 + 1], clock_timestamp() "
             "FROM generate_series(1, 3000) n",
             [workers],
