@@ -269,6 +269,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("rerun-resets-the-counts", "a rerun forgets what the job has cost so far",
            (Text("rerun.RERUN", "generation = generation + 1,", "generation = generation + 1, errors = 0, crashes = 0,"),),
            ("test_rerun",)),
+    Mutant("rerun-forgets-the-order", "a job that is rerun does not wait for its parents",
+           (Text("rerun.WAIT_FOR_PARENTS", "AND c.parents > 0", "AND c.parents < 0"),), ("test_rerun",)),
+    Mutant("rerun-counts-a-parent-twice", "two ends of a parent that was rerun count as two parents",
+           (Whole("rerun.COUNT_AGAIN", "SELECT %(id)s::bigint"),), ("test_rerun",)),
+    Mutant("rerun-does-not-hold-the-parents", "a parent can end between the look at it and the count",
+           (Text("rerun.HOLD", " FOR UPDATE", ""),), ("test_rerun",)),
     # One transaction
     Mutant("children-in-a-second-transaction", "children are inserted after the parent's commit",
            (Code("finish.finish", _children_later),), ("test_pipelines", "test_finish")),

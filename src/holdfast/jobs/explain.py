@@ -80,7 +80,11 @@ WAITS_FOR_SLOT = """
 """
 WAITS_FOR_PARENTS = """
     SELECT p.id, p.kind, p.state FROM holdfast.dependencies d JOIN holdfast.jobs p ON p.id = d.parent_id
-    WHERE d.job_id = %(id)s AND p.state IN ('blocked', 'pending', 'running', 'submitted') ORDER BY p.id LIMIT 1
+    JOIN holdfast.jobs j ON j.id = d.job_id
+    -- One that has failed or was cancelled is waited for by a job that was rerun (rerun.py).
+    WHERE d.job_id = %(id)s AND (p.state IN ('blocked', 'pending', 'running', 'submitted')
+                                 OR (j.if_parent_fails = 'cancel' AND p.state <> 'completed'))
+    ORDER BY p.state IN ('blocked', 'pending', 'running', 'submitted'), p.id LIMIT 1
 """
 
 
@@ -179,6 +183,8 @@ def sentence(facts: Facts, holder: tuple[Any, ...] | None = None, parent: tuple[
 
 def _blocked(facts: Facts, holder: tuple[Any, ...] | None, parent: tuple[Any, ...] | None) -> str:
     if facts.waiting_for == "parents":
+        if parent and parent[2] in ("failed", "cancelled"):
+            return f"It was rerun and waits for job {parent[0]} ({parent[1]}), which is {parent[2]}: rerun that one too."
         named = f", next job {parent[0]} ({parent[1]}), which is {parent[2]}" if parent else ""
         return f"It waits for {_count(facts.parents_left, 'parent')} to end{named}."
     what = "lock" if facts.waiting_for == "lock" else "slot"
