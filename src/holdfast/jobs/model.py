@@ -43,7 +43,7 @@ class Lock:
         given.a_lock_key(self.key)
         if self.most is not None and (not isinstance(self.most, int) or not 1 <= self.most <= given.LARGEST_INT):
             raise UsageError(
-                f"lock {self.key!r}: `most` is {self.most!r}; it is a whole number from 1 to {given.LARGEST_INT}, "
+                f"lock {self.key!r}: `most` is {self.most!r}, and must be 1 or more, up to {given.LARGEST_INT}, "
                 "or None for a shared lock"
             )
         if self.when_busy not in ("wait", "reject"):

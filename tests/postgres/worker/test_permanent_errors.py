@@ -102,7 +102,7 @@ def test_a_queue_cannot_have_the_name_of_a_hint() -> None:
 
 def test_a_lock_has_at_most_as_many_permits_as_the_database_can_count() -> None:
     Lock("l", most=2**31 - 1)
-    with pytest.raises(UsageError, match="it is a whole number from 1 to 2147483647"):
+    with pytest.raises(UsageError, match="must be 1 or more, up to 2147483647"):
         Lock("l", most=2**31)
 
 
