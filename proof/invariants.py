@@ -293,7 +293,9 @@ def nobody_runs_before_its_parents(story: Story) -> Violations:
         first = next((move for move in moves if move.claimed_at is not None or move.move == "rerun"), None)
         if first is None or first.claimed_at is None or parent_id not in story.jobs:
             continue  # it never ran, or an operator wanted it to run all the same
-        before = [move for move in story.moves.get(parent_id, ()) if move.at < first.claimed_at]
+        # One that was released by the end of its parents is not taken back when an operator reruns one of them.
+        woken = next((move.at for move in reversed(moves) if move.move == "wake" and move.at < first.claimed_at), None)
+        before = [move for move in story.moves.get(parent_id, ()) if move.at < (woken or first.claimed_at)]
         ended = next((move for move in reversed(before) if move.is_end or move.move == "rerun"), None)
         if ended is None or not ended.is_end:
             yield f"job {job_id} ran before its parent {parent_id} had ended"

@@ -29,15 +29,11 @@ ON_CONFLICT = "ON CONFLICT" + locks.TAKE_LOCK_NOW.partition("ON CONFLICT")[2].pa
 # Without the primary key there is no conflict to resolve: the place of a holder that just ends is written beside it.
 NO_PERMITS = (
     Schema("ALTER TABLE holdfast.lock_holders DROP CONSTRAINT lock_holders_pkey"),
-    Text(
-        "locks.TAKE_LOCK_NOW",
-        locks.TAKE_LOCK_NOW[locks.TAKE_LOCK_NOW.index("ON CONFLICT") : locks.TAKE_LOCK_NOW.index("RETURNING")],
-        "",
-    ),
+    Text("locks.TAKE_LOCK_NOW", ON_CONFLICT, ""),
 )
 NO_OTHER_PARENT_LIVES = """NOT EXISTS (
     SELECT FROM holdfast.dependencies s JOIN holdfast.jobs p ON p.id = s.parent_id
-    WHERE s.job_id = j.id AND p.id <> %(id)s AND p.state NOT IN ('completed', 'failed', 'cancelled'))"""
+    WHERE s.job_id = j.id AND p.id <> ALL (%(ids)s::bigint[]) AND p.state NOT IN ('completed', 'failed', 'cancelled'))"""
 # The same rows as CLAIM, picked by `id IN (SELECT … LIMIT …)`; the tied jobs are named as CLAIM names them.
 UNPAUSED_PENDING = """p.state = 'pending' AND p.run_after IS NULL AND p.queue = ANY (%(queues)s)
                AND (p.kind, true) IN (SELECT k.kind, p.kind_version <= k.version
@@ -290,8 +286,23 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("rescue-without-lease", "a rescue takes jobs from living workers",
            (Text("rescue.HOLD_DEAD", "w.lease_until < clock_timestamp()", "true"),), ("test_rescue",)),
     Mutant("rescue-without-holding-the-worker", "a worker can renew between the look at its lease and the taking",
-           (Text("rescue.HOLD_DEAD", "ORDER BY w.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED", "ORDER BY w.id LIMIT %(limit)s"),),
+           (Text("rescue.HOLD_DEAD", "ORDER BY w.id LIMIT 1 FOR UPDATE SKIP LOCKED", "ORDER BY w.id LIMIT 1"),),
            ("test_rescue",)),
+    Mutant("unregistered-never-found", "a job whose worker has no row in workers is never rescued",
+           (Text("unregistered.REGISTER_MISSING", "WHERE lived.at IS NOT NULL", "WHERE false"),), ("test_unregistered",)),
+    Mutant("unregistered-not-in-the-beat", "no beat says that a worker without a row holds jobs",
+           (Text("renew.BEAT", "SELECT holders.id FROM holders\n    WHERE holders.id IS NOT NULL",
+                 "SELECT holders.id FROM holders\n    WHERE false"),), ("test_unregistered",)),
+    Mutant("unregistered-robbed-at-once", "a worker whose row was lost gets no time to register again",
+           (Text("unregistered.REGISTER_MISSING", "clock_timestamp() + usual.lease / 3)", "clock_timestamp())"),),
+           ("test_unregistered",)),
+    Mutant("unregistered-taken-for-its-own", "a beat accepts the row that stands for a lost one, and nobody knows the worker",
+           (Text("unregistered.REGISTER_MISSING", "usual.lease / 3), clock_timestamp()", "usual.lease / 3), NULL"),),
+           ("test_unregistered",)),
+    Mutant("cascade-one-level-deep", "the end of a job cancels those that wait for it, and not those behind them",
+           (Text("dependants.CANCEL_DEPENDANTS", "SELECT child.id FROM below AS parent CROSS JOIN",
+                 "SELECT child.id FROM (SELECT id FROM below WHERE false) AS parent CROSS JOIN"),),
+           ("test_long_cascades", "test_pipelines")),
     Mutant("crash-not-counted", "a crash costs nothing",
            (Text("rescue.RESCUE", "WHEN 'own' THEN j.crashes + 1", "WHEN 'own' THEN j.crashes"),), ("test_rescue",)),
     Mutant("crash-blames-everybody", "a job is quarantined for the crash of another in the same process",
@@ -307,6 +318,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("rerun-resets-the-counts", "a rerun forgets what the job has cost so far",
            (Text("rerun.RERUN", "generation = generation + 1,", "generation = generation + 1, errors = 0, crashes = 0,"),),
            ("test_rerun",)),
+    Mutant("rerun-forgets-the-order", "a job that is rerun does not wait for its parents",
+           (Text("rerun.WAIT_FOR_PARENTS", "AND c.parents > 0", "AND c.parents < 0"),), ("test_rerun",)),
+    Mutant("rerun-counts-a-parent-twice", "two ends of a parent that was rerun count as two parents",
+           (Whole("rerun.COUNT_AGAIN", "SELECT %(id)s::bigint"),), ("test_rerun",)),
+    Mutant("rerun-does-not-hold-the-parents", "a parent can end between the look at it and the count",
+           (Text("rerun.HOLD", " FOR UPDATE", ""),), ("test_rerun",)),
     # One transaction
     Mutant("children-in-a-second-transaction", "children are inserted after the parent's commit",
            (Code("finish.finish", _children_later),), ("test_pipelines", "test_finish")),
@@ -369,8 +386,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Dependants
     # With its row held before, a snapshot would see every parent that has ended; so the two go together.
     Mutant("fan-in-from-a-snapshot", "a fan-in is not held, and counts its parents in a snapshot and not on its row",
-           (Text("pipelines.HOLD_DEPENDANTS", " ORDER BY j.id FOR UPDATE OF j", " ORDER BY j.id"),
-            Text("pipelines.COUNT_DOWN", "CASE WHEN parents_left = 1", f"CASE WHEN {NO_OTHER_PARENT_LIVES}")),
+           (Text("dependants.HOLD_DEPENDANTS", " ORDER BY j.id FOR UPDATE OF j", " ORDER BY j.id"),
+            Text("dependants.COUNT_DOWN", "CASE WHEN parents_left = h.fewer", f"CASE WHEN {NO_OTHER_PARENT_LIVES}")),
            ("test_pipelines",)),
     Mutant("parents-not-held", "a parent can end between the look and the tie",
            (Text("enqueue.TIE_TO_PARENTS", " ORDER BY id FOR UPDATE", " ORDER BY id"),), ("test_pipelines", "test_enqueue")),

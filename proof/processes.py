@@ -72,6 +72,7 @@ FAULTS = {
     "delay": 2,
     "restart": 1,
     "kill backend": 1,
+    "lose rows": 2,
 }
 
 
@@ -405,6 +406,17 @@ class Play:
     def _restart(self) -> None:
         self.stage.postgres.restart(self.rng.choice((signal.SIGQUIT, signal.SIGINT)))
         self.exercised["fault: restart"] += 1
+
+    def _lose_rows(self) -> None:
+        """What an asynchronous failover does to workers that have just registered: their rows are gone, and they go on. Some
+        die before they can register again."""
+        worker = self._some_worker() if self.rng.random() < 0.5 else None
+        with self._connect() as conn:
+            lost = conn.execute("DELETE FROM holdfast.workers").rowcount
+        if worker is not None:
+            self.killed.add(worker.pid)
+            worker.kill_all()
+        self.exercised["fault: lose rows"] += lost > 0
 
     def _kill_backend(self) -> None:
         self.exercised["fault: kill backend"] += self.stage.postgres.kill_backend(self.rng)

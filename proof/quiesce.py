@@ -63,6 +63,7 @@ async def _round(world: World, closer: Worker, left: Left) -> None:
         await steering.sweep(world)
     if left.blocked:
         await steering.wake(world)
+        await steering.give_up_orphans(world)
     await working.claim_everything(world, closer, polls=bool(left.submitted or left.held))
     plain = {claim.id: claim for claim in closer.held if not claim.ties}
     if plain:

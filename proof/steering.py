@@ -53,6 +53,27 @@ def stop_a_job(world: World) -> Work | None:
     return go()
 
 
+ORPHANS = """
+    SELECT j.id FROM holdfast.jobs j WHERE j.id > %(base)s AND j.state = 'blocked' AND j.waiting_for = 'parents'
+      AND NOT EXISTS (SELECT FROM holdfast.dependencies d JOIN holdfast.jobs p ON p.id = d.parent_id
+                      WHERE d.job_id = j.id AND p.state NOT IN ('completed', 'failed', 'cancelled'))
+      AND j.generation > 0
+    ORDER BY j.id
+"""
+
+
+async def give_up_orphans(world: World) -> None:
+    """Jobs that were rerun wait for parents that failed, until somebody reruns those too: here nobody does, and they are
+    cancelled. A job that was never rerun must not be among them."""
+    for (job_id,) in await (await world.stage.watcher.execute(ORPHANS, {"base": world.base})).fetchall():
+        begun = world.witness.tick()
+        try:
+            await cancel(world.stage.operator, job_id, actor=ACTOR, reason="its parents failed")
+        except IllegalMove:  # it went with another one of them
+            continue
+        world.witness.note("cancel", begun, job=job_id, force=False)
+
+
 def run_again(world: World) -> Work | None:
     """Rerun what has ended badly."""
     job_id = world.some_job()

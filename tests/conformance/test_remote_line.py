@@ -272,7 +272,7 @@ async def test_who_is_put_off_waits_as_long_as_it_is_told(monkeypatch: pytest.Mo
     put_off = (status, {"retry-after": "7"}, b"")
     app = Scripted(put_off, (status, {"retry-after": "100000"}, b""), (200, {}, b'{"promoted": 3}'))
 
-    assert await asked(app, lambda remote: remote.promote()) == 3
+    assert await asked(app, lambda remote: remote.promote()) == (3, None)
 
     assert waited == [7.0, 30.0], "as it is told, within reason"
     assert len(app.asked) == 3

@@ -447,7 +447,7 @@ async def test_delayed_jobs_are_brought_back_when_their_time_has_come(transport:
     due, later = await add(conn, run_after=timedelta(hours=1)), await add(conn, run_after=timedelta(hours=1))
     await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() WHERE id = %s", [due])
 
-    assert await transport.promote() == 1
+    assert await transport.promote() == (1, None)
     assert [await column(conn, one, "run_after IS NULL") for one in (due, later)] == [True, False]
 
 

@@ -204,7 +204,7 @@ def of_the_database(error: Exception) -> Problem:
         return Problem("busy", "somebody else is changing the same thing", headers=SOON)
     if isinstance(error, psycopg.errors.QueryCanceled):
         return Problem("too-slow", "the database did not answer in time", headers=SOON)
-    if isinstance(error, psycopg.DataError | psycopg.errors.IntegrityError):
+    if isinstance(error, psycopg.DataError | psycopg.errors.IntegrityError | psycopg.errors.ProgramLimitExceeded):
         return Problem("invalid-request", "the database cannot store this value")
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         return Problem("database-unavailable", "the database takes no writes at the moment", headers=SOON)

@@ -45,6 +45,7 @@ from holdfast.jobs.wire import (
     of_beat,
     of_claim,
     of_effect,
+    seconds,
 )
 from holdfast.telemetry.kept import tidy
 from holdfast.telemetry.log import log
@@ -236,7 +237,8 @@ async def wait(worker_id: UUID, said: Annotated[Waiting, said_as(Waiting)], pool
 async def promote_due(pool: Pool) -> dict[str, Json]:
     """Bring delayed jobs whose time has come, by the database's clock, where claims find them."""
     async with pool.connection() as conn:
-        return {"promoted": len(await promote.promote_due(conn))}
+        promoted, following = await promote.promote_due(conn), await promote.next_due(conn)
+    return {"promoted": len(promoted), "next_due": seconds(following)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,17 @@ CAREFUL = {
 }
 # A process that is frozen inside a transaction would keep everybody from the rows that it holds.
 IDLE_LIMIT = "idle_in_transaction_session_timeout"
+# What we depend on, whatever a role or a database has as its default: how times and intervals are written, how text is
+# encoded, that numbers are written in full, and that a backslash in a literal is a backslash. Set by a statement after
+# connecting and not by the startup parameter `options`, which PgBouncer refuses. What a user may have chosen for the
+# handlers' own statements (search_path, TimeZone, isolation, time-outs, read-only) is left as it is.
+SETTINGS = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "standard_conforming_strings": "on",
+}
 
 TIMELINE = """
     SELECT CASE WHEN NOT pg_is_in_recovery()
@@ -38,7 +49,14 @@ TIMELINE = """
 _newest_timeline: dict[str, int] = {}  # that this process has seen, of servers that an address names together
 
 # The database is not there for us: out of reach, overloaded, or read-only as in the middle of a failover. Another time.
+# Some errors that psycopg calls operational come again however often the statement is repeated: `is_permanent` tells those.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
+# By the SQLSTATE, longest first. Another time it may work: connection (08), login (28: a password that is being changed),
+# rollback and deadlock (40), resources (53), a lock or an object in use (55P03, 55006), operator and shutdown (57), the
+# server's own files (58, F0), a standby (25006). Everything else that an OperationalError can be is permanent: limits of the
+# program (54), objects in a wrong state (55), triggers and routines (27, 2F, 38, 39), savepoints (3B), foreign data (HV).
+PASSING = ("08", "28", "40", "53", "55006", "55P03", "57", "58", "F0", "25006")
+PERMANENT = ("40002", "58P01", "58P02", "58P03")
 
 
 def parts_of(url: str) -> dict[str, Any]:
@@ -59,10 +77,30 @@ def careful(url: str) -> str:
     if password not in (given.get("user"), given.get("dbname")):  # those stand in harmless lines too
         redact.hide(password)
     ours = {key: value for key, value in CAREFUL.items() if key not in given}
-    options = str(given.get("options") or "")
-    if IDLE_LIMIT not in options:
-        ours["options"] = f"{options} -c {IDLE_LIMIT}=10s".strip()
     return make_conninfo(url, **ours)
+
+
+def our_settings(url: str) -> str:
+    """The statement that sets what we depend on; the idle limit unless the address has its own."""
+    wanted = SETTINGS | ({} if IDLE_LIMIT in str(parts_of(url).get("options") or "") else {IDLE_LIMIT: "10s"})
+    return "; ".join(f"SET {name} = '{value}'" for name, value in wanted.items())
+
+
+def connect_sync(url: str, **how: Any) -> psycopg.Connection[Any]:
+    """One connection in autocommit for code without an event loop."""
+    conn = psycopg.connect(careful(url), autocommit=True, **how)
+    try:
+        conn.execute(our_settings(url))
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether an error of the database comes again each time the same is asked; False for what is no error of the database."""
+    state = error.sqlstate if isinstance(error, psycopg.Error) else None
+    return state is not None and (state in PERMANENT or not state.startswith(PASSING))
 
 
 def place_of(url: str) -> str:
@@ -76,15 +114,16 @@ async def connect(url: str) -> psycopg.AsyncConnection[Any]:
     """One connection in autocommit: every statement is a transaction unless a block says otherwise."""
     conn = await psycopg.AsyncConnection.connect(careful(url), autocommit=True)
     try:
-        await _configure(conn, several_in(url))
+        await _configure(conn, our_settings(url), several_in(url))
     except BaseException:
         await conn.close()
         raise
     return conn
 
 
-async def _configure(conn: psycopg.AsyncConnection[Any], among: str | None = None) -> None:
+async def _configure(conn: psycopg.AsyncConnection[Any], settings: str, among: str | None) -> None:
     set_json_loads(from_json, conn)  # four times as fast as json.loads on the bytes that come from the wire
+    await conn.execute(settings)
     if among is not None:
         await _refuse_the_past(conn, among)
 
@@ -127,7 +166,7 @@ def pool(url: str, *, most: int = 4, patience: float = 10.0) -> AsyncConnectionP
         open=False,
         timeout=patience,
         kwargs={"autocommit": True},
-        configure=partial(_configure, among=several_in(url)),
+        configure=partial(_configure, settings=our_settings(url), among=several_in(url)),
     )
 
 

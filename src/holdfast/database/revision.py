@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 from psycopg.rows import scalar_row
 
-from holdfast.database.pool import careful, place_of
+from holdfast.database.pool import connect_sync, place_of
 from holdfast.database.pooler import require_own_session
 from holdfast.errors import DatabaseProblem, NotMigrated
 
@@ -53,7 +53,7 @@ def _way_out(found: str | None, needed: str) -> str:
 def current(url: str) -> str | None:
     """The revision of the schema; None: there is none."""
     try:
-        conn = psycopg.connect(careful(url), autocommit=True, row_factory=scalar_row)
+        conn = connect_sync(url, row_factory=scalar_row)
     except psycopg.OperationalError as error:
         why = f"{str(error).strip()}; is the server up, and is the address right?"
         raise DatabaseProblem(f"cannot connect to {place_of(url)}: {why}") from None

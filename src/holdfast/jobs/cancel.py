@@ -14,10 +14,10 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.errors import IllegalMove, NotFound
+from holdfast.jobs.dependants import holding
 from holdfast.jobs.finish import Ended, untie
 from holdfast.jobs.model import JobId, uuid_text
 from holdfast.jobs.payload import refuse_bad_word
-from holdfast.jobs.pipelines import holding
 from holdfast.jobs.states import ENDED, State
 
 HOLD = "SELECT state, attempt_id::text, worker_id::text FROM holdfast.jobs WHERE id = %(id)s FOR UPDATE"

@@ -6,7 +6,7 @@ Only for jobs about which nothing has to be asked: a lock that they are content 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from holdfast.database.statements import Statement, Steps
@@ -18,7 +18,8 @@ RESERVE_IDS = """
     SELECT min(id), CASE WHEN max(id) - min(id) >= %(count)s THEN array_agg(id) END
     FROM (SELECT nextval('holdfast.jobs_id_seq') AS id FROM generate_series(1, %(count)s)) AS drawn
 """
-READ_CLOCK = "SELECT clock_timestamp()"
+# As a number: how a time is written depends on the settings of the caller's connection.
+READ_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 COPY_JOBS = """
     COPY holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
         run_after, pipeline_id, parent_id, step, ties, trace) FROM STDIN
@@ -29,7 +30,8 @@ COPY_WANTS = "COPY holdfast.lock_wants (job_id, key, most, when_busy, priority) 
 def copy(jobs: Sequence[NewJob], payloads: Iterable[str]) -> Steps[Sequence[Enqueued]]:
     """Write these jobs, in their order."""
     ids = yield from reserve_ids(len(jobs))
-    now = (yield Statement(READ_CLOCK))[0][0]  # delays count from the database's clock, not from ours
+    # Delays count from the database's clock, not from ours.
+    now = EPOCH + timedelta(microseconds=(yield Statement(READ_CLOCK))[0][0])
     yield Statement(COPY_JOBS, copy=_job_chunks(ids, jobs, payloads, now, carrier()))
     if any(job.locks for job in jobs):
         yield Statement(COPY_WANTS, copy=_want_chunks(ids, jobs))
@@ -43,6 +45,7 @@ def reserve_ids(count: int) -> Steps[Sequence[int]]:
 
 
 CHUNK = 500
+EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
 def _job_chunks(
@@ -68,7 +71,7 @@ def _tail(job: NewJob, now: datetime) -> str:
         return f"{counts}\t\\N\t\\N\t\\N\t\\N\t\\N\t{ties}"
     due = now + job.run_after if isinstance(job.run_after, timedelta) else job.run_after
     optional = (
-        None if job.max_runtime is None else f"{job.max_runtime.total_seconds()} s",
+        None if job.max_runtime is None else f"{job.max_runtime // MICROSECOND} microseconds",
         None if due is None or due <= now else due.isoformat(),
         job.pipeline_id,
         job.parent_id,

@@ -25,6 +25,7 @@ from holdfast.telemetry.trace import carrier
 T = TypeVar("T")
 
 CHANNEL = "holdfast"
+LATER = "@"  # a hint that is no queue: nothing to claim yet, but a time to look at
 
 # One plain job, the most frequent call: nothing to look up, so nothing is asked of the unique indexes.
 ENQUEUE_PLAIN = """
@@ -388,5 +389,6 @@ def _copy(jobs: Sequence[NewJob], payloads: Iterable[str], hint: bool) -> Steps[
     yield from _refuse_if_draining(sorted({job.kind for job in jobs if job.parent_id is None}))
     made = yield from copy(jobs, payloads)
     if hint:
-        yield Statement(NOTIFY, {"queues": sorted(queues)})
+        later = {LATER} if any(job.run_after is not None for job in jobs) else set()
+        yield Statement(NOTIFY, {"queues": sorted(queues | later)})
     return made

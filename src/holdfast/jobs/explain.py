@@ -29,6 +29,8 @@ FACTS = """
         clock_timestamp() - j.finished_at AS ended_ago,
         j.cancel_requested_at IS NOT NULL AS cancelling,
         w.name AS worker, w.lease_until - clock_timestamp() AS lease_left,
+        -- A row that stands for a lost one counts as stopped while its lease runs (unregistered.py).
+        w.id IS NOT NULL AND (w.stopped_at IS NULL OR w.lease_until <= clock_timestamp()) AS registered,
         c.kind AS paused_as, c.reason AS pause_reason, c.actor AS pause_actor,
         (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL
             AND a.queue = j.queue AND a.kind = j.kind AND (a.priority, a.id) < (j.priority, j.id) LIMIT 1001) AS few) AS ahead,
@@ -44,14 +46,15 @@ FACTS = """
                 (SELECT count(*) FROM holdfast.jobs h WHERE h.worker_id = a.id AND h.submitted_at IS NULL)) AS workers_busy,
             coalesce(bool_or(serves) FILTER (WHERE a.kinds ? j.kind), true) AS queue_served,
             ARRAY(SELECT DISTINCT unnest(o.queues) FROM holdfast.workers o
-                WHERE o.lease_until > clock_timestamp() AND o.kinds ? j.kind ORDER BY 1 LIMIT %(named)s) AS queues_alive,
+                WHERE o.lease_until > clock_timestamp() AND o.stopped_at IS NULL AND o.kinds ? j.kind
+                ORDER BY 1 LIMIT %(named)s) AS queues_alive,
             CASE WHEN bool_and(a.kinds <> '{}') THEN ARRAY(SELECT DISTINCT known.kind FROM holdfast.workers o,
-                jsonb_object_keys(o.kinds) AS known(kind) WHERE o.lease_until > clock_timestamp()
+                jsonb_object_keys(o.kinds) AS known(kind) WHERE o.lease_until > clock_timestamp() AND o.stopped_at IS NULL
                 ORDER BY known.kind LIMIT %(named)s) END AS kinds_alive
         FROM holdfast.workers a
         CROSS JOIN LATERAL (SELECT a.queues IS NULL OR j.queue = ANY (a.queues)) AS s(serves)
         CROSS JOIN LATERAL (SELECT serves AND a.quiet_at IS NULL AND (a.kinds->>j.kind)::int >= j.kind_version) AS b(able)
-        WHERE a.lease_until > clock_timestamp()
+        WHERE a.lease_until > clock_timestamp() AND a.stopped_at IS NULL
     ) AS alive
     LEFT JOIN holdfast.workers w ON w.id = j.worker_id
     LEFT JOIN holdfast.controls c ON c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL
@@ -81,7 +84,11 @@ WAITS_FOR_SLOT = """
 """
 WAITS_FOR_PARENTS = """
     SELECT p.id, p.kind, p.state FROM holdfast.dependencies d JOIN holdfast.jobs p ON p.id = d.parent_id
-    WHERE d.job_id = %(id)s AND p.state IN ('blocked', 'pending', 'running', 'submitted') ORDER BY p.id LIMIT 1
+    JOIN holdfast.jobs j ON j.id = d.job_id
+    -- One that has failed or was cancelled is waited for by a job that was rerun (rerun.py).
+    WHERE d.job_id = %(id)s AND (p.state IN ('blocked', 'pending', 'running', 'submitted')
+                                 OR (j.if_parent_fails = 'cancel' AND p.state <> 'completed'))
+    ORDER BY p.state IN ('blocked', 'pending', 'running', 'submitted'), p.id LIMIT 1
 """
 
 
@@ -117,6 +124,7 @@ class Facts:
     ahead: int
     workers_alive: int  # and not quiet
     workers_quiet: int
+    registered: bool = True  # whether the worker that holds it has a row of its own
     alone: bool = False
     kind_version: int = 1
     known_version: int | None = None  # the newest that a living worker can run, if any runs this kind at all
@@ -179,6 +187,8 @@ def sentence(facts: Facts, holder: tuple[Any, ...] | None = None, parent: tuple[
 
 def _blocked(facts: Facts, holder: tuple[Any, ...] | None, parent: tuple[Any, ...] | None) -> str:
     if facts.waiting_for == "parents":
+        if parent and parent[2] in ("failed", "cancelled"):
+            return f"It was rerun and waits for job {parent[0]} ({parent[1]}), which is {parent[2]}: rerun that one too."
         named = f", next job {parent[0]} ({parent[1]}), which is {parent[2]}" if parent else ""
         return f"It waits for {_count(facts.parents_left, 'parent')} to end{named}."
     what = "lock" if facts.waiting_for == "lock" else "slot"
@@ -279,6 +289,12 @@ def _needs(facts: Facts) -> str:
 
 
 def _running(facts: Facts) -> str:
+    if not facts.registered:
+        when = f"in {_span(facts.lease_left)}" if facts.lease_left is not None else "within a lease"
+        return (
+            f"Attempt {facts.attempt_no} is held by a worker whose registration is gone; if that worker does not register "
+            f"again, the job is rescued {when}."
+        )
     if _over(facts.lease_left):
         return f"Attempt {facts.attempt_no} ran on {facts.worker}, which went silent; it is rescued with the next sweep."
     told = f": {facts.message}" if facts.message else ""

@@ -20,7 +20,7 @@ from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
 from holdfast.database.pool import LOST
 from holdfast.errors import ClaimLost, PublishFailed, UsageError
-from holdfast.jobs import effects, locks, pipelines, slots
+from holdfast.jobs import dependants, effects, locks, pipelines, slots
 from holdfast.jobs.model import DEPENDANTS, EFFECTS, LOCKS, SLOT, AttemptId, Claim, JobId
 from holdfast.jobs.outcome import End, Publish
 from holdfast.jobs.payload import storable, to_json
@@ -117,7 +117,7 @@ FINISH = """
 
 
 # Children that also wait for other jobs are tied to them; those are older than the one that ends, so they come first.
-HOLD_OLDER = pipelines.holding("SELECT unnest(%(ids)s::bigint[])")
+HOLD_OLDER = dependants.holding("SELECT unnest(%(ids)s::bigint[])")
 
 
 class Ended(NamedTuple):
@@ -213,16 +213,19 @@ async def untie_all(cursor: Cursor, ended: Sequence[tuple[Ended, AttemptId | Non
     await _hold_what_hangs_on(cursor, [one for one, _ in ended])
     for one, attempt_id in ended:
         await _untie(cursor, one, attempt_id)
+    if parents := {one.id: State(one.state) for one, _ in ended if _has_dependants(one)}:
+        for row in await dependants.settle(cursor, parents):  # all that are cancelled with them, at whatever distance
+            await _untie(cursor, Ended(*row), None)
 
 
 async def _hold_what_hangs_on(cursor: Cursor, ended: Sequence[Ended]) -> None:
     """Rows first, in the order of their ids, then slots, then keys, in theirs: whoever ends jobs does it so, and nobody meets
     halfway."""
-    parents = [one for one in ended if one.ties & DEPENDANTS and one.state in ENDED]
+    parents = [one for one in ended if _has_dependants(one)]
     below: dict[JobId, str | None] = {}
     if parents:
         spoils = any(one.state != State.COMPLETED for one in parents)
-        below = await pipelines.hold_dependants(cursor, [one.id for one in parents], deep=spoils)
+        below = await dependants.hold_dependants(cursor, [one.id for one in parents], deep=spoils)
     await slots.hold(cursor, {slot for slot in (*below.values(), *map(_slot_left, ended)) if slot})
     locked = [one.id for one in ended if one.ties & LOCKS]
     if below or len(locked) > 1:
@@ -234,21 +237,20 @@ def _slot_left(ended: Ended) -> str | None:
     return ended.slot_key if ended.ties & SLOT and ended.state in ENDED else None
 
 
+def _has_dependants(ended: Ended) -> bool:
+    """Whether jobs wait for this one that have to know of its end."""
+    return bool(ended.ties & DEPENDANTS) and ended.state in ENDED
+
+
 async def _untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> None:
-    if not ended.ties:
-        return
-    over = ended.state in ENDED
+    """All but the dependants."""
     if ended.ties & EFFECTS:
         await effects.settle(cursor, ended.id, attempt_id, State(ended.state))
     if ended.ties & LOCKS:
         keep = ended.state == State.SUBMITTED
-        await locks.give_back(cursor, ended.id, attempt_id, ended=over, keep=keep)
+        await locks.give_back(cursor, ended.id, attempt_id, ended=ended.state in ENDED, keep=keep)
     if slot := _slot_left(ended):
         await slots.wake_follow_up(cursor, slot)
-    if ended.ties & DEPENDANTS and over:
-        spoilt = await pipelines.settle_dependants(cursor, ended.id, State(ended.state))
-        for child in spoilt:
-            await _untie(cursor, Ended(*child), None)
 
 
 # A re-read under the attempt id tells what became of a commit whose answer was lost: the history row of an attempt is

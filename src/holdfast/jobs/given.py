@@ -9,6 +9,8 @@ from uuid import UUID
 
 from holdfast.errors import UsageError
 
+LONGEST_KEY: Final = 1_500  # bytes
+RESERVED: Final = ("!", "@")  # hints to workers and watchers on the channel that names queues
 LARGEST_INT, LARGEST_ID = 2**31 - 1, 2**63 - 1
 LONGEST: Final = timedelta(days=36_500)  # what every timestamp of the database can still be moved by
 LAST_YEAR: Final = 9_000  # well before the last that Python can read back, in whatever zone
@@ -21,11 +23,32 @@ def wrong(field: str, given: object, instead: str) -> UsageError:
 
 
 def a_key(field: str, given: object) -> None:
-    """A text that tells one thing from another."""
+    """A text that tells one thing from another. It has to fit into an index beside the name of a kind."""
     if not isinstance(given, str):
         raise wrong(field, given, f"it is text; use {field}=str(…), or leave it out")
     if not given:
         raise wrong(field, given, "it needs at least one character; leave it out for none")
+    _fits(field, given)
+
+
+def _fits(field: str, given: str) -> None:
+    # "replace": a text that cannot be encoded at all is refused with its own error, when it is written.
+    if len(given) > LONGEST_KEY // 4 and (size := len(given.encode("utf-8", "replace"))) > LONGEST_KEY:
+        raise wrong(field, given, f"it has {size:,} bytes and may have {LONGEST_KEY:,}; use a hash of what it stands for")
+
+
+def a_lock_key(given: object) -> None:
+    """The name of a lock."""
+    if not isinstance(given, str) or not 0 < len(given) <= 500:
+        raise wrong("the key of a lock", given, "it is a text of 1 to 500 characters")
+    _fits("the key of a lock", given)
+
+
+def a_queue(given: object) -> None:
+    """The name of a queue. Workers are told of new jobs by it, beside two hints that are no queue."""
+    a_name("queue", given, "a queue's name has 1 to 200 characters")
+    if given in RESERVED:
+        raise wrong("queue", given, "that name is reserved; use another one")
 
 
 def a_name(field: str, given: object, instead: str) -> None:

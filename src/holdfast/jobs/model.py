@@ -36,10 +36,12 @@ class Lock:
     when_busy: Literal["wait", "reject"] = "wait"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.key, str) or not 0 < len(self.key) <= 500:
-            raise given.wrong("the key of a lock", self.key, "it is a text of 1 to 500 characters")
-        if self.most is not None and (not isinstance(self.most, int) or self.most < 1):
-            raise UsageError(f"lock {self.key!r}: `most` is {self.most!r}, and must be 1 or more, or None for a shared lock")
+        given.a_lock_key(self.key)
+        if self.most is not None and (not isinstance(self.most, int) or not 1 <= self.most <= given.LARGEST_INT):
+            raise UsageError(
+                f"lock {self.key!r}: `most` is {self.most!r}, and must be 1 or more, up to {given.LARGEST_INT}, "
+                "or None for a shared lock"
+            )
         if self.when_busy not in ("wait", "reject"):
             raise UsageError(f"lock {self.key!r}: when_busy is 'wait' or 'reject', not {self.when_busy!r}")
 
@@ -75,8 +77,8 @@ class NewJob:
         # Bulk makes many, so whatever is as usual is passed by at the cost of a comparison.
         if self.kind.__class__ is not str or not 0 < len(self.kind) <= 200:
             given.a_name("kind", self.kind, "a job needs a kind of 1 to 200 characters, like 'invoice.render'")
-        if self.queue.__class__ is not str or not 0 < len(self.queue) <= 200:
-            given.a_name("queue", self.queue, "a queue's name has 1 to 200 characters")
+        if self.queue.__class__ is not str or not 1 < len(self.queue) <= 200:
+            given.a_queue(self.queue)
         if self.priority != 0:
             given.a_priority(self.priority)
         if self.max_attempts != 3 or self.max_crashes != 3 or self.kind_version != 1:

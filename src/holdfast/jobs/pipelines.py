@@ -20,7 +20,7 @@ from holdfast.crashpoints import dies_inside
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import NotFound, UsageError
 from holdfast.jobs.enqueue import all_or_none, enqueue, enqueue_many, enqueue_step, run_steps
-from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, JobId, NewJob, holds_and_waits, refuse_no_job, uuid_text
+from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, NewJob, holds_and_waits, refuse_no_job, uuid_text
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.states import ENDED, State
 from holdfast.telemetry.trace import carrier
@@ -135,88 +135,6 @@ async def complete_and_chain(
         return None
     row = await cursor.fetchone()
     return None if row is None else Claim._make(row)
-
-
-# By a list of ids and not by a join: what the statistics think of a recursive query must not make it scan all jobs.
-HOLD_DEPENDANTS = """
-    WITH RECURSIVE below (id) AS (
-        SELECT job_id FROM holdfast.dependencies WHERE parent_id = ANY (%(parents)s)
-        UNION
-        SELECT d.job_id FROM below JOIN holdfast.dependencies d ON d.parent_id = below.id WHERE %(deep)s
-    )
-    SELECT j.id, j.slot_key FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM below)) ORDER BY j.id FOR UPDATE OF j
-"""
-
-
-def holding(some: str) -> str:
-    """The statement that holds some jobs and all that wait for them, in the order of their ids.
-
-    Whoever changes several rows in one transaction does this before the first: rows that are held step by step are held in
-    an order that depends on who waits for whom, and two such transactions can meet halfway.
-    """
-    return f"""
-    WITH RECURSIVE held (id) AS (
-        {some}
-        UNION
-        SELECT d.job_id FROM held JOIN holdfast.dependencies d ON d.parent_id = held.id
-    )
-    SELECT FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM held)) ORDER BY j.id FOR UPDATE OF j
-    """
-
-
-async def hold_dependants(cursor: Cursor, parents: list[JobId], *, deep: bool) -> dict[JobId, str | None]:
-    """Hold the rows of those that wait for these jobs, `deep`: of all that would be spoilt with them; each with its slot."""
-    await cursor.execute(HOLD_DEPENDANTS, {"parents": parents, "deep": deep})
-    return dict(await cursor.fetchall())
-
-
-# In the order of their ids, and waiting for each: a count must never be lost, and two parents that end at once take
-# turns on the child's row.
-COUNT_DOWN = """
-    WITH children AS MATERIALIZED (
-        SELECT j.id FROM holdfast.dependencies d JOIN holdfast.jobs j ON j.id = d.job_id
-        WHERE d.parent_id = %(id)s ORDER BY j.id FOR UPDATE OF j
-    ), counted AS (
-        UPDATE holdfast.jobs j
-        SET parents_left = parents_left - 1,
-            state = CASE WHEN parents_left = 1 THEN 'pending' ELSE j.state END,
-            waiting_for = CASE WHEN parents_left = 1 THEN NULL ELSE waiting_for END
-        FROM children c
-        WHERE j.id = c.id AND j.state = 'blocked' AND j.waiting_for = 'parents'
-          AND (%(completed)s OR j.if_parent_fails = 'run')
-        RETURNING j.id, j.queue, j.state, j.attempt_no
-    ), noted AS (
-        INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
-        SELECT id, 'wake', state, attempt_no, 'all its parents have ended' FROM counted WHERE state = 'pending'
-    )
-    SELECT id, pg_notify('holdfast', queue) FROM counted WHERE state = 'pending'
-"""
-CANCEL_CHILDREN = """
-    WITH children AS MATERIALIZED (
-        SELECT j.id FROM holdfast.dependencies d JOIN holdfast.jobs j ON j.id = d.job_id
-        WHERE d.parent_id = %(id)s AND j.state = 'blocked' AND j.if_parent_fails = 'cancel' ORDER BY j.id FOR UPDATE OF j
-    ), spoilt AS (
-        UPDATE holdfast.jobs j
-        SET state = 'cancelled', waiting_for = NULL, finished_at = clock_timestamp(), cause = 'parent',
-            error = 'parent ' || %(id)s::text || ' ' || %(parent_state)s
-        FROM children c WHERE j.id = c.id AND j.state = 'blocked'
-        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.error
-    ), noted AS (
-        INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
-        SELECT id, 'cancel', 'cancelled', attempt_no, error FROM spoilt
-    )
-    SELECT id, ties, slot_key, state FROM spoilt
-"""
-
-
-async def settle_dependants(cursor: Cursor, job_id: JobId, state: State) -> list[tuple[Any, ...]]:
-    """Tell those who wait for this job that it has ended; the ones that can never run are cancelled and returned."""
-    spoilt: list[tuple[Any, ...]] = []
-    if state is not State.COMPLETED:
-        await cursor.execute(CANCEL_CHILDREN, {"id": job_id, "parent_state": state})
-        spoilt = await cursor.fetchall()
-    await cursor.execute(COUNT_DOWN, {"id": job_id, "completed": state is State.COMPLETED})
-    return spoilt
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ behind locks and slots: whoever ends wakes its waiters in the same transaction, 
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -55,6 +56,25 @@ async def find_due(conn: psycopg.AsyncConnection[Any], *, but: list[JobId], limi
 async def promote_one(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> None:
     """Put one delayed job, whose time has come, where claims find it."""
     await conn.execute(PROMOTE_ONE, {"id": job_id})
+
+
+class Promoted(NamedTuple):
+    """What a promotion came to: how many jobs became due, and how long until the next one does."""
+
+    jobs: int
+    next_due: timedelta | None
+
+
+NEXT_DUE = """SELECT run_after - clock_timestamp() FROM holdfast.jobs
+         WHERE state = 'pending' AND run_after IS NOT NULL ORDER BY run_after LIMIT 1"""
+
+
+async def next_due(conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
+    """How long until the next delayed job is due, by the database's clock; negative if one is due already."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(NEXT_DUE)
+        row = await cursor.fetchone()
+    return None if row is None else row[0]
 
 
 async def wake_forgotten(conn: psycopg.AsyncConnection[Any]) -> None:

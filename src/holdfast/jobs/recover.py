@@ -17,14 +17,18 @@ from holdfast.jobs.finish import Ended, untie
 from holdfast.jobs.model import JobId
 from holdfast.jobs.payload import refuse_bad_word
 
-# The worker's row is held, so that it cannot renew between the look and the taking. Budgets are never reset: what an
-# operator grants is added to the limit and stands in the history. A wish to stop it is forgotten: whoever recovers a job
-# wants it to run.
+# The worker's row is held, so that it cannot renew between the look and the taking. A worker without a row has no lease.
+# Budgets are never reset: what an operator grants is added to the limit and stands in the history. A wish to stop it is
+# forgotten: whoever recovers a job wants it to run.
 RECOVER = """
     WITH silent AS MATERIALIZED (
         SELECT j.id, j.attempt_id, j.worker_id FROM holdfast.jobs j JOIN holdfast.workers w ON w.id = j.worker_id
         WHERE j.id = %(id)s AND w.lease_until < clock_timestamp()
         FOR UPDATE OF w
+    ), unregistered AS MATERIALIZED (
+        SELECT j.id, j.attempt_id, j.worker_id FROM holdfast.jobs j
+        WHERE j.id = %(id)s AND j.worker_id IS NOT NULL
+          AND NOT EXISTS (SELECT FROM holdfast.workers w WHERE w.id = j.worker_id)
     ), recovered AS (
         UPDATE holdfast.jobs j
         SET state = CASE WHEN j.handle IS NOT NULL THEN 'submitted' ELSE 'pending' END,
@@ -35,7 +39,8 @@ RECOVER = """
             next_poll_at = CASE WHEN j.handle IS NOT NULL THEN clock_timestamp() END,
             max_attempts = greatest(j.max_attempts, j.errors + %(grant)s),
             max_crashes = greatest(j.max_crashes, j.crashes + %(grant)s)
-        FROM silent s WHERE j.id = s.id AND j.attempt_id = s.attempt_id
+        FROM (SELECT * FROM silent UNION ALL SELECT * FROM unregistered) AS s
+        WHERE j.id = s.id AND j.attempt_id = s.attempt_id
         RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.claimed_at, j.queue, s.attempt_id, s.worker_id
     ), noted AS (
         INSERT INTO holdfast.history (job_id, move, state, attempt_no, attempt_id, worker_id, claimed_at, actor, reason, detail)

@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.jobs.dependants import holding
 from holdfast.jobs.finish import Ended, untie_all
 from holdfast.jobs.model import JobId, WorkerId
 from holdfast.jobs.outcome import CUT_OFF, SHUTDOWN
-from holdfast.jobs.pipelines import holding
 from holdfast.jobs.states import State
 
 HOLD_ITS_JOBS = holding("SELECT id FROM holdfast.jobs WHERE worker_id = %(worker_id)s")

@@ -21,6 +21,8 @@ from holdfast.errors import NotMigrated, NotOwnWorker
 from holdfast.jobs.claim import Kinds, known
 from holdfast.jobs.model import AttemptId, Claim, WorkerId
 from holdfast.jobs.payload import to_json
+from holdfast.jobs.promote import NEXT_DUE
+from holdfast.jobs.unregistered import UNREGISTERED
 
 # It has beaten for the first time when it began: one moment, so that every later beat can be told from it.
 REGISTER = """
@@ -29,8 +31,12 @@ REGISTER = """
     SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, %(pod)s, %(runner)s, %(kinds)s::jsonb,
         %(queues)s, %(concurrency)s, now, now, now + %(lease)s, %(owner)s
     FROM clock_timestamp() AS now
-    ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, stopped_at = NULL, owner = excluded.owner
-    WHERE w.owner IS NOT DISTINCT FROM excluded.owner OR (w.owner IS NULL AND w.runner = 'remote')
+    -- Its row may be one that stands for it because its own was lost (unregistered.py): it has to say again who it is.
+    ON CONFLICT (id) DO UPDATE SET name = excluded.name, host = excluded.host, pid = excluded.pid, version = excluded.version,
+        git_sha = excluded.git_sha, pod = excluded.pod, runner = excluded.runner, kinds = excluded.kinds,
+        queues = excluded.queues, concurrency = excluded.concurrency, beat_at = excluded.beat_at,
+        lease_until = excluded.lease_until, stopped_at = NULL, owner = excluded.owner
+    WHERE w.owner IS NOT DISTINCT FROM excluded.owner OR (w.owner IS NULL AND (w.runner = 'remote' OR w.pid = 0))
     RETURNING id
 """
 
@@ -56,10 +62,10 @@ class WorkerInfo:
 
 
 async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, lease: timedelta) -> None:
-    """Announce a new incarnation. Before its first claim: a job held by an unknown worker could never be rescued.
+    """Announce a new incarnation, before its first claim: a job of an unregistered worker is rescued later than others.
 
-    An id that another owner has registered is refused. A remote worker without an owner is from before owners were recorded:
-    its next registration sets one.
+    An id that another owner has registered is refused. A remote worker without an owner is from before owners were recorded,
+    and a row without a process stands for a lost one: the next registration sets the owner.
     """
     parameters = {
         "id": worker.id,
@@ -111,13 +117,13 @@ BEAT = f"""
         EXISTS (SELECT FROM holdfast.jobs WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())),
         EXISTS (SELECT FROM holdfast.workers w WHERE w.lease_until < clock_timestamp()
                 AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id))
-            OR EXISTS (SELECT FROM holdfast.jobs WHERE worker_id IS NOT NULL AND deadline_at < clock_timestamp()),
+            OR EXISTS (SELECT FROM holdfast.jobs WHERE worker_id IS NOT NULL AND deadline_at < clock_timestamp())
+            OR EXISTS ({UNREGISTERED}),
         EXISTS (SELECT FROM holdfast.effects WHERE state = 'unwanted' AND clean_after <= (SELECT clock_timestamp())),
         EXISTS (SELECT FROM holdfast.lock_wants WHERE waiting)
             OR EXISTS (SELECT FROM holdfast.jobs WHERE slot_key IS NOT NULL AND NOT is_current
                        AND state IN ('blocked', 'pending') AND state = 'blocked'),
-        (SELECT run_after - clock_timestamp() FROM holdfast.jobs
-         WHERE state = 'pending' AND run_after IS NOT NULL ORDER BY run_after LIMIT 1),
+        ({NEXT_DUE}),
         -- Claims whose answer never reached us: held in our name, and unknown to us for longer than an answer can take.
         ARRAY(SELECT j.attempt_id::text FROM holdfast.jobs j WHERE j.worker_id = %(worker_id)s
               AND j.claimed_at < clock_timestamp() - %(lease)s

@@ -1,7 +1,10 @@
-"""Run an ended job once more: failed | cancelled → pending. Called by: people, through the API and the command line.
+"""Run an ended job once more: failed | cancelled → pending | blocked. Called by: people, through the API and the command line.
 
 Not a reset: the counts stay, the limits are raised by what is granted, and the history says who did it. A new
 generation of the same job, so that "at most one accepted end" holds for each.
+
+A pipeline keeps its order, in whatever order its jobs are rerun: a job waits again for each parent that has not completed, also
+for one that has failed and is not rerun yet. With `if_parent_fails='run'` it waits for those that are still to end.
 """
 
 from __future__ import annotations
@@ -31,8 +34,37 @@ RERUN = """
     )
     SELECT id, pg_notify('holdfast', queue) FROM again
 """
-# Whoever waited for it was told when it ended, and must not be told again: two ends of one parent would count as two parents.
-FORGET_DEPENDANTS = "DELETE FROM holdfast.dependencies WHERE parent_id = %(id)s"
+# In the order of their ids, like everybody who changes several rows: no parent ends between the look and the count.
+HOLD = """
+    SELECT FROM holdfast.jobs
+    WHERE id = ANY (ARRAY(SELECT %(id)s::bigint
+                          UNION ALL SELECT parent_id FROM holdfast.dependencies WHERE job_id = %(id)s
+                          UNION ALL SELECT job_id FROM holdfast.dependencies WHERE parent_id = %(id)s))
+    ORDER BY id FOR UPDATE
+"""
+# Which parents a job waits for is counted anew, for the job itself and for those that wait for it: the first end of this job
+# may have been counted down already, and its second will be again.
+STILL_TO_END = """(
+        SELECT count(*) FROM holdfast.dependencies d JOIN holdfast.jobs p ON p.id = d.parent_id
+        WHERE d.job_id = j.id AND (p.state IN ('blocked', 'pending', 'running', 'submitted')
+                                   OR (j.if_parent_fails = 'cancel' AND p.state <> 'completed')))"""
+# It gives up its slot: a parent of the same slot could not run while it waits for that parent.
+WAIT_FOR_PARENTS = f"""
+    WITH counted AS MATERIALIZED (
+        SELECT j.id, {STILL_TO_END} AS parents FROM holdfast.jobs j WHERE j.id = %(id)s
+    ), blocked AS (
+        UPDATE holdfast.jobs j SET state = 'blocked', waiting_for = 'parents', parents_left = c.parents, is_current = false
+        FROM counted c WHERE j.id = c.id AND c.parents > 0
+        RETURNING j.id, j.attempt_no, j.parents_left
+    )
+    INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
+    SELECT id, 'block', 'blocked', attempt_no, 'parents that have not completed: ' || parents_left FROM blocked
+"""
+COUNT_AGAIN = f"""
+    UPDATE holdfast.jobs j SET parents_left = {STILL_TO_END}
+    WHERE j.id = ANY (ARRAY(SELECT job_id FROM holdfast.dependencies WHERE parent_id = %(id)s))
+      AND j.state = 'blocked' AND j.waiting_for = 'parents'
+"""
 # A job with `reject` locks gave them back when it ended; it runs under `wait` from now on, since nobody is there to reject,
 # and holds none while it waits (ties & 32).
 WAIT_FROM_NOW_ON = "UPDATE holdfast.lock_wants SET when_busy = 'wait' WHERE job_id = %(id)s AND when_busy = 'reject'"
@@ -42,11 +74,12 @@ READ_STATE = "SELECT state FROM holdfast.jobs WHERE id = %(id)s"
 async def rerun(
     conn: psycopg.AsyncConnection[Any], job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1
 ) -> None:
-    """Put a failed or cancelled job back into the queue with at least `grant` attempts left."""
+    """Put a failed or cancelled job back into the queue, or behind its parents, with at least `grant` attempts left."""
     refuse_bad_word(actor, reason)
     parameters = {"id": job_id, "actor": actor, "reason": reason, "grant": max(1, grant)}
     try:
         async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(HOLD, parameters)
             await cursor.execute(RERUN, parameters)
             if await cursor.fetchone() is None:
                 await cursor.execute(READ_STATE, parameters)
@@ -54,7 +87,8 @@ async def rerun(
                 if row is None:
                     raise NotFound(f"there is no job {job_id}")
                 raise IllegalMove(f"job {job_id} is {row[0]}; only a failed or cancelled job can be run again")
-            await cursor.execute(FORGET_DEPENDANTS, parameters)
+            await cursor.execute(WAIT_FOR_PARENTS, parameters)
+            await cursor.execute(COUNT_AGAIN, parameters)
             await cursor.execute(WAIT_FROM_NOW_ON, parameters)
     except psycopg.errors.UniqueViolation as taken:
         raise Refused(

@@ -8,6 +8,7 @@ in its process (docs/decisions/0008).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,9 +16,11 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.crashpoints import crashpoint
+from holdfast.jobs.dependants import holding
 from holdfast.jobs.finish import Ended, untie_all
 from holdfast.jobs.model import AttemptId, JobId, WorkerId
-from holdfast.jobs.pipelines import holding
+from holdfast.jobs.unregistered import register_missing
+from holdfast.telemetry.log import log
 
 # Whose fault was it? `begun` are the attempts that had begun in the process that died, `company` how many those were. Alone
 # in it: its own. Among several: nobody can tell, so it spends what it may of its budget but never the last of it, and runs
@@ -85,37 +88,41 @@ def _take(silent: str) -> str:
 
 
 # The worker's row is held while its jobs are taken: it cannot renew in between, and its lease is looked at once more
-# on the row as it is then. All jobs of a worker are taken together, because they are judged together.
+# on the row as it is then. All jobs of a worker are taken together, because they are judged together; those of two workers are
+# not, because what goes wrong with one must not keep the other's jobs from being rescued. `tried` are those that it went wrong
+# with, and those that are done.
 HOLD_DEAD = """
     SELECT w.id::text FROM holdfast.workers w
-    WHERE w.lease_until < clock_timestamp()
+    WHERE w.lease_until < clock_timestamp() AND w.id <> ALL (%(tried)s::uuid[])
       AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
-    ORDER BY w.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ORDER BY w.id LIMIT 1 FOR UPDATE SKIP LOCKED
 """
 # Whose session has ended and did not come back (`sessions.py`). Coming back takes the same row and clears the mark.
 HOLD_DISCONNECTED = """
     SELECT w.id::text FROM holdfast.workers w
-    WHERE w.session_gone_at < clock_timestamp() - %(grace)s
-    ORDER BY w.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    WHERE w.session_gone_at < clock_timestamp() - %(grace)s AND w.id <> ALL (%(tried)s::uuid[])
+    ORDER BY w.id LIMIT 1 FOR UPDATE SKIP LOCKED
 """
 # A session is good for one rescue: a worker that lives after all, and claims before it has a new one, is not robbed again.
-FORGET_SESSIONS = """
-    UPDATE holdfast.workers SET session_pid = NULL, session_began = NULL, session_gone_at = NULL
-    WHERE id = ANY (%(workers)s::uuid[])
+FORGET_SESSION = """
+    UPDATE holdfast.workers SET session_pid = NULL, session_began = NULL, session_gone_at = NULL WHERE id = %(found)s
 """
-HOLD_THEIR_JOBS = holding("SELECT id FROM holdfast.jobs WHERE worker_id = ANY (%(workers)s::uuid[])")
+HOLD_THEIR_JOBS = holding("SELECT id FROM holdfast.jobs WHERE worker_id = %(found)s")
 RESCUE = _take("""
     silent AS MATERIALIZED (
         SELECT id, attempt_id, worker_id, crashes, worker_id AS process, true AS begun FROM holdfast.jobs
-        WHERE worker_id = ANY (%(workers)s::uuid[])
+        WHERE worker_id = %(found)s
     )""")
-# A worker that is alive but let an attempt run far beyond its longest time has lost control of it. Each of them alone, in a
-# transaction of its own.
+# A worker that is alive but let an attempt run far beyond its longest time has lost control of it. Each of them alone.
+HOLD_OVERDUE = """
+    SELECT id FROM holdfast.jobs
+    WHERE worker_id IS NOT NULL AND deadline_at < (SELECT clock_timestamp()) - %(grace)s AND id <> ALL (%(tried)s::bigint[])
+    ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
 RESCUE_OVERDUE = _take("""
     silent AS MATERIALIZED (
         SELECT id, attempt_id, worker_id, crashes, id AS process, true AS begun FROM holdfast.jobs
-        WHERE worker_id IS NOT NULL AND deadline_at < (SELECT clock_timestamp()) - %(grace)s
-        ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+        WHERE id = %(found)s AND worker_id IS NOT NULL
     )""")
 # By somebody who knows that the process is gone, as its parent does: no lease has to run out first.
 RESCUE_WORKER = _take("""
@@ -132,15 +139,13 @@ OVERDUE_GRACE = timedelta(seconds=30)
 
 async def rescue(conn: psycopg.AsyncConnection[Any], *, limit: int = 20, actor: str = "rescue") -> list[JobId]:
     """Take the jobs of up to `limit` workers whose lease is over, and as many that run far beyond their longest time."""
+    missing = await register_missing(conn)
+    if missing:
+        log.warning("workers_unregistered", workers=missing)
     why = {"cause": "lease_lost", "error": "its worker went silent", "actor": actor}
-    rescued = await _rescue_held(conn, HOLD_DEAD, {"limit": limit}, why)
+    rescued = await _rescue_each(conn, HOLD_DEAD, (HOLD_THEIR_JOBS,), RESCUE, why, limit=limit)
     overdue = {"cause": "max_runtime", "error": "it ran beyond its longest time", "actor": actor, "grace": OVERDUE_GRACE}
-    for _ in range(limit):
-        async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-            taken = await _take_all(cursor, RESCUE_OVERDUE, overdue)
-        if not taken:
-            break
-        rescued += taken
+    rescued += await _rescue_each(conn, HOLD_OVERDUE, (), RESCUE_OVERDUE, overdue, limit=limit)
     if rescued:
         crashpoint("reap.after")
     return rescued
@@ -150,26 +155,37 @@ async def rescue_disconnected(
     conn: psycopg.AsyncConnection[Any], *, grace: timedelta, limit: int = 20, actor: str = "rescue"
 ) -> list[JobId]:
     """Take the jobs of workers whose database session has ended for so long."""
-    why = {"cause": "disconnected", "error": "the database session of its worker ended", "actor": actor}
-    rescued = await _rescue_held(conn, HOLD_DISCONNECTED, {"limit": limit, "grace": grace}, why, FORGET_SESSIONS)
+    why = {"cause": "disconnected", "error": "the database session of its worker ended", "actor": actor, "grace": grace}
+    rescued = await _rescue_each(conn, HOLD_DISCONNECTED, (HOLD_THEIR_JOBS, FORGET_SESSION), RESCUE, why, limit=limit)
     if rescued:
         crashpoint("reap.after")
     return rescued
 
 
-async def _rescue_held(
-    conn: psycopg.AsyncConnection[Any], hold: str, which: dict[str, Any], why: dict[str, Any], then: str | None = None
+async def _rescue_each(
+    conn: psycopg.AsyncConnection[Any], find: str, before: Sequence[str], take: str, why: dict[str, Any], *, limit: int
 ) -> list[JobId]:
-    """Hold the rows of workers that a statement finds, and take all that they hold."""
+    """Take what `find` finds, each in a transaction of its own; one that fails is left for the next sweep."""
     rescued: list[JobId] = []
-    async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(hold, which)
-        workers = [row[0] for row in await cursor.fetchall()]
-        if workers:
-            await cursor.execute(HOLD_THEIR_JOBS, {"workers": workers})
-            rescued = await _take_all(cursor, RESCUE, why | {"workers": workers})
-            if then is not None:
-                await cursor.execute(then, {"workers": workers})
+    tried: list[Any] = []
+    for _ in range(limit):
+        found = None
+        try:
+            async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+                await cursor.execute(find, why | {"tried": tried})
+                row = await cursor.fetchone()
+                if row is None:
+                    break
+                found = row[0]
+                tried.append(found)
+                for statement in before:
+                    await cursor.execute(statement, {"found": found})
+                taken = await _take_all(cursor, take, why | {"found": found})
+            rescued += taken
+        except Exception as error:  # whatever it is, the jobs of the other workers do not wait for it
+            if conn.broken or found is None:
+                raise
+            log.error("rescue_failed", holder=found, error=str(error) or type(error).__name__)
     return rescued
 
 
@@ -196,7 +212,7 @@ async def rescue_worker(
         "begun": begun,
     }
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(HOLD_THEIR_JOBS, {"workers": [worker_id]})
+        await cursor.execute(HOLD_THEIR_JOBS, {"found": worker_id})
         rescued = await _take_all(cursor, RESCUE_WORKER, parameters)
     if rescued:
         crashpoint("reap.after")

@@ -20,6 +20,7 @@ from holdfast.jobs.logs import Level, Numbered
 from holdfast.jobs.model import Claim, Json, Lock, NewJob
 from holdfast.jobs.outcome import End
 from holdfast.jobs.payload import storable
+from holdfast.jobs.promote import Promoted
 from holdfast.jobs.renew import Beat
 from holdfast.jobs.states import Move, State, is_legal
 
@@ -66,6 +67,10 @@ def to_beat(said: Mapping[str, Any]) -> Beat:
     known: dict[str, Any] = {one.name: said[one.name] for one in fields(Beat) if one.name in said}
     spans = {name: span(known[name]) for name in SPANS_OF_A_BEAT if name in known}
     return Beat(**known | spans)
+
+
+def to_promoted(said: Mapping[str, Any]) -> Promoted:
+    return Promoted(int(said["promoted"]), span(said.get("next_due")))  # an older API does not say when the next one is due
 
 
 def of_effect(effect: Effect) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from holdfast.database.pool import careful
+from holdfast.database.pool import connect_sync
 from holdfast.database.statements import connection_of, connection_of_sync, run_async, run_sync
 from holdfast.errors import TermLost, UsageError
 from holdfast.schedule.term import Term, guard
@@ -137,7 +137,7 @@ class SyncPass(_Tick):
     @contextmanager
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
         """A connection in autocommit, for the length of a block: to read with."""
-        with psycopg.connect(careful(self._url), autocommit=True) as conn:
+        with connect_sync(self._url) as conn:
             yield conn
 
 

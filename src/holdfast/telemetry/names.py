@@ -39,6 +39,7 @@ EVENTS: Final[dict[str, str]] = {
     "job_process_not_started": "A process for a job could not be started; the job comes back in a few seconds.",
     "job_not_isolated": "A job should run in a process of its own, and its function cannot be imported by one.",
     "job_logs_lost": "Lines that a handler has logged could not be kept with its job; the job itself is not touched by that.",
+    "workers_unregistered": "Workers hold jobs and have no row in `workers`; they get one lease to register again.",
     "jobs_rescued": "Jobs were taken from holders that went silent.",
     "worker_disconnected": "The database session of a worker ended; it has two seconds to come back, or its jobs are taken.",
     "presence_lost": "The database session that stands for a worker broke; another is opened at once.",
@@ -54,6 +55,7 @@ EVENTS: Final[dict[str, str]] = {
     "oidc_keys_not_read": "The identity provider's keys could not be read; those that are known count for a while longer.",
     "stream_look_failed": "The look for all event streams failed; it is tried again with the next.",
     "claim_put_off": "Jobs that need a lock or a slot could not be claimed just now; others were, and these are found again.",
+    "rescue_failed": "The jobs of one dead worker, or one overdue job, could not be rescued; the others were.",
     "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is tried again with the next beat.",
     # Periodic loops
     "scheduler_starting": "A scheduler registers its loops and begins to look at their rows.",

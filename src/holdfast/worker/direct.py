@@ -206,9 +206,9 @@ class Direct(OnConnections):
 
     # ------------------------------------------------------------------------------------------------- sweeping
 
-    async def promote(self) -> int:
+    async def promote(self) -> promote.Promoted:
         async with self._pool.connection() as conn:
-            return len(await promote.promote_due(conn))
+            return promote.Promoted(len(await promote.promote_due(conn)), await promote.next_due(conn))
 
     async def wake_forgotten(self) -> None:
         async with self._pool.connection() as conn:

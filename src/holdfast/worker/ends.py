@@ -16,8 +16,9 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.crashpoints import crashpoint
+from holdfast.database.pool import is_permanent
 from holdfast.errors import ClaimLost, HoldfastError, PublishFailed, Unreachable
-from holdfast.jobs.model import Claim
+from holdfast.jobs.model import Claim, JobId
 from holdfast.jobs.outcome import COMPLETED, SHUTDOWN, End, RetryPolicy, decide, impossible
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.states import Move, State
@@ -92,18 +93,24 @@ class Ends:
                 refused(lost)
                 return
             except UNREACHABLE as error:
+                if is_permanent(error):  # nothing was committed, and nothing ever will be: it has failed
+                    await self._write_failure(claim, end, error, unsure=unsure, instead=instead)
+                    return
                 log.warning("worker_database_lost", error=str(error))
                 unsure = True
                 if isinstance(error, Unreachable) and error.is_fault and end.move in (Move.COMPLETE, Move.SUBMIT):
                     end = decide(claim, error, self._policy_of(claim.kind))  # not the same again for ever
             except Exception as error:  # a publish, a child or a result that cannot be: nothing was committed, so it has failed
-                if instead:
-                    raise
-                failure = self._failure(claim, end, error)
-                await self.write(claim, failure, unsure=unsure, instead=failure.move is Move.FAIL)
+                await self._write_failure(claim, end, error, unsure=unsure, instead=instead)
                 return
         crashpoint("complete.after_commit_before_ack")
         self._tell(claim, end)
+
+    async def _write_failure(self, claim: Claim, end: End, error: Exception, *, unsure: bool, instead: bool) -> None:
+        if instead:
+            raise error
+        failure = self._failure(claim, end, error)
+        await self.write(claim, failure, unsure=unsure, instead=failure.move is Move.FAIL)
 
     async def write_and_take_along(self, claim: Claim, end: End, result: str | None) -> Claim | None:
         """Complete a job and claim its only child in the same commit; where that cannot be, it goes the long way.
@@ -116,8 +123,9 @@ class Ends:
         except HoldfastError:  # the long way says what is wrong with it
             pass
         except UNREACHABLE as error:
-            log.warning("worker_database_lost", error=str(error))
-            unsure = True
+            if not is_permanent(error):
+                log.warning("worker_database_lost", error=str(error))
+                unsure = True
         if following is None:
             await self.write(claim, end, unsure=unsure)
             return None
@@ -127,12 +135,14 @@ class Ends:
         return following
 
     async def _write(self, batch: _Batch) -> None:
-        unsure = False
+        unsure, written = False, set[JobId]()
         async for _ in attempts():
             try:
                 written = await self._transport.complete(batch.claims, batch.results)
                 break
             except UNREACHABLE as error:
+                if is_permanent(error):  # one of them may be the reason: each by itself
+                    break
                 log.warning("worker_database_lost", error=str(error))
                 unsure = True
         crashpoint("complete.after_commit_before_ack")

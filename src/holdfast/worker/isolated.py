@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.crashpoints import from_settings
+from holdfast.database.pool import is_permanent
 from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import End, Snooze, decide
 from holdfast.jobs.renew import WorkerInfo
@@ -322,6 +323,8 @@ class Isolated:
                 return
             except UNREACHABLE as error:
                 log.warning("worker_database_lost", error=str(error), worker_id=self._worker.id)
+                if is_permanent(error):  # a later beat finds that nobody runs it, and gives it back
+                    return
 
 
 def _back(said: tuple[str, float] | None) -> tuple[State, timedelta] | None:

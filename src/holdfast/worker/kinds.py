@@ -25,7 +25,7 @@ from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
 from holdfast.jobs.client import current_client
 from holdfast.jobs.effects import Cleaner
 from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_payloads, enqueue_sync
-from holdfast.jobs.given import a_count, a_function, a_name, a_priority, a_span, listed, mappings, one_of, wrong
+from holdfast.jobs.given import a_count, a_function, a_name, a_priority, a_queue, a_span, listed, mappings, one_of, wrong
 from holdfast.jobs.model import Enqueued, Lock, NewJob
 from holdfast.jobs.outcome import DEFAULT_POLICY, RetryPolicy
 from holdfast.jobs.payload import to_json_many
@@ -86,7 +86,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         # Said where it is decorated, and not by the first job that needs it, perhaps at night.
-        a_name("queue", self.queue, "a queue's name has 1 to 200 characters")
+        a_queue(self.queue)
         a_priority(self.priority)
         for name in ("max_attempts", "max_crashes", "version"):
             a_count(name, getattr(self, name))

@@ -23,6 +23,7 @@ from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
+from holdfast.jobs.promote import Promoted
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.telemetry.log import log
 from holdfast.worker.line import Line, Token, TokenRefused, WorkerUnknown
@@ -208,8 +209,9 @@ class Remote:
 
     # ------------------------------------------------------------------------------------------------- sweeping
 
-    async def promote(self) -> int:
-        return int(await self._line.ask("promoted", "POST", "/promote"))
+    async def promote(self) -> Promoted:
+        answer = await self._line.call("POST", "/promote")
+        return _understood(wire.to_promoted, answer)
 
     # The API does these by itself after a beat: its answers never ask a remote worker for them.
 

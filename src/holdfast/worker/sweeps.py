@@ -12,9 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
-import psycopg
-
-from holdfast.errors import HoldfastError
 from holdfast.jobs.model import AttemptId
 from holdfast.jobs.outcome import End
 from holdfast.jobs.renew import Beat, WorkerInfo
@@ -22,7 +19,7 @@ from holdfast.jobs.states import State
 from holdfast.telemetry.log import log
 from holdfast.worker.kinds import cleaners
 from holdfast.worker.lanes import Lanes
-from holdfast.worker.transport import UNREACHABLE, Takes, Transport
+from holdfast.worker.transport import Takes, Transport
 
 AHEAD = timedelta(seconds=100)  # that looks are planned: a little more than the longest delay between two
 A_LITTLE = timedelta(milliseconds=5)  # later: the database must find it due
@@ -152,13 +149,16 @@ class Sweeps:
         """One that fails is tried again with the next beat, and must not take the worker along."""
         try:
             await work()
-        except (psycopg.Error, HoldfastError, *UNREACHABLE) as error:
-            log.warning("sweep_failed", error=str(error), worker_id=self._worker.id)
+        except Exception as error:
+            log.warning("sweep_failed", error=str(error) or type(error).__name__, worker_id=self._worker.id)
 
     async def _promote(self) -> None:
         self._beginning.discard(self._promote)
-        if await self._transport.promote():
+        promoted = await self._transport.promote()
+        if promoted.jobs:
             self._nudge()
+        if promoted.next_due is not None:  # where all that is due is held by another promoter, not again at once
+            self._when(max(promoted.next_due + A_LITTLE, timedelta(0) if promoted.jobs else AGAIN), self._promote)
 
     async def _look(self) -> None:
         """Ask about what is due, as far as there are lanes; and again in a moment if that may not have been all."""

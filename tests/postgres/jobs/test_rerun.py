@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import permutations
 from typing import Any
 
 import pytest
 
-from factories import HOUR, add, end, everything, hold, job, lose, poll, rows, state_of, submit, take
+from factories import (
+    HOUR,
+    add,
+    column,
+    end,
+    everything,
+    hold,
+    job,
+    lose,
+    moves_of,
+    poll,
+    rows,
+    start_worker,
+    state_of,
+    submit,
+    take,
+    waits,
+)
 from holdfast.errors import IllegalMove, NotFound, Refused
 from holdfast.jobs.cancel import cancel
+from holdfast.jobs.claim import claim as claim_jobs
+from holdfast.jobs.explain import explain
 from holdfast.jobs.model import JobId
 from holdfast.jobs.outcome import Cancel, Done, Fail
 from holdfast.jobs.progress import checkpoint, report
@@ -131,11 +152,125 @@ async def test_a_job_whose_unique_key_is_taken_cannot_wait_again(conn: Any, uniq
     assert await state_of(conn, other) == "pending"
 
 
-async def test_a_job_that_was_cancelled_with_its_parent_can_run_by_itself(conn: Any) -> None:
+async def _pipeline(conn: Any) -> tuple[int, int, int]:
+    """A → B → C, of which A has failed."""
+    head = await hold(conn)
+    second = await add(conn, after=(head.id,), priority=-1)  # of what could run, the later steps would be first
+    third = await add(conn, after=(second,), priority=-2)
+    await end(conn, head, Fail("no"))
+    return head.id, second, third
+
+
+async def _run_all(conn: Any) -> list[int]:
+    """Run whatever can be claimed, until nothing can; in which order."""
+    worker, ran = await start_worker(conn), list[int]()
+    while claims := await claim_jobs(conn, worker, kinds=["k"], limit=1):
+        ran.append(claims[0].id)
+        await end(conn, claims[0], Done())
+    return ran
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+async def test_a_pipeline_that_is_rerun_keeps_its_order(conn: Any, order: tuple[int, ...]) -> None:
+    """In whatever order its jobs are rerun."""
+    jobs = await _pipeline(conn)
+
+    for number in order:
+        await rerun(conn, JobId(jobs[number]), actor="ada")
+
+    assert await _run_all(conn) == list(jobs)
+
+
+async def test_a_job_whose_parent_failed_waits_until_that_one_is_rerun(conn: Any) -> None:
+    head, second, _ = await _pipeline(conn)
+
+    await rerun(conn, JobId(second), actor="ada")
+
+    assert await moves_of(conn, second) == ["cancel", "rerun", "block"]
+    assert (
+        await explain(conn, JobId(second)) == f"It was rerun and waits for job {head} (k), which is failed: rerun that one too."
+    )
+    assert await _run_all(conn) == []
+    await rerun(conn, JobId(head), actor="ada")
+    assert "next job" in await explain(conn, JobId(second))
+    assert await _run_all(conn) == [head, second]
+
+
+async def test_a_rerun_subset_waits_only_for_what_has_not_completed(conn: Any) -> None:
+    head = await hold(conn)
+    second = await add(conn, after=(head.id,), priority=-1)  # of what could run, the later steps would be first
+    third = await add(conn, after=(second,), priority=-2)
+    await end(conn, head, Done())
+    await end(conn, await take(conn, second), Fail("no"))
+
+    await rerun(conn, JobId(third), actor="ada")
+    await rerun(conn, JobId(second), actor="ada")
+
+    assert await _run_all(conn) == [second, third]
+
+
+async def test_a_rerun_fan_in_waits_for_each_of_its_parents(conn: Any) -> None:
+    parents = [await hold(conn) for _ in range(3)]
+    join = await add(conn, after=tuple(parent.id for parent in parents), priority=-1)
+    await end(conn, parents[0], Done())
+    await end(conn, parents[1], Fail("no"))
+    await end(conn, parents[2], Fail("no"))
+
+    for job_id in (join, parents[2].id, parents[1].id):
+        await rerun(conn, JobId(job_id), actor="ada")
+
+    assert await column(conn, join, "parents_left") == 2
+    assert await _run_all(conn) == [parents[1].id, parents[2].id, join]
+
+
+async def test_a_rerun_parent_that_fails_again_cancels_those_behind_it_again(conn: Any) -> None:
+    jobs = await _pipeline(conn)
+    for job_id in jobs:
+        await rerun(conn, JobId(job_id), actor="ada")
+
+    await end(conn, await take(conn, jobs[0]), Fail("again"))
+
+    assert [await state_of(conn, job_id) for job_id in jobs] == ["failed", "cancelled", "cancelled"]
+
+
+async def test_two_ends_of_one_parent_do_not_count_as_two_parents(conn: Any) -> None:
+    """A job that runs also when a parent fails: it waits again for the one that was rerun."""
+    first, other = await hold(conn), await hold(conn)
+    join = await add(conn, after=(first.id, other.id), if_parent_fails="run")
+    await end(conn, first, Fail("no"))
+    assert await column(conn, join, "parents_left") == 1
+
+    await rerun(conn, first.id, actor="ada")
+
+    assert await column(conn, join, "parents_left") == 2
+    await end(conn, await take(conn, first.id), Fail("again"))
+    assert (await state_of(conn, join), await column(conn, join, "parents_left")) == ("blocked", 1)
+    await end(conn, other, Done())
+    assert await state_of(conn, join) == "pending"
+
+
+async def test_a_job_that_runs_whatever_its_parents_do_does_not_wait_for_one_that_has_failed(conn: Any) -> None:
     parent = await hold(conn)
-    child = await add(conn, after=(parent.id,))
+    child = await add(conn, after=(parent.id,), if_parent_fails="run")
     await end(conn, parent, Fail("no"))
+    await end(conn, await take(conn, child), Fail("no"))
 
-    await rerun(conn, child, actor="ada")
+    await rerun(conn, JobId(child), actor="ada")
 
-    assert (await take(conn, child)).attempt_no == 1
+    assert await _run_all(conn) == [child]
+
+
+async def test_a_parent_that_ends_while_its_child_is_rerun_is_counted(connect: Any) -> None:
+    """The rerun waits for the parent's row, and sees how it has ended."""
+    conn, other = await connect(), await connect()
+    head = await hold(conn)
+    child = await add(conn, after=(head.id,))
+    await cancel(conn, child, actor="ada")
+
+    async with conn.transaction():
+        await end(conn, head, Done())
+        again = asyncio.create_task(rerun(other, JobId(child), actor="ada"))
+        await waits(conn, other)
+    await again
+
+    assert await _run_all(conn) == [child]

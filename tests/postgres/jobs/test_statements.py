@@ -109,9 +109,9 @@ def test_statements_are_put_together_from_our_own_constants_only() -> None:
         if holes:
             foreign[path.name] = sorted(set(holes))
 
-    # rescue: the way to find the silent ones, a constant beside it. pipelines: the jobs to hold, a constant of whoever does.
+    # rescue: the way to find the silent ones, a constant beside it. dependants: the jobs to hold, a constant of whoever does.
     # read: the states, one by one.
-    assert foreign.pop("pipelines.py", ["some"]) == ["some"]
+    assert foreign.pop("dependants.py", ["some"]) == ["some"]
     assert foreign.pop("rescue.py", ["silent"]) == ["silent"]
     assert foreign.pop("read.py", ["state"]) == ["condition", "state"]
     assert foreign == {}
@@ -260,14 +260,11 @@ SWEEPS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "work that is overdue at its engine": (poll.CLAIM_OVERDUE, {"worker_id": WORKER, "limit": 50}, "jobs_to_poll"),
     "delayed jobs": (promote.PROMOTE_DUE, {"limit": 1000}, "jobs_delayed"),
-    "workers that went silent": (rescue.HOLD_DEAD, {"limit": 100}, "jobs_held"),
-    "what they hold": (rescue.HOLD_THEIR_JOBS, {"workers": [WORKER]}, "jobs_held"),
-    "silent holders": (rescue.RESCUE, {"cause": "c", "error": "e", "actor": "a", "workers": [WORKER]}, "jobs_held"),
-    "overdue attempts": (
-        rescue.RESCUE_OVERDUE,
-        {"cause": "c", "error": "e", "actor": "a", "grace": HOUR},
-        "jobs_held",
-    ),
+    "workers that went silent": (rescue.HOLD_DEAD, {"tried": [WORKER]}, "jobs_held"),
+    "what they hold": (rescue.HOLD_THEIR_JOBS, {"found": WORKER}, "jobs_held"),
+    "silent holders": (rescue.RESCUE, {"cause": "c", "error": "e", "actor": "a", "found": WORKER}, "jobs_held"),
+    "overdue attempts": (rescue.HOLD_OVERDUE, {"grace": HOUR, "tried": [7]}, "jobs_held"),
+    "an overdue attempt": (rescue.RESCUE_OVERDUE, {"cause": "c", "error": "e", "actor": "a", "found": 7}, "jobs_pkey"),
     "the jobs of a dead worker": (
         rescue.RESCUE_WORKER,
         {"cause": "c", "error": "e", "actor": "a", "worker_id": WORKER, "ids": None, "attempts": None, "begun": None},

@@ -278,7 +278,7 @@ def working(database: str, options: WorkerOptions, kinds: list[Job[..., Any]] = 
 
 @pytest.mark.usefixtures("unhinted")
 async def test_f_42_the_poller_finds_everything_that_a_crash_left(database: str, conn: Any) -> None:
-    """F-42, K-48, K-52, K-59, E-33: never claimed, claimed by a pod that is gone, delayed; and nobody is told of anything."""
+    """F-42, K-48, K-52, E-33: never claimed, claimed by a pod that is gone, delayed; and nobody is told of anything."""
     async with working(database, LOOKING):
         async with conn.transaction():  # or the worker would be the one to claim it
             dead = await hold(conn, second.kind)

@@ -112,7 +112,7 @@ def test_an_enum_of_texts_is_text() -> None:
         ({"key": "t", "most": "two"}, "`most` is 'two', and must be 1 or more"),
         ({"key": ""}, "1 to 500 characters"),
         ({"key": "x" * 501}, "1 to 500 characters"),
-        ({"key": "t", "most": 0}, "1 or more, or None for a shared lock"),
+        ({"key": "t", "most": 0}, "1 or more, up to 2147483647, or None for a shared lock"),
         ({"key": "t", "when_busy": "panic"}, "'wait' or 'reject', not 'panic'"),
     ],
 )

@@ -1,0 +1,123 @@
+"""What the end of a job means for the jobs that wait for it. Called by: `finish.py`, in the transaction of the end.
+
+A job that waits for parents counts them down on its own row. When a parent fails or is cancelled, everything that waits for
+it, directly or not, is cancelled with it: in one statement, however long the chain or wide the fan-out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+
+from holdfast.jobs.model import JobId
+from holdfast.jobs.states import State
+
+Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
+
+# Jobs by a list of ids and not by a join: what the statistics think of a recursive query must not make it scan all jobs.
+# Dependencies by LATERAL with OFFSET 0 and not by a join, which would read the whole table once for each step of a chain.
+HOLD_DEPENDANTS = """
+    WITH RECURSIVE below (id) AS (
+        SELECT job_id FROM holdfast.dependencies WHERE parent_id = ANY (%(parents)s)
+        UNION
+        SELECT d.job_id FROM below CROSS JOIN LATERAL (
+            SELECT job_id FROM holdfast.dependencies WHERE parent_id = below.id OFFSET 0) AS d WHERE %(deep)s
+    )
+    SELECT j.id, j.slot_key FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM below)) ORDER BY j.id FOR UPDATE OF j
+"""
+
+
+def holding(some: str) -> str:
+    """The statement that holds some jobs and all that wait for them, in the order of their ids.
+
+    Whoever changes several rows in one transaction does this before the first: rows that are held step by step are held in
+    an order that depends on who waits for whom, and two such transactions can meet halfway.
+    """
+    return f"""
+    WITH RECURSIVE held (id) AS (
+        {some}
+        UNION
+        SELECT d.job_id FROM held CROSS JOIN LATERAL (
+            SELECT job_id FROM holdfast.dependencies WHERE parent_id = held.id OFFSET 0) AS d
+    )
+    SELECT FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM held)) ORDER BY j.id FOR UPDATE OF j
+    """
+
+
+async def hold_dependants(cursor: Cursor, parents: list[JobId], *, deep: bool) -> dict[JobId, str | None]:
+    """Hold the rows of those that wait for these jobs, `deep`: of all that would be cancelled with them; each with its slot."""
+    await cursor.execute(HOLD_DEPENDANTS, {"parents": parents, "deep": deep})
+    return dict(await cursor.fetchall())
+
+
+# The jobs that wait for `parent`. OFFSET 0 keeps it a lookup by index for each, whatever the statistics say.
+CHILDREN = """LATERAL (SELECT d.job_id AS id FROM holdfast.dependencies d WHERE d.parent_id = parent.id OFFSET 0) AS child
+        CROSS JOIN LATERAL (SELECT j.if_parent_fails FROM holdfast.jobs j
+            WHERE j.id = child.id AND j.state = 'blocked' AND j.waiting_for = 'parents' OFFSET 0) AS waits"""
+ENDED = "unnest(%(ids)s::bigint[], %(states)s::text[]) AS parent (id, state)"
+
+# Every job is walked through once: `below` has ids alone. Which parent a job names in its error is decided afterwards.
+CANCEL_DEPENDANTS = f"""
+    WITH RECURSIVE below (id) AS (
+        SELECT child.id FROM {ENDED} CROSS JOIN {CHILDREN}
+        WHERE parent.state <> 'completed' AND waits.if_parent_fails = 'cancel'
+        UNION
+        SELECT child.id FROM below AS parent CROSS JOIN {CHILDREN} WHERE waits.if_parent_fails = 'cancel'
+    ), gone AS (
+        SELECT id, state FROM {ENDED} WHERE state <> 'completed' UNION ALL SELECT id, 'cancelled' FROM below
+    ), children AS MATERIALIZED (
+        SELECT DISTINCT ON (child.id) child.id, parent.id AS parent_id, parent.state AS parent_state
+        FROM gone AS parent CROSS JOIN {CHILDREN} WHERE waits.if_parent_fails = 'cancel' ORDER BY child.id, parent.id
+    ), spoilt AS (
+        UPDATE holdfast.jobs j
+        SET state = 'cancelled', waiting_for = NULL, finished_at = clock_timestamp(), cause = 'parent',
+            error = 'parent ' || c.parent_id || ' ' || c.parent_state
+        FROM children c WHERE j.id = c.id AND j.state = 'blocked'
+        RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.error
+    ), noted AS (
+        INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
+        SELECT id, 'cancel', 'cancelled', attempt_no, error FROM spoilt
+    )
+    SELECT id, ties, slot_key, state FROM spoilt
+"""
+# A job may wait for several of those that end here. Its row is held (HOLD_DEPENDANTS), and the count is the row's own: a parent
+# that ends in another transaction waits for the row, so no count is lost.
+COUNT_DOWN = f"""
+    WITH children AS MATERIALIZED (
+        SELECT child.id, count(*)::int AS parents, (count(*) FILTER (WHERE parent.state = 'completed'))::int AS completed
+        FROM {ENDED} CROSS JOIN {CHILDREN} GROUP BY child.id
+    ), held AS MATERIALIZED (
+        SELECT j.id, CASE j.if_parent_fails WHEN 'run' THEN c.parents ELSE c.completed END AS fewer
+        FROM children c JOIN holdfast.jobs j ON j.id = c.id ORDER BY j.id FOR UPDATE OF j
+    ), counted AS (
+        UPDATE holdfast.jobs j
+        SET parents_left = parents_left - h.fewer,
+            state = CASE WHEN parents_left = h.fewer THEN 'pending' ELSE j.state END,
+            waiting_for = CASE WHEN parents_left = h.fewer THEN NULL ELSE waiting_for END
+        FROM held h
+        WHERE j.id = h.id AND h.fewer > 0 AND j.state = 'blocked' AND j.waiting_for = 'parents'
+        RETURNING j.id, j.queue, j.state, j.attempt_no
+    ), noted AS (
+        INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
+        SELECT id, 'wake', state, attempt_no, 'all its parents have ended' FROM counted WHERE state = 'pending'
+    )
+    SELECT id, pg_notify('holdfast', queue) FROM counted WHERE state = 'pending'
+"""
+
+
+async def settle(cursor: Cursor, ended: Mapping[JobId, State]) -> list[tuple[Any, ...]]:
+    """Count down those who wait for jobs that have just ended; those that can never run are cancelled and returned."""
+    states: dict[JobId, str] = {job_id: str(state) for job_id, state in ended.items()}
+    spoilt: list[tuple[Any, ...]] = []
+    if any(state is not State.COMPLETED for state in ended.values()):
+        await cursor.execute(CANCEL_DEPENDANTS, _lists(states))
+        spoilt = await cursor.fetchall()
+        states |= {row[0]: State.CANCELLED.value for row in spoilt}
+    await cursor.execute(COUNT_DOWN, _lists(states))
+    return spoilt
+
+
+def _lists(states: Mapping[JobId, str]) -> dict[str, Any]:
+    return {"ids": list(states), "states": list(states.values())}

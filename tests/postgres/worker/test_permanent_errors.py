@@ -1,0 +1,115 @@
+"""An end that the database will never take fails its attempt; it is not written again for ever."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from factories import rows, value
+from holdfast import Context, Done, Worker, WorkerOptions
+from holdfast.errors import UsageError
+from holdfast.jobs.enqueue import enqueue, enqueue_many
+from holdfast.jobs.model import Lock, NewJob
+from holdfast.worker.kinds import job
+from workers import beside, until
+
+OPTIONS = WorkerOptions(concurrency=2, grace=timedelta(seconds=5))
+REFUSE = """
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE 'index row size 9000 exceeds the maximum' USING ERRCODE = '54000'; END $$;
+    CREATE TRIGGER refuse BEFORE INSERT ON holdfast.{table} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION refuse()
+"""
+
+
+async def _ended(conn: Any, count: int) -> bool:
+    return bool(await value(conn, "SELECT count(*) = %s FROM holdfast.jobs WHERE state IN ('completed', 'failed')", count))
+
+
+async def test_a_child_that_the_database_cannot_store_fails_its_parent(database: str, conn: Any) -> None:
+    await conn.execute(REFUSE.format(table="jobs", when="NEW.kind = 'permanent.child' AND NEW.parent_id IS NOT NULL"))
+
+    @job("permanent.parent", max_attempts=1)
+    async def parent(ctx: Context) -> Done:
+        return Done(then=[NewJob("permanent.child"), NewJob("permanent.child")])
+
+    @job("permanent.chain", max_attempts=1)
+    async def chain(ctx: Context) -> Done:
+        return Done(then=[NewJob("permanent.child")])
+
+    for kind in (parent, chain):
+        await enqueue(conn, kind.new())
+    async with beside(Worker(database, [parent, chain], OPTIONS)):
+        await until(lambda: _ended(conn, 2))
+
+    for state, errors, error in await rows(conn, "SELECT state, errors, error FROM holdfast.jobs"):
+        assert (state, errors) == ("failed", 1)
+        assert "exceeds the maximum" in error
+
+
+async def test_one_completion_that_cannot_be_written_does_not_hold_up_its_batch(database: str, conn: Any) -> None:
+    @job("permanent.plain", max_attempts=1)
+    async def plain() -> None: ...
+
+    made = await enqueue_many(conn, [plain.new() for _ in range(5)])
+    when = f"NEW.move = 'complete' AND NEW.job_id = {made[2].id}"
+    await conn.execute(REFUSE.format(table="history", when=when))
+    async with beside(Worker(database, [plain], WorkerOptions(concurrency=5, grace=timedelta(seconds=5)))):
+        await until(lambda: _ended(conn, 5))
+
+    failed = await rows(conn, "SELECT id FROM holdfast.jobs WHERE state = 'failed'")
+    assert failed == [(made[2].id,)]
+
+
+@pytest.mark.parametrize("name", ["unique_key", "slot_key", "idempotency_key", "step"])
+def test_a_key_that_no_index_takes_is_refused_by_name(name: str) -> None:
+    NewJob("k", **{name: "ä" * 750})
+    with pytest.raises(UsageError, match=rf"{name} cannot be .* it has 1,502 bytes and may have 1,500; use a hash"):
+        NewJob("k", **{name: "ä" * 751})
+    with pytest.raises(UsageError, match="the key of a lock cannot be .* 2,000 bytes"):
+        Lock("😀" * 500)
+
+
+def _incompressible(size: int) -> str:
+    return "".join(chr(0x4E00 + (number * 7919) % 20000) for number in range(size // 3))
+
+
+@pytest.mark.parametrize("bulk", [False, True], ids=["one", "bulk"])
+async def test_the_longest_of_everything_fits(conn: Any, bulk: bool) -> None:
+    kind = "".join(chr(0x1F300 + (number * 31) % 700) for number in range(200))
+    key = _incompressible(1500)
+    await enqueue(conn, NewJob(kind, queue=kind, unique_key=key, idempotency_key=key, slot_key=key, locks=(Lock(key[:500]),)))
+    parent = await enqueue(conn, NewJob(kind))
+    await enqueue_many(conn, [NewJob(kind, parent_id=parent.id, step=key, queue=kind) for _ in range(60 if bulk else 1)])
+
+
+@pytest.mark.parametrize("name", ["unique_key", "slot_key", "idempotency_key", "step"])
+async def test_the_database_refuses_a_longer_one(conn: Any, name: str) -> None:
+    also = {"unique_key": ("unique_while", "waiting"), "step": ("parent_id", 1)}.get(name, ("priority", 0))
+    with pytest.raises(psycopg.errors.CheckViolation) as refused:
+        await conn.execute(f"INSERT INTO holdfast.jobs (kind, {name}, {also[0]}) VALUES ('k', %s, %s)", ["a" * 1501, also[1]])
+    assert refused.value.diag.constraint_name == "keys_fit_their_index"
+
+
+def test_a_queue_cannot_have_the_name_of_a_hint() -> None:
+    for name in ("!", "@"):
+        with pytest.raises(UsageError, match="queue cannot be .*: that name is reserved"):
+            NewJob("k", queue=name)
+    NewJob("k", queue="a")
+
+
+def test_a_lock_has_at_most_as_many_permits_as_the_database_can_count() -> None:
+    Lock("l", most=2**31 - 1)
+    with pytest.raises(UsageError, match="must be 1 or more, up to 2147483647"):
+        Lock("l", most=2**31)
+
+
+@pytest.mark.parametrize("count", [1, 60], ids=["one", "bulk"])
+async def test_the_shortest_time_limit_can_be_stored(conn: Any, count: int) -> None:
+    limits = (timedelta(microseconds=1), timedelta(microseconds=50), timedelta(days=400, microseconds=7))
+    for limit in limits:
+        await enqueue_many(conn, [NewJob("k", max_runtime=limit) for _ in range(count)])
+
+    assert {found for (found,) in await rows(conn, "SELECT max_runtime FROM holdfast.jobs")} == set(limits)

@@ -1,0 +1,50 @@
+"""Which errors of the database pass by themselves, and which come again however often the statement is repeated."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import errors
+from psycopg_pool import PoolTimeout
+
+from holdfast.database.pool import careful, is_permanent, our_settings, parts_of
+
+OPERATIONAL = {
+    kind.sqlstate
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, psycopg.OperationalError) and kind.sqlstate is not None
+}
+PASSES = {
+    *("08000", "08001", "08003", "08004", "08006", "08007", "08P01", "28000", "28P01"),
+    *("40000", "40001", "40003", "40P01", "53000", "53100", "53200", "53300", "53400", "55006", "55P03"),
+    *("57000", "57014", "57P01", "57P02", "57P03", "57P04", "57P05", "58000", "58030", "F0000", "F0001"),
+}
+
+
+@pytest.mark.parametrize("state", sorted(OPERATIONAL))
+def test_every_operational_error_is_decided_for(state: str) -> None:
+    assert is_permanent(errors.lookup(state)("…")) is (state not in PASSES)
+
+
+def test_a_connection_that_is_gone_has_no_code_and_passes() -> None:
+    for error in (psycopg.OperationalError("gone"), psycopg.InterfaceError("closed"), PoolTimeout("none free"), OSError("no")):
+        assert not is_permanent(error)
+    assert not is_permanent(errors.ReadOnlySqlTransaction("a standby"))
+
+
+@pytest.mark.parametrize("kind", [errors.UniqueViolation, errors.UndefinedTable, errors.InvalidTextRepresentation])
+def test_other_errors_are_permanent(kind: type[psycopg.Error]) -> None:
+    assert is_permanent(kind("no"))
+
+
+def test_no_startup_options_are_sent() -> None:
+    """PgBouncer refuses a connection whose startup packet has `options`."""
+    assert "options" not in parts_of(careful("postgresql://me@here/db"))
+    assert "idle_in_transaction_session_timeout = '10s'" in our_settings("postgresql://me@here/db")
+
+
+def test_options_of_the_address_are_kept_and_its_own_idle_limit_counts() -> None:
+    url = "postgresql://me@here/db?options=-c%20idle_in_transaction_session_timeout%3D3s"
+
+    assert parts_of(careful(url))["options"] == "-c idle_in_transaction_session_timeout=3s"
+    assert "idle_in_transaction" not in our_settings(url)
