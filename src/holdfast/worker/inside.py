@@ -62,6 +62,9 @@ def main(parent: int, line_end: int) -> None:
 class OneConnection(Direct):
     """For one attempt at a time the pool is enough: no connection is kept for batches beside it."""
 
+    async def begin(self, claim: Claim) -> None:
+        """Its parent has written that before it was handed over."""
+
     async def complete(self, claims: Sequence[Claim], results: Sequence[str | None]) -> set[JobId]:
         async with self.connection() as conn:
             return await complete_plain(conn, claims, results)
