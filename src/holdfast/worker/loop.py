@@ -373,8 +373,10 @@ class Worker:
     def _make_isolated(self, url: str | Transport) -> Isolated | None:
         """Processes for handlers that need one; they open connections of their own, so there must be a database to open."""
         if isinstance(url, str) and isinstance(self._transport, Direct):
-            keep_logs = self.options.keep_logs
-            return Isolated(url, self._transport, self.info, self._ends, self._heartbeat.lease, self.nudge, keep_logs=keep_logs)
+            return Isolated(
+                url, self._transport, self.info, self._ends, self._heartbeat.lease, self.nudge,
+                keep_logs=self.options.keep_logs, max_memory=self.options.max_memory,
+            )  # fmt: skip
         wanting = sorted(name for name, kind in self._kinds.items() if kind.policy.run_in == "process")
         if wanting:
             raise UsageError(f"{', '.join(wanting)} wants a process of its own, which needs a database address of its own too")
