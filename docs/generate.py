@@ -296,7 +296,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "runner": "what kind of process it is in",
         "largest_batch": "how many jobs it claims at most at once",
         "keep_logs": "whether the last lines that handlers log are kept with their jobs (`HOLDFAST_KEEP_JOB_LOGS`)",
-        "max_memory": "how many bytes a job in a process of its own may allocate, unless its kind says (`HOLDFAST_JOB_MAX_MEMORY`)",
+        "max_memory": "bytes for a job in a process of its own whose kind does not say (`HOLDFAST_JOB_MAX_MEMORY`)",
         "presence": "whether a database session stands for it (`HOLDFAST_RESCUE_ON_DISCONNECT`)",
         "most": "how many jobs it takes in all; `--once` is 1",
     },
