@@ -111,7 +111,7 @@ async def test_what_waits_only_for_a_moment_is_kept(database: str, conn: Any) ->
     await enqueue_many(conn, [kind.new(number=n) for n in range(30)])
 
     async with working(worker, kind):
-        await until(lambda: true(len(worker.held()) == 30))
+        await until(lambda: true(len(gate.began) == 2 and len(worker.held()) == 30))
 
         assert worker._lanes.take_back(longer_than=3600.0) == []
         assert len(worker._lanes.take_back(longer_than=0.0)) == 28
