@@ -282,6 +282,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "retry": "which exceptions are worth another try, and when",
         "on_shutdown": "what becomes of a job that is not done when its worker must end: `release` gives it back unharmed, "
         "`fail` fails it with `Worker received SIGTERM`, and its checkpoints say so before",
+        "max_memory": "what the process of a job may allocate, as `'512MiB'` or in bytes; needs `run_in=\"process\"`",
         "run_in": "`loop`, `thread` or `process`; by default async functions run in the event loop and plain ones in a thread",
         "locks": "called with the job's arguments: the locks it needs",
         "slot": "called with the job's arguments: the key of its slot",
@@ -300,6 +301,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "runner": "what kind of process it is in",
         "largest_batch": "how many jobs it claims at most at once",
         "keep_logs": "whether the last lines that handlers log are kept with their jobs (`HOLDFAST_KEEP_JOB_LOGS`)",
+        "max_memory": "bytes for a job in a process of its own whose kind does not say (`HOLDFAST_JOB_MAX_MEMORY`)",
         "presence": "whether a database session stands for it (`HOLDFAST_RESCUE_ON_DISCONNECT`)",
         "most": "how many jobs it takes in all; `--once` is 1",
     },

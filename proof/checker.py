@@ -15,8 +15,9 @@ from proof.invariants import ATTEMPTS
 from proof.orders import ORDERS
 from proof.records import Story
 from proof.sharing import SHARED
+from proof.starts import STARTS
 
-INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = {**ATTEMPTS, **SHARED, **ORDERS}
+INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = {**ATTEMPTS, **SHARED, **ORDERS, **STARTS}
 MOST_SENTENCES = 5  # of one invariant: the first few say it all
 
 
@@ -48,7 +49,7 @@ SOMETIMES = (
     "enqueue: found a twin", "enqueue: undone", "enqueue: LockBusy", "enqueue: Draining", "enqueue: IdempotencyConflict",
     "pipeline",
     "claim: batch", "claim: by id", "claim: poll", "claim: chain",
-    "beat", "progress", "progress: lost", "progress: cancel asked",
+    "beat", "begin", "begin: lost", "begin by beat", "progress", "progress: lost", "progress: cancel asked",
     "checkpoint", "checkpoint: lost", "checkpoint: cancel asked",
     "plan", "plan: lost", "confirm", "confirm: lost", "adopt", "adopt: lost",
     "resolve: held", "resolve: ended", "resolve: lost",

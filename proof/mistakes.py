@@ -15,6 +15,7 @@ from proof.mutations import Code, Mutant, Schema, Text, Whole
 from holdfast.jobs import admission, locks, pipelines
 from holdfast.jobs import claim as claiming
 from holdfast.jobs import finish as finishing
+from holdfast.jobs.begin import HAS_BEGUN
 from holdfast.jobs.claim import CLAIM_PICKED, SET_CLAIMED
 from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS
 from holdfast.jobs.states import State
@@ -307,6 +308,25 @@ MUTANTS: tuple[Mutant, ...] = (
            (Text("rescue.RESCUE", "WHEN 'own' THEN j.crashes + 1", "WHEN 'own' THEN j.crashes"),), ("test_rescue",)),
     Mutant("crash-blames-everybody", "a job is quarantined for the crash of another in the same process",
            (Text("rescue.RESCUE", "WHEN company > 1 THEN 'shared'", "WHEN false THEN 'shared'"),), ("test_rescue",)),
+    Mutant("crash-of-what-never-began", "a job that was only held pays for the death of its worker",
+           (Text("rescue.RESCUE", f"nullif({HAS_BEGUN}, false) AS begun", "true AS begun"),), ("test_begin",)),
+    Mutant("crash-never-suspects", "a job that kills its process before a beat sees it run is never counted",
+           (Text("rescue.RESCUE", "confirm_start = j.confirm_start OR s.fault = 'unseen'", "confirm_start = j.confirm_start"),),
+           ("test_begin",)),
+    Mutant("crash-blames-the-only-known-one", "a job is quarantined for one that began after the last beat",
+           (Text("rescue.RESCUE", "WHERE begun IS NOT FALSE", "WHERE begun"),), ("test_begin",)),
+    Mutant("begin-without-fence", "a replaced attempt begins in the name of its successor",
+           (Text("begin.BEGIN", " AND attempt_id = %(attempt_id)s", ""),), ("test_begin",)),
+    Mutant("begin-by-beat-without-fence", "a beat begins the successor of an attempt that was replaced",
+           (Text("begin.NOTE_BEGUN", " AND j.attempt_id = mine.attempt_id", ""),), ("test_begin",)),
+    Mutant("begin-waits-for-an-end", "a beat waits for a transaction that ends an attempt",
+           (Text("begin.NOTE_BEGUN", " SKIP LOCKED", " NOWAIT"),), ("test_begin",)),
+    Mutant("deadline-from-the-claim", "the time of a job that waits for a lane runs already",
+           tuple(Text(where, "CASE WHEN %(begins)s THEN clock_timestamp() + max_runtime END", "clock_timestamp() + max_runtime")
+                 for where in CLAIMS), ("test_begin",)),
+    Mutant("claim-never-contended", "what another claim had locked and left waits for the next beat",
+           (Text("claim.CLAIM", "CASE WHEN EXISTS (SELECT FROM picked) THEN false", "CASE WHEN true THEN false"),),
+           ("test_claim",)),
     Mutant("crash-forgets-the-engine", "a rescued poll goes back to the queue and the work is submitted again",
            (Text("rescue.RESCUE", "WHEN j.handle IS NOT NULL THEN 'submitted'", "WHEN false THEN 'submitted'"),),
            ("test_rescue", "test_poll")),

@@ -16,7 +16,7 @@ from proof.witness import OK, Event, Witness
 from psycopg.rows import class_row
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
-WRITES = frozenset({"progress", "checkpoint", "plan", "confirm", "adopt"})
+WRITES = frozenset({"begin", "progress", "checkpoint", "plan", "confirm", "adopt"})
 TAKEN = frozenset({"rescue", "recover", "cancel"})  # what others do to an attempt
 
 

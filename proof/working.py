@@ -14,6 +14,7 @@ from proof.world import KINDS, LEASE, QUEUES, READ_LEASE, Work, Worker, World
 
 from holdfast.errors import CancelRequested, ClaimLost
 from holdfast.jobs import effects
+from holdfast.jobs.begin import begin, note_begun
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import resolve_unknown
 from holdfast.jobs.model import Claim
@@ -22,9 +23,10 @@ from holdfast.jobs.progress import checkpoint, report
 from holdfast.jobs.renew import renew
 
 
-def note_claims(world: World, worker: Worker, begun: int, claims: Sequence[Claim], how: str) -> None:
+def note_claims(world: World, worker: Worker, begun: int, claims: Sequence[Claim], how: str, *, begins: bool = True) -> None:
     for one in sorted(claims, key=lambda one: one.id):  # the order of RETURNING is the planner's affair
-        world.witness.note("claim", begun, job=one.id, attempt=one.attempt_id, worker=worker.id, claim=one, how=how)
+        facts = {"worker": worker.id, "claim": one, "how": how, "begins": begins}
+        world.witness.note("claim", begun, job=one.id, attempt=one.attempt_id, **facts)
         world.witness.exercised[f"claim: {how}"] += 1
         worker.held.append(one)
 
@@ -32,12 +34,12 @@ def note_claims(world: World, worker: Worker, begun: int, claims: Sequence[Claim
 def claim_some(world: World, worker: Worker) -> Work | None:
     """A batch."""
     kinds = list(KINDS) if world.chance(0.8) else [world.rng.choice(KINDS)]
-    limit = world.rng.randint(1, 5)
+    limit, begins = world.rng.randint(1, 5), world.chance(0.5)
 
     async def go() -> None:
         begun = world.witness.tick()
-        claims = await claim(worker.conn, worker.id, kinds=kinds, queues=QUEUES, limit=limit)
-        note_claims(world, worker, begun, claims, "batch")
+        claims = await claim(worker.conn, worker.id, kinds=kinds, queues=QUEUES, limit=limit, begins=begins)
+        note_claims(world, worker, begun, claims, "batch", begins=begins)
         world.witness.note("claims", begun, worker=worker.id, limit=limit, got=len(claims))
 
     return go()
@@ -137,14 +139,19 @@ async def _write(world: World, worker: Worker, what: str, one: Claim, writing: C
 def write_something(world: World, worker: Worker, one: Claim) -> Work:
     """One of the writes that leave the attempt running."""
     known = any(effect.job_id == one.id for effects in world.effects.values() for effect in effects)
-    kinds, weights = ["progress", "checkpoint", "plan", "adopt", "resolve"], [3, 3, 5, 10 if known else 0, 3]
+    kinds, weights = ["begin", "progress", "checkpoint", "plan", "adopt", "resolve"], [4, 3, 3, 5, 10 if known else 0, 3]
     if world.effects.get(one.attempt_id):
         kinds, weights = [*kinds, "confirm"], [*weights, 6]
     what = world.rng.choices(kinds, weights)[0]
     temporary, adoptable, works = world.chance(0.3), world.chance(0.5), world.chance(0.8)
+    by_beat = world.chance(0.5)
 
     async def go() -> None:
         match what:
+            case "begin" if by_beat:
+                await _note_begun(world, worker, one)
+            case "begin":
+                await _write(world, worker, what, one, lambda: begin(worker.conn, one))
             case "progress":
                 await _write(world, worker, what, one, lambda: report(worker.conn, one, progress=0.5, message="half"))
             case "checkpoint":
@@ -159,6 +166,13 @@ def write_something(world: World, worker: Worker, one: Claim) -> Work:
                 await _resolve(world, worker, one)
 
     return go()
+
+
+async def _note_begun(world: World, worker: Worker, one: Claim) -> None:
+    """As the heartbeat does it. It says nothing about an attempt that was replaced, and must not begin its successor."""
+    begun = world.witness.tick()
+    await note_begun(worker.conn, [(one.id, one.attempt_id, 1.0)])
+    world.witness.note("begin by beat", begun, OK, job=one.id, attempt=one.attempt_id, worker=worker.id)
 
 
 async def _plan(world: World, worker: Worker, one: Claim, *, temporary: bool, adoptable: bool, works: bool) -> None:

@@ -146,6 +146,11 @@ class Settings(BaseSettings):
     keep_job_logs: bool = Field(
         default=True, description="Whether a worker keeps the last 1,000 lines that each attempt logs, for `holdfast job logs`."
     )
+    job_max_memory: str | None = Field(
+        default=None,
+        description="How much memory a job in a process of its own may allocate, like `512MiB` or `2GiB`, unless its kind says "
+        "`max_memory`. Linux only. Default: no limit.",
+    )
     plain_http: bool = Field(
         default=False,
         description="Send tokens to an API over plain http, too, and not only to this machine: for a network where nobody can "

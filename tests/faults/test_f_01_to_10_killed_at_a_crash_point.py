@@ -72,7 +72,8 @@ def test_f_05_killed_in_the_middle_runs_again_and_finishes_once(scene: Scene):
 
     assert len(scene.lines("start", job)) == 2
     assert len(scene.lines("finish", job)) == 1
-    assert scene.job(job) == ("completed", 2, 0, 1)
+    assert scene.job(job, "state, attempt_no, errors") == ("completed", 2, 0)
+    assert scene.job(job, "crashes + confirm_start::int") == (1,), "counted if a beat had seen it run, and suspected if not"
 
 
 @pytest.mark.parametrize(("point", "extended"), [("hb.in_tx", False), ("hb.after", True)])

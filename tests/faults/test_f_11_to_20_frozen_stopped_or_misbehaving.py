@@ -130,7 +130,7 @@ def test_f_15_sigterm_gives_back_without_burning_an_attempt(scene: Scene):
 def test_f_16_sigterm_then_sigkill_is_a_crash_like_any_other(scene: Scene):
     job = scene.add("fault.stubborn")
     worker = scene.worker(grace=PATIENCE)
-    scene.until(lambda: scene.lines("start", job))
+    scene.until(lambda: scene.job(job, "begun_at")[0])
 
     worker.send(signal.SIGTERM)
     scene.until(lambda: scene.said("worker_stopping"))
@@ -182,7 +182,7 @@ def test_f_18_a_handler_that_blocks_the_loop_keeps_its_lease(scene: Scene):
 def test_f_19_a_handler_that_never_stops_loses_its_job_and_its_finish(scene: Scene):
     job = scene.add("fault.stubborn", _max_runtime=timedelta(seconds=0.2))
     worker = scene.worker(name="stuck", concurrency=1)
-    scene.until(lambda: scene.lines("start", job))
+    scene.until(lambda: scene.job(job, "deadline_at")[0])
     # Nobody waits for the grace of an overdue attempt here: its time is moved instead.
     scene.conn.execute("UPDATE holdfast.jobs SET deadline_at = clock_timestamp() - interval '40 s' WHERE id = %s", [job])
 

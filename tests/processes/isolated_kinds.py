@@ -156,3 +156,34 @@ async def watches_for_the_end(ctx: Context, mark: str) -> str:
     while not ctx.stopping:
         await asyncio.sleep(0.01)
     return "in time"
+
+
+@job("isolated.takes_memory", run_in="process", max_memory="256MiB", max_attempts=1)
+def takes_memory(ctx: SyncContext, mebibytes: int) -> int:
+    """Allocates so much, and fills it."""
+    return len(bytearray(mebibytes * 2**20))
+
+
+@job("isolated.takes_memory_unlimited", run_in="process", max_attempts=1)
+async def takes_memory_unlimited(mebibytes: int) -> int:
+    return len(bytearray(mebibytes * 2**20))
+
+
+@job("isolated.asks_duckdb", run_in="process", max_memory="256MiB", max_attempts=1)
+def asks_duckdb(ctx: SyncContext, rows: int) -> int:
+    """An aggregation that needs memory in native code."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        query = f"SELECT count(DISTINCT i || 'abcdefghijklmnop') FROM range({rows}) AS t(i)"
+        found: tuple[int] = connection.execute(query).fetchone()
+        return found[0]
+
+
+@job("isolated.aborts_without_memory", run_in="process", max_memory="256MiB", max_crashes=1)
+def aborts_without_memory(ctx: SyncContext) -> None:
+    """Like native code that has no other way out."""
+    try:
+        bytearray(2**30)
+    except MemoryError:
+        os.abort()

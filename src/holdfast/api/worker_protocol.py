@@ -23,7 +23,7 @@ from holdfast.api.plane import plane_of
 from holdfast.api.reserved import refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
 from holdfast.errors import ClaimLost, UsageError
-from holdfast.jobs import effects, logs, progress, promote
+from holdfast.jobs import begin, effects, logs, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.held import is_known, require_own, require_worker
@@ -41,6 +41,7 @@ from holdfast.jobs.wire import (
     SaidEnd,
     SaidJob,
     SaidLine,
+    SaidRunning,
     Text,
     of_beat,
     of_claim,
@@ -105,10 +106,14 @@ class Beating(Looking):
     name: Name
     lease: Lease
     held: Annotated[list[SaidAttempt], Field(max_length=100_000)]
+    running: Annotated[list[SaidRunning], Field(max_length=100_000, default_factory=list)]
 
 
 class Claiming(Looking):
+    """`begins`: everything that is claimed starts at once. If not, beats say what has started."""
+
     limit: Annotated[int, Field(ge=1)] = MOST_CLAIMS
+    begins: bool = True
 
 
 class Waiting(Looking):
@@ -140,6 +145,9 @@ async def beat(
     async with pool.connection() as conn:
         await is_known(conn, me, owner=actor)
         found = await renew(conn, me, mine, lease=lease, kinds=said.kinds, queues=said.queues)
+        if said.running:
+            running = [(JobId(one.id), AttemptId(str(one.attempt_id)), one.seconds) for one in said.running]
+            await begin.note_begun(conn, running)
     if found.strays or found.can_rescue or found.can_wake:
         afterwards.add_task(_sweep, pool, me, said.name, found)
     return of_beat(found) | {"strays": [], "can_rescue": False, "can_wake": False, "can_clean": False}
@@ -190,8 +198,13 @@ async def claim_batch(
     me = WorkerId(str(worker_id))
     async with pool.connection() as conn:
         await require_worker(conn, me, owner=actor)
-        claims = await claim(conn, me, kinds=said.kinds, queues=said.queues, limit=min(said.limit, MOST_CLAIMS))
+        claims = await claim(conn, me, **_asked(said))
     return {"claims": [of_claim(one) for one in claims]}
+
+
+def _asked(said: Claiming) -> dict[str, Any]:
+    limit = min(said.limit, MOST_CLAIMS)
+    return {"kinds": said.kinds, "queues": said.queues, "limit": limit, "begins": said.begins}
 
 
 @router.post("/{worker_id}/claims/{job_id}")
@@ -214,7 +227,7 @@ async def claim_polls(
     me = WorkerId(str(worker_id))
     async with pool.connection() as conn:
         await require_worker(conn, me, owner=actor)
-        claims = await claim_to_poll(conn, me, kinds=said.kinds, queues=said.queues, limit=min(said.limit, MOST_CLAIMS))
+        claims = await claim_to_poll(conn, me, **_asked(said))
     return {"claims": [of_claim(one) for one in claims]}
 
 
@@ -330,6 +343,13 @@ class Lines(Said):
 
 class Handle(Said):
     handle: Json = None
+
+
+@router.post("/jobs/{job_id}/begin", status_code=204)
+async def begin_attempt(job_id: JobNumber, attempt: Attempt, pool: Pool) -> None:
+    """Write that the handler of the attempt starts now, for a claim with `confirm_start`."""
+    async with holding(pool, job_id, attempt, "begin") as (conn, mine):
+        await begin.begin(conn, mine)
 
 
 @router.post("/jobs/{job_id}/progress", status_code=204)

@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from holdfast.apps.options import worker_options
 from holdfast.crashpoints import arm_from_settings
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.migrate import migrate
@@ -87,13 +88,5 @@ async def _look_at_schema(url: str) -> None:
 def _options(options: WorkerOptions | None, given: Settings) -> WorkerOptions:
     if options is not None:
         return replace(options, runner="in process")
-    return WorkerOptions(
-        beat=timedelta(seconds=given.beat_seconds),
-        poll=timedelta(seconds=given.poll_seconds),
-        lease=timedelta(seconds=given.lease),
-        grace=timedelta(seconds=given.grace_seconds),
-        name=given.hostname,
-        runner="in process",
-        keep_logs=given.keep_job_logs,
-        presence=given.rescue_on_disconnect,
-    )
+    poll = timedelta(seconds=given.poll_seconds)
+    return worker_options(given, runner="in process", poll=poll, presence=given.rescue_on_disconnect)

@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from holdfast import catalog
+from holdfast.apps.options import grace_of
 from holdfast.crashpoints import arm_from_settings
 from holdfast.errors import UsageError
 from holdfast.schedule.kernel import kernel_loops
@@ -46,7 +47,7 @@ def scheduler_for(url: str, settings: Settings) -> Scheduler:
     own = kernel_loops(retention=retention, run_retention=timedelta(days=settings.loop_history_days), cleaners=cleaners)
     options = SchedulerOptions(
         look=timedelta(seconds=settings.scheduler_look_seconds),
-        grace=timedelta(seconds=settings.grace_seconds),
+        grace=grace_of(settings),
         name=settings.hostname,
     )
     every = [*own, *catalog.loops(settings), *registered().values()]

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.apps.options import grace_of, max_memory_of
 from holdfast.crashpoints import arm_from_settings
 from holdfast.database.pool import place_of
 from holdfast.settings import Settings
@@ -39,8 +40,9 @@ def orders_from(
         beat=settings.beat_seconds,
         poll=min(settings.poll_seconds, 2 * settings.beat_seconds),
         lease=settings.lease,
-        grace=settings.grace,
+        grace=grace_of(settings).total_seconds(),
         keep_logs=settings.keep_job_logs,
+        max_memory=max_memory_of(settings),
         presence=settings.rescue_on_disconnect,
         name=settings.hostname,
         pod=settings.pod,

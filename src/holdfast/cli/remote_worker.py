@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from holdfast import catalog
+from holdfast.apps.options import worker_options
 from holdfast.apps.remote_worker import work_remotely
 from holdfast.apps.telemetry import begin_telemetry
 from holdfast.settings import settings
 from holdfast.worker.modules import kinds_of
-from holdfast.worker.options import WorkerOptions
 
 
 def command(
@@ -36,16 +36,12 @@ def command(
     """
     given = settings().model_copy(update={"api_url": api}) if api else settings()
     begin_telemetry(given, as_json=as_json)
-    options = WorkerOptions(
+    options = worker_options(
+        given,
+        runner="remote",
         queues=tuple(queue or ("default",)),
         concurrency=concurrency,
-        beat=timedelta(seconds=given.beat_seconds),
         poll=timedelta(seconds=min(given.poll_seconds, 2 * given.beat_seconds)),
-        lease=timedelta(seconds=given.lease),
-        grace=timedelta(seconds=given.grace_seconds),
-        name=given.hostname,
-        runner="remote",
-        keep_logs=given.keep_job_logs,
     )
     work_remotely(
         given, kinds_of(modules or catalog.kind_modules()), options, until_empty=drain, http=http or given.worker_http

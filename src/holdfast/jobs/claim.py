@@ -26,10 +26,12 @@ Kinds = Collection[str] | Mapping[str, int]  # names, or names with the newest v
 NEWEST = 2**31 - 1
 TURN = attrgetter("priority", "id")  # who goes first. Postgres returns what it has claimed as it came across it.
 
-# What every claim writes, to run as to poll.
+# What every claim writes, to run as to poll. `begins`: the caller runs what it claims at once, so its time counts from now. A
+# worker that may hold jobs ahead of its lanes passes false, and says later what has begun (begin.py).
 SET_CLAIMED = """state = 'running', attempt_id = gen_random_uuid(), attempt_no = attempt_no + 1,
         fence_token = nextval('holdfast.fence_token'), worker_id = %(worker_id)s, claimed_at = clock_timestamp(),
-        deadline_at = clock_timestamp() + max_runtime"""
+        begun_at = CASE WHEN %(begins)s THEN clock_timestamp() END,
+        deadline_at = CASE WHEN %(begins)s THEN clock_timestamp() + max_runtime END"""
 
 # What follows once the rows are picked and locked. The update asks for the id alone: any further condition is one that an
 # old plan could start from. Jobs that need a lock or a slot are only named (their attempt is null); CLAIM_TIED takes them.
@@ -41,8 +43,20 @@ CLAIM_PICKED = f"""claimed AS (
     SELECT * FROM claimed
     UNION ALL
     SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ties, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-           NULL, NULL, NULL, NULL, NULL, NULL, NULL
+           NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     FROM picked WHERE ties & 3 <> 0"""
+
+# No row for a job: only whether a job is there that this claim could not get, because another claim has it locked and may take
+# less than it locks. Asked for only when nothing was picked.
+NO_CLAIM = ", ".join(["NULL"] * len(Claim._fields))
+CONTENDED = f"""UNION ALL SELECT {NO_CLAIM}
+    WHERE CASE WHEN EXISTS (SELECT FROM picked) THEN false ELSE EXISTS (
+        SELECT FROM unnest(%(queues)s::text[]) AS q(queue)
+        CROSS JOIN unnest(%(kinds)s::text[], %(versions)s::int[]) AS k(kind, version)
+        CROSS JOIN LATERAL (SELECT FROM holdfast.jobs
+            WHERE state = 'pending' AND run_after IS NULL AND queue = q.queue AND kind = k.kind AND kind_version <= k.version
+            ORDER BY priority, id LIMIT 1) AS waiting
+        WHERE NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (k.kind, '*') AND c.paused_at IS NOT NULL)) END"""
 
 # MATERIALIZED and not `id IN (SELECT … LIMIT …)`: a nested loop would run that sub-select again and claim too many.
 # One ordered index scan per queue and kind: a paused kind, or one that this worker does not know, is never walked over.
@@ -61,6 +75,7 @@ CLAIM = f"""
         WHERE NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (k.kind, '*') AND c.paused_at IS NOT NULL)
         ORDER BY head.priority, head.id LIMIT %(limit)s
     ), {CLAIM_PICKED}
+    {CONTENDED}
 """
 
 CLAIM_BY_ID = f"""
@@ -88,10 +103,11 @@ CLAIM_TIED = f"""
 
 
 class Found(NamedTuple):
-    """What a look for jobs came to: plain jobs that are claimed, and the ids of tied ones that `claim_tied` may get."""
+    """What a claim came to: plain jobs that are claimed, and the ids of tied ones that `claim_tied` may get."""
 
     claims: list[Claim]
     tied: list[JobId]
+    contended: bool = False  # nothing was found, but others have jobs locked that they may not take
 
 
 async def claim(
@@ -101,16 +117,18 @@ async def claim(
     kinds: Kinds,
     queues: Iterable[str] = ("default",),
     limit: int = 10,
+    begins: bool = True,
 ) -> list[Claim]:
     """Claim up to `limit` jobs, smallest priority first and oldest first within it: the plain ones, and then the tied ones.
 
-    `kinds` may say how new a version of each is known here; without, every version is.
+    `kinds` may say how new a version of each is known here; without, every version is. `begins=False`: the caller may hold some
+    of them ahead, and says by `begin` or with a beat which have started.
     """
-    claims, tied = await claim_plain(conn, worker_id, kinds=kinds, queues=queues, limit=limit)
+    claims, tied, _ = await claim_plain(conn, worker_id, kinds=kinds, queues=queues, limit=limit, begins=begins)
     if not tied:
         return claims
     try:
-        return claims + await claim_tied(conn, worker_id, tied, soon=bool(claims))
+        return claims + await claim_tied(conn, worker_id, tied, soon=bool(claims), begins=begins)
     except psycopg.Error as error:
         if not claims:
             raise
@@ -125,22 +143,29 @@ async def claim_plain(
     kinds: Kinds,
     queues: Iterable[str] = ("default",),
     limit: int = 10,
+    begins: bool = True,
 ) -> Found:
     """Claim the plain ones of the next `limit` jobs and name the tied ones. One statement, one commit, no waiting."""
-    parameters = {"worker_id": worker_id, **known(kinds), "queues": arrays.of_texts(queues), "limit": limit}
+    asked = {**known(kinds), "queues": arrays.of_texts(queues), "limit": limit}
+    parameters = {"worker_id": worker_id, "begins": begins, **asked}
     found = await _find(conn, CLAIM, parameters)
     assert len(found.claims) <= limit, f"claimed {len(found.claims)} jobs for a limit of {limit}"
     return found
 
 
 async def claim_by_id(
-    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, job_id: JobId, *, kinds: Kinds | None = None
+    conn: psycopg.AsyncConnection[Any],
+    worker_id: WorkerId,
+    job_id: JobId,
+    *,
+    kinds: Kinds | None = None,
+    begins: bool = True,
 ) -> Claim | None:
     """Claim this very job, or None: unknown, ended, held, not due, blocked, paused, too new, or just lost to somebody else."""
     kept = {"kinds": None, "versions": None} if kinds is None else known(kinds)
-    claims, tied = await _find(conn, CLAIM_BY_ID, {"worker_id": worker_id, "id": job_id, **kept})
+    claims, tied, _ = await _find(conn, CLAIM_BY_ID, {"worker_id": worker_id, "id": job_id, "begins": begins, **kept})
     if tied:
-        claims = await claim_tied(conn, worker_id, tied)
+        claims = await claim_tied(conn, worker_id, tied, begins=begins)
     return claims[0] if claims else None
 
 
@@ -158,6 +183,8 @@ async def _find(conn: psycopg.AsyncConnection[Any], statement: str, parameters: 
     tied = [row[0] for row in rows if row[3] is None]
     if tied:
         rows = [row for row in rows if row[3] is not None]
+    if tied == [None]:
+        return Found([], [], contended=True)
     return Found(sorted(map(Claim._make, rows), key=TURN), tied)
 
 
@@ -166,7 +193,7 @@ NOT_FOR_LONG = "SET LOCAL lock_timeout = '1s'"
 
 
 async def claim_tied(
-    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, ids: list[JobId], *, soon: bool = False
+    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, ids: list[JobId], *, soon: bool = False, begins: bool = True
 ) -> list[Claim]:
     """Claim those of these jobs that get their locks and their slot; the others are blocked, and woken by the holder's end.
 
@@ -174,7 +201,7 @@ async def claim_tied(
     other claims in hand, which must not wait long.
     """
     try:
-        return await _claim_tied(conn, worker_id, ids, soon)
+        return await _claim_tied(conn, worker_id, ids, soon=soon, begins=begins)
     except psycopg.errors.UniqueViolation as lost:
         # The second wall behind `slots.hold`: another job of the slot became current first. All of it is undone.
         if lost.diag.constraint_name != "one_current_per_slot":
@@ -182,7 +209,9 @@ async def claim_tied(
         return []
 
 
-async def _claim_tied(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, ids: list[JobId], soon: bool) -> list[Claim]:
+async def _claim_tied(
+    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, ids: list[JobId], *, soon: bool, begins: bool
+) -> list[Claim]:
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         if soon:
             await cursor.execute(NOT_FOR_LONG)
@@ -193,7 +222,7 @@ async def _claim_tied(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, i
         claims: list[Claim] = []
         if admitted.jobs:
             await slots.demote_ended(cursor, [candidates[job_id] for job_id in admitted.jobs if candidates[job_id]])
-            await cursor.execute(CLAIM_TIED, {"ids": admitted.jobs, "worker_id": worker_id})
+            await cursor.execute(CLAIM_TIED, {"ids": admitted.jobs, "worker_id": worker_id, "begins": begins})
             claims = sorted(map(Claim._make, await cursor.fetchall()), key=TURN)
             await locks.take(cursor, admitted, {claim.id: claim.attempt_id for claim in claims})
         await locks.wake_waiters(cursor, admitted.reopened)

@@ -14,9 +14,10 @@ import psycopg
 from psycopg.rows import class_row, tuple_row
 
 from holdfast.errors import NotFound
+from holdfast.jobs.begin import HAS_BEGUN
 from holdfast.jobs.model import JobId
 
-FACTS = """
+FACTS = f"""
     SELECT j.id, j.kind, j.queue, j.state, j.waiting_for, j.attempt_no, j.errors, j.max_attempts, j.crashes, j.max_crashes,
         j.cause, j.error, j.parents_left, j.message, j.poll_count, j.alone,
         CASE WHEN j.alone THEN (SELECT (h.detail->>'beside')::int FROM holdfast.history h
@@ -24,7 +25,10 @@ FACTS = """
         CASE WHEN j.run_after IS NOT NULL THEN (SELECT h.move FROM holdfast.history h
             WHERE h.job_id = j.id AND h.attempt_id IS NOT NULL ORDER BY h.id DESC LIMIT 1) END AS came_back_by,
         j.run_after - clock_timestamp() AS due_in,
-        clock_timestamp() - j.claimed_at AS running_for,
+        clock_timestamp() - CASE WHEN {HAS_BEGUN} THEN j.begun_at ELSE j.claimed_at END AS running_for,
+        -- Not known to have begun, and its worker holds more jobs than it has lanes.
+        j.state = 'running' AND NOT {HAS_BEGUN} AND w.concurrency <
+            (SELECT count(*) FROM holdfast.jobs h WHERE h.worker_id = w.id AND h.submitted_at IS NULL) AS held_ahead,
         j.next_poll_at - clock_timestamp() AS poll_in,
         clock_timestamp() - j.finished_at AS ended_ago,
         j.cancel_requested_at IS NOT NULL AS cancelling,
@@ -48,7 +52,7 @@ FACTS = """
             ARRAY(SELECT DISTINCT unnest(o.queues) FROM holdfast.workers o
                 WHERE o.lease_until > clock_timestamp() AND o.stopped_at IS NULL AND o.kinds ? j.kind
                 ORDER BY 1 LIMIT %(named)s) AS queues_alive,
-            CASE WHEN bool_and(a.kinds <> '{}') THEN ARRAY(SELECT DISTINCT known.kind FROM holdfast.workers o,
+            CASE WHEN bool_and(a.kinds <> '{{}}') THEN ARRAY(SELECT DISTINCT known.kind FROM holdfast.workers o,
                 jsonb_object_keys(o.kinds) AS known(kind) WHERE o.lease_until > clock_timestamp() AND o.stopped_at IS NULL
                 ORDER BY known.kind LIMIT %(named)s) END AS kinds_alive
         FROM holdfast.workers a
@@ -134,6 +138,7 @@ class Facts:
     workers_busy: int = 0  # those of them that hold as many jobs as they run at once
     kinds_alive: list[str] | None = None  # some that living workers run; None where one of them does not say what it runs
     beside: int | None = None  # how many ran in the process that died with it
+    held_ahead: bool | None = False  # claimed, but perhaps not begun: its worker has more jobs than lanes
     came_back_by: str | None = None  # how the last attempt of a job that waits for its time has ended
 
 
@@ -297,6 +302,11 @@ def _running(facts: Facts) -> str:
         )
     if _over(facts.lease_left):
         return f"Attempt {facts.attempt_no} ran on {facts.worker}, which went silent; it is rescued with the next sweep."
+    if facts.held_ahead:
+        return (
+            f"Attempt {facts.attempt_no} was claimed by {facts.worker} {_span(facts.running_for)} ago and waits there for a "
+            "free lane; it is returned to the queue if that takes long."
+        )
     told = f": {facts.message}" if facts.message else ""
     asked = "; it was asked to stop" if facts.cancelling else ""
     since = f"{facts.worker}{_alone(facts, '')}, for {_span(facts.running_for)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeGuard
@@ -95,6 +96,29 @@ def a_span(field: str, given: object) -> None:
         raise wrong(field, given, "it must be longer than nothing")
     if given > LONGEST:
         raise wrong(field, given, f"it is at most {LONGEST.days} days; leave it out for no limit")
+
+
+SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+SMALLEST_MEMORY = 64 * 2**20  # an interpreter with a database driver takes about as much
+
+
+def a_memory(field: str, given: object) -> int:
+    """How much memory something may take, in bytes: a number of them, or a text such as 512MiB."""
+    size: object = given
+    if isinstance(given, str):
+        found = re.fullmatch(r"(\d+)\s*([KMG]iB|[kMG]B)", given.strip())
+        size = int(found[1]) * SIZES[found[2]] if found else None
+    if not _is_int(size):
+        raise wrong(field, given, "it is a number of bytes, or a text like '512MiB' or '2GiB'")
+    if not SMALLEST_MEMORY <= size <= LARGEST_ID:
+        raise wrong(field, given, f"it is at least {size_text(SMALLEST_MEMORY)}: an interpreter alone takes about as much")
+    return size
+
+
+def size_text(size: int) -> str:
+    """As people write it, in the largest unit that leaves nothing over."""
+    unit = next((name for name in ("GiB", "MiB", "KiB") if size % SIZES[name] == 0), None)
+    return f"{size} bytes" if unit is None else f"{size // SIZES[unit]}{unit}"
 
 
 def one_of(field: str, given: object, *allowed: str) -> None:

@@ -219,6 +219,7 @@ class Claim(NamedTuple):
     poll_errors: int = 0  # looks in a row that came to nothing
     trace: str | None = None  # where it came from (telemetry/trace.py)
     waited: float | None = None  # seconds from its enqueue to this claim
+    confirm_start: bool = False  # a worker lost it and could not say whether it had begun: its start is written first
 
     @property
     def is_poll(self) -> bool:
@@ -229,4 +230,4 @@ class Claim(NamedTuple):
 CLAIM_COLUMNS = """j.id, j.kind, j.payload, j.attempt_id::text, j.attempt_no, j.fence_token, j.queue, j.priority, j.ties,
     j.kind_version, j.errors, j.max_attempts, j.crashes, j.pipeline_id::text, j.parent_id, j.step, j.handle, j.poll_count,
     j.max_runtime, j.worker_id::text, j.max_crashes, j.alone, j.poll_errors, j.trace,
-    date_part('epoch', j.claimed_at - j.created_at)"""
+    date_part('epoch', j.claimed_at - j.created_at), j.confirm_start"""

@@ -322,7 +322,7 @@ def _surprised(claim: Claim, error: BaseException, policy: RetryPolicy, chance: 
     if isinstance(error, policy.permanent) or not worth_a_retry:
         return End(Move.FAIL, State.FAILED, error=what, cause="permanent", errors=1, detail={"traceback": trace})
     # By its type and never by a word in its message: a permission error may well mention a timeout.
-    cause = "timeout" if isinstance(error, TimeoutError) else "error"
+    cause = "timeout" if isinstance(error, TimeoutError) else "oom" if isinstance(error, MemoryError) else "error"
     if claim.is_poll:
         return _asked_in_vain(claim, what, policy, {"traceback": trace})
     return _retry(claim, what, cause, policy.backoff.delay(claim.errors, chance()), {"traceback": trace})

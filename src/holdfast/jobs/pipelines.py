@@ -88,11 +88,12 @@ COMPLETE_AND_CHAIN = f"""
     )
     INSERT INTO holdfast.jobs AS j (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
         pipeline_id, parent_id, step, trace,
-        state, attempt_id, attempt_no, fence_token, worker_id, claimed_at, deadline_at)
+        state, attempt_id, attempt_no, fence_token, worker_id, claimed_at, begun_at, deadline_at)
     SELECT %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s,
         %(max_runtime)s::interval, pipeline_id, id, %(step)s, %(trace)s,
         'running', %(child_attempt_id)s, 1, nextval('holdfast.fence_token'), %(worker_id)s, clock_timestamp(),
-        clock_timestamp() + %(max_runtime)s::interval
+        CASE WHEN %(begins)s THEN clock_timestamp() END,
+        CASE WHEN %(begins)s THEN clock_timestamp() + %(max_runtime)s::interval END
     FROM ended
     RETURNING {CLAIM_COLUMNS}
 """
@@ -100,9 +101,9 @@ COMPLETE_AND_CHAIN = f"""
 
 @dies_inside("complete.in_tx_after_child")
 async def complete_and_chain(
-    conn: psycopg.AsyncConnection[Any], claim: Claim, result: str | None, child: NewJob
+    conn: psycopg.AsyncConnection[Any], claim: Claim, result: str | None, child: NewJob, *, begins: bool = True
 ) -> Claim | None:
-    """Complete a plain job and hold its one plain child at once.
+    """Complete a plain job and hold its one plain child at once. `begins` as in `claim`.
 
     None: nothing was written, because the job is tied, paused or lost, or its child is there already.
     """
@@ -127,6 +128,7 @@ async def complete_and_chain(
         "step": step,
         "trace": carrier(),
         "child_attempt_id": str(uuid4()),
+        "begins": begins,
     }
     cursor = conn.cursor(row_factory=tuple_row)
     try:

@@ -56,10 +56,12 @@ async def claim_to_poll(
     kinds: Kinds,
     queues: Sequence[str] = ("default",),
     limit: int = 50,
+    begins: bool = True,
 ) -> list[Claim]:
     """Claim up to `limit` jobs whose engine is due to be asked. A job that has ended is never among them,
     nor one that was made for newer code than `kinds` says that this worker has."""
-    parameters = {"worker_id": worker_id, **known(kinds), "queues": list(queues), "limit": limit}
+    asked = {**known(kinds), "queues": list(queues), "limit": limit}
+    parameters = {"worker_id": worker_id, "begins": begins, **asked}
     return await _claim(conn, CLAIM_TO_POLL, parameters)
 
 
@@ -92,7 +94,7 @@ async def fail_overdue(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, 
     By an attempt of its own, like every end: claimed and failed in one transaction. What the engine still does stands in
     the ledger of effects, and is cancelled from there.
     """
-    return (await _fail_each(conn, FIND_OVERDUE, {"worker_id": worker_id, "limit": 1}, overdue(), limit)).ended
+    return (await _fail_each(conn, FIND_OVERDUE, {"worker_id": worker_id, "begins": True, "limit": 1}, overdue(), limit)).ended
 
 
 # For a service with a longest time of its own, which may have changed since the job was made.
@@ -115,7 +117,7 @@ async def fail_longer_than(
     conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, kind: str, longest: timedelta, error: str, limit: int = 50
 ) -> Failed:
     """End the jobs of this kind that an engine has had for longer than `longest`, with this error."""
-    which = {"worker_id": worker_id, "kind": kind, "longest": longest, "limit": 1}
+    which = {"worker_id": worker_id, "begins": True, "kind": kind, "longest": longest, "limit": 1}
     return await _fail_each(conn, FIND_LONGER, which, overdue(error), limit)
 
 

@@ -16,16 +16,19 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.crashpoints import crashpoint
+from holdfast.jobs.begin import HAS_BEGUN
 from holdfast.jobs.dependants import holding
 from holdfast.jobs.finish import Ended, untie_all
 from holdfast.jobs.model import AttemptId, JobId, WorkerId
 from holdfast.jobs.unregistered import register_missing
 from holdfast.telemetry.log import log
 
-# Whose fault was it? `begun` are the attempts that had begun in the process that died, `company` how many those were. Alone
-# in it: its own. Among several: nobody can tell, so it spends what it may of its budget but never the last of it, and runs
-# in a process of its own from now on. Not begun: it was not there when it happened, and that costs it nothing.
-JUDGED = """CASE WHEN NOT begun THEN 'none' WHEN company > 1 THEN 'shared' ELSE 'own' END AS fault"""
+# Whose fault was it? `begun` are the attempts that had begun in the process that died; null: that is not known. `company` is
+# how many had begun or may have. Alone in it: its own. Among several: nobody can tell, so it spends what it may of its budget
+# but never the last of it, and runs in a process of its own from now on. Not begun: that costs it nothing. Not known: the
+# same, but its next start is written before its handler runs, so that it is known the next time (docs/decisions/0018).
+JUDGED = """CASE WHEN begun IS NULL THEN 'unseen' WHEN NOT begun THEN 'none' WHEN company > 1 THEN 'shared' ELSE 'own' END
+            AS fault"""
 
 # What a crash means for a job. Somebody asked it to stop: it has. Its crash budget is used up: quarantine. An engine
 # has its work: ask there again. Otherwise it runs again, at once the first time, later each further time; one that has a
@@ -41,13 +44,15 @@ SET_CRASHED = f"""
                            WHEN 'shared' THEN greatest(j.crashes, least(j.crashes + 1, j.max_crashes - 1))
                            ELSE j.crashes END,
     alone = j.alone OR s.fault = 'shared',
+    confirm_start = j.confirm_start OR s.fault = 'unseen',
     cause = CASE WHEN j.cancel_requested_at IS NULL THEN %(cause)s ELSE 'cancelled' END,
     error = CASE WHEN j.cancel_requested_at IS NULL THEN %(error)s ELSE coalesce(j.cancel_reason, 'asked to stop') END,
     (progress, message) = (SELECT j.progress, j.message WHERE j.handle IS NOT NULL OR j.cancel_requested_at IS NOT NULL
                            OR {IS_POISON}),
     finished_at = CASE WHEN j.cancel_requested_at IS NOT NULL OR {IS_POISON} THEN clock_timestamp() END,
     next_poll_at = CASE WHEN j.handle IS NOT NULL THEN clock_timestamp() END,
-    run_after = CASE WHEN j.handle IS NOT NULL OR j.cancel_requested_at IS NOT NULL OR {IS_POISON} OR s.fault = 'none' THEN NULL
+    run_after = CASE WHEN j.handle IS NOT NULL OR j.cancel_requested_at IS NOT NULL OR {IS_POISON} THEN NULL
+                     WHEN s.fault IN ('none', 'unseen') THEN NULL
                      WHEN s.fault = 'shared' AND j.alone
                      THEN clock_timestamp() + interval '1 second' * least(2 ^ least(j.attempt_no, 10), 600)
                      WHEN j.crashes > 0 THEN clock_timestamp() + interval '1 second' * least(2 ^ least(j.crashes, 10), 60) END
@@ -58,8 +63,9 @@ NOTE_CRASHED = """
            attempt_no, attempt_id, worker_id, claimed_at, %(actor)s,
            CASE fault WHEN 'own' THEN %(error)s::text
                       WHEN 'none' THEN %(error)s::text || '; it had not begun'
+                      WHEN 'unseen' THEN %(error)s::text || '; whether it had begun is not known, so it is not counted'
                       ELSE %(error)s::text || '; ' || company - 1 || CASE company WHEN 2 THEN ' other' ELSE ' others' END
-                           || ' ran in the same process, so it runs alone from now on' END,
+                           || ' ran or waited in the same process, so it runs alone from now on' END,
            jsonb_build_object('cause', %(cause)s::text)
            || CASE WHEN crashes > crashes_before THEN '{}' ELSE '{"counted": false}' END::jsonb
            || CASE fault WHEN 'shared' THEN jsonb_build_object('beside', company - 1) ELSE '{}' END
@@ -73,7 +79,7 @@ def _take(silent: str) -> str:
     return f"""
     WITH {silent}, judged AS MATERIALIZED (
         SELECT *, {JUDGED} FROM (
-            SELECT *, count(*) FILTER (WHERE begun) OVER (PARTITION BY process) AS company FROM silent
+            SELECT *, count(*) FILTER (WHERE begun IS NOT FALSE) OVER (PARTITION BY process) AS company FROM silent
         ) AS together
     ), rescued AS (
         UPDATE holdfast.jobs j SET {SET_CRASHED}
@@ -108,12 +114,13 @@ FORGET_SESSION = """
     UPDATE holdfast.workers SET session_pid = NULL, session_began = NULL, session_gone_at = NULL WHERE id = %(found)s
 """
 HOLD_THEIR_JOBS = holding("SELECT id FROM holdfast.jobs WHERE worker_id = %(found)s")
-RESCUE = _take("""
+RESCUE = _take(f"""
     silent AS MATERIALIZED (
-        SELECT id, attempt_id, worker_id, crashes, worker_id AS process, true AS begun FROM holdfast.jobs
-        WHERE worker_id = %(found)s
+        SELECT id, attempt_id, worker_id, crashes, worker_id AS process, nullif({HAS_BEGUN}, false) AS begun
+        FROM holdfast.jobs WHERE worker_id = %(found)s
     )""")
 # A worker that is alive but let an attempt run far beyond its longest time has lost control of it. Each of them alone.
+# An attempt that has not begun has no deadline.
 HOLD_OVERDUE = """
     SELECT id FROM holdfast.jobs
     WHERE worker_id IS NOT NULL AND deadline_at < (SELECT clock_timestamp()) - %(grace)s AND id <> ALL (%(tried)s::bigint[])

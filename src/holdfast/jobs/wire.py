@@ -234,6 +234,12 @@ class SaidAttempt(Said):
     attempt_id: UUID
 
 
+class SaidRunning(SaidAttempt):
+    """An attempt whose handler runs, and for how long."""
+
+    seconds: Annotated[float, Field(ge=0, le=CENTURY, allow_inf_nan=False)]
+
+
 class SaidCompletion(SaidAttempt):
     """A plain completion in a batch, fenced by its own attempt."""
 

@@ -10,7 +10,7 @@ has something to do for us.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import psycopg
 
@@ -19,10 +19,10 @@ from holdfast.errors import HoldfastError
 from holdfast.jobs.model import Claim, JobId, WorkerId
 from holdfast.telemetry.log import log
 from holdfast.worker.ends import attempts
-from holdfast.worker.lanes import Lanes
-from holdfast.worker.transport import UNREACHABLE, Takes, Transport
+from holdfast.worker.lanes import Lanes, Wanted
+from holdfast.worker.transport import UNREACHABLE, Transport
 
-AGAIN = 0.05  # seconds after a look that was told of something and found nothing
+AGAIN, LONGEST_PAUSE = 0.05, 1.0  # seconds after a claim that found nothing but what others have locked
 
 
 class Claiming:
@@ -33,15 +33,15 @@ class Claiming:
         transport: Transport,
         worker_id: WorkerId,
         lanes: Lanes,
-        takes: Callable[[], Takes],
         largest_batch: int,
         stopping: asyncio.Event,
     ) -> None:
         self.taking = asyncio.Lock()  # whoever counts how many may be taken holds it until they are
         self.wake, self.saw_empty = asyncio.Event(), asyncio.Event()
-        self._transport, self._worker_id, self._lanes, self._takes = transport, worker_id, lanes, takes
+        self._transport, self._worker_id, self._lanes = transport, worker_id, lanes
         self._largest, self._stopping = min(largest_batch, transport.largest_batch), stopping
-        self._is_claiming, self._may_be_more, self._was_told = False, True, False
+        self._is_claiming, self._may_be_more = False, True
+        self._pause = 0.0  # until the next claim where others have jobs locked
         self._tied: dict[asyncio.Task[None], Sequence[JobId]] = {}
         self._second: asyncio.Task[None] | None = None
 
@@ -52,7 +52,6 @@ class Claiming:
 
     def tell(self) -> None:
         """There is something to claim."""
-        self._was_told = True
         self.wake.set()
 
     def on_free_lane(self) -> None:
@@ -63,22 +62,20 @@ class Claiming:
     async def run(self) -> None:
         """Claim batch after batch until the worker is told to end; what is just being claimed then is still handed out."""
         while not self._stopping.is_set():
-            room, found = min(self._lanes.room(), self._largest), 0
+            wanted = self._lanes.wanted()
+            room, found = min(wanted.limit, self._largest), 0
             if room > 0:
                 self._is_claiming = True
                 async with self.taking:
                     room = min(room, self._lanes.may_take(room))
-                    found = await self._claim(room) if room > 0 else 0
+                    found = await self._claim(wanted._replace(limit=room)) if room > 0 else 0
                 self._is_claiming = False
             if found == room == self._largest:
                 self._claim_a_second()
-            self._may_be_more = found >= room  # there is less than no room where more was taken than it now seems wise to
-            if found < room or self._lanes.may_take(1) <= 0:
+            # `room` is negative where more was claimed than the lanes now finish in a moment.
+            self._may_be_more = found >= room or not wanted.any_kind
+            if (found < room and wanted.any_kind) or self._lanes.may_take(1) <= 0:
                 self.saw_empty.set()
-            if self._was_told and found < room:
-                self._was_told = False
-                if not found:  # whoever claims just now holds more than it takes, and nobody tells us when it lets go
-                    asyncio.get_running_loop().call_later(AGAIN, self.wake.set)
             if found < room or room <= 0:
                 await self.wake.wait()
                 self.wake.clear()
@@ -93,12 +90,13 @@ class Claiming:
     def _aside(self) -> list[asyncio.Task[None]]:
         return [*self._tied, *([] if self._second is None else [self._second])]
 
-    async def _claim(self, limit: int) -> int:
+    async def _claim(self, wanted: Wanted) -> int:
         """Have up to so many claimed; how many were found."""
         async for _ in attempts():
             crashpoint("claim.before")
             try:
-                claims, tied = await self._transport.claim(self._worker_id, self._takes(), limit)
+                claims, tied, contended = await self._transport.claim(self._worker_id, wanted.takes, wanted.limit)
+                self._claim_again_later(contended)
                 if claims:
                     crashpoint("claim.after_commit")
                 self._lanes.hand_out(claims)
@@ -109,19 +107,29 @@ class Claiming:
                 break
         return 0
 
+    def _claim_again_later(self, contended: bool) -> None:
+        """A claim locks more than it takes, and sends no hint when it lets go: what it leaves must not wait for the next beat.
+        Less and less often, because a claim of a job with a lock may wait for long."""
+        self._pause = min(max(AGAIN, 2 * self._pause), LONGEST_PAUSE) if contended else 0.0
+        if contended:
+            asyncio.get_running_loop().call_later(self._pause, self.wake.set)
+
     # ------------------------------------------------------------------------------------------------- a second batch
 
     def _claim_a_second(self) -> None:
         """Unless lanes must be counted one by one: then batches come after each other."""
-        if self._second is None and not self._lanes.is_limited and self._lanes.room() >= 2 * self._largest:
-            self._lanes.expected += self._largest
-            self._second = asyncio.create_task(self._claim_beside())
+        if self._second is not None or self._lanes.is_limited:
+            return
+        wanted = self._lanes.wanted()
+        if wanted.limit >= 2 * self._largest:
+            self._lanes.expected_ahead += self._largest
+            self._second = asyncio.create_task(self._claim_beside(wanted._replace(limit=self._largest)))
 
-    async def _claim_beside(self) -> None:
+    async def _claim_beside(self, wanted: Wanted) -> None:
         try:
-            await self._claim(self._largest)
+            await self._claim(wanted)
         finally:
-            self._lanes.expected -= self._largest
+            self._lanes.expected_ahead -= self._largest
             self._second = None
 
     # ------------------------------------------------------------------------------------------------- tied ones

@@ -19,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 from holdfast.database.listen import ListeningLink
 from holdfast.database.pool import Link, pool
 from holdfast.errors import UsageError
-from holdfast.jobs import effects, logs, progress, promote
+from holdfast.jobs import begin, effects, logs, progress, promote
 from holdfast.jobs.claim import Found, claim_by_id, claim_plain, claim_tied
 from holdfast.jobs.client import Client
 from holdfast.jobs.effects import Cleaner, Effect
@@ -33,7 +33,7 @@ from holdfast.jobs.rescue import rescue, rescue_worker
 from holdfast.jobs.watch import Teller
 from holdfast.telemetry.log import log
 from holdfast.worker.options import LARGEST_BATCH
-from holdfast.worker.transport import UNREACHABLE, Takes
+from holdfast.worker.transport import UNREACHABLE, Running, Takes
 
 Borrow = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]
 
@@ -46,6 +46,10 @@ class OnConnections:
 
     def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
         return self._borrow()
+
+    async def begin(self, claim: Claim) -> None:
+        async with self._borrow() as conn:
+            await begin.begin(conn, claim)
 
     async def progress(self, claim: Claim, done: float | None, message: str | None) -> None:
         async with self._borrow() as conn:
@@ -147,27 +151,27 @@ class Direct(OnConnections):
 
     async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> Found:
         async with self._second_claims if self._claims.is_busy else self._claims as conn:
-            found = await claim_plain(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
+            found = await claim_plain(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit, begins=False)
         if found.claims:
             self.changed()
         return found
 
     async def claim_tied(self, worker_id: WorkerId, ids: list[JobId]) -> list[Claim]:
         async with self._pool.connection() as conn:
-            claims = await claim_tied(conn, worker_id, ids)
+            claims = await claim_tied(conn, worker_id, ids, begins=False)
         self.changed()
         return claims
 
     async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None:
         async with self._claims as conn:
-            return await claim_by_id(conn, worker_id, job_id, kinds=takes.versions)
+            return await claim_by_id(conn, worker_id, job_id, kinds=takes.versions, begins=False)
 
     async def claim_to_poll(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
         async with self._claims as conn:  # not from the pool: other claims wait for this one, and the pool may be waited for
             overdue = await fail_overdue(conn, worker_id)
             if overdue:
                 log.warning("jobs_overdue", jobs=overdue, worker_id=worker_id)
-            return await claim_to_poll(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit)
+            return await claim_to_poll(conn, worker_id, kinds=takes.versions, queues=takes.queues, limit=limit, begins=False)
 
     # ------------------------------------------------------------------------------------------------- ending
 
@@ -179,7 +183,7 @@ class Direct(OnConnections):
 
     async def complete_and_chain(self, claim: Claim, result: str | None, child: NewJob) -> Claim | None:
         async with self._for_a_chain() as conn:
-            following = await complete_and_chain(conn, claim, result, child)
+            following = await complete_and_chain(conn, claim, result, child, begins=False)
         self.changed()
         return following
 
@@ -243,9 +247,14 @@ class DirectPulse:
     def __init__(self, url: str) -> None:
         self._link = Link(url)
 
-    async def beat(self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta) -> Beat:
+    async def beat(
+        self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta, running: Sequence[Running] = ()
+    ) -> Beat:
         async with self._link as conn:
-            return await renew(conn, worker.id, held, lease=lease, kinds=takes.versions, queues=takes.queues)
+            beat = await renew(conn, worker.id, held, lease=lease, kinds=takes.versions, queues=takes.queues)
+            if running:
+                await begin.note_begun(conn, running)
+            return beat
 
     async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
         async with self._link as conn:

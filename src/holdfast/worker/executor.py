@@ -122,6 +122,7 @@ def _options(orders: Orders) -> WorkerOptions:
         runner="executor",
         most=1 if orders.mode == "once" else None,
         keep_logs=orders.keep_logs,
+        max_memory=orders.max_memory,
     )
 
 

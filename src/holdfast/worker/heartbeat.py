@@ -21,7 +21,7 @@ from holdfast.telemetry.log import log
 from holdfast.telemetry.metrics import renewals
 from holdfast.worker.context import Lease
 from holdfast.worker.poller import Clock
-from holdfast.worker.transport import Pulse, Takes
+from holdfast.worker.transport import Pulse, Running, Takes
 
 SAFE_SHARE = 0.8  # of the lease: side effects stop before it can end at the database
 
@@ -38,12 +38,13 @@ class Heartbeat:
         on_beat: Callable[[Beat], None],
         *,
         clock: Clock,
+        running: Callable[[], list[Running]] = list,
         lease: Lease | None = None,
         beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     ) -> None:
         self.lease = lease or Lease(clock.lease * SAFE_SHARE)
         self._pulse, self._worker, self._held, self._takes, self._on_beat = pulse, worker, held, takes, on_beat
-        self._clock, self._beside = clock, beside
+        self._clock, self._beside, self._running = clock, beside, running
         self._loop: asyncio.AbstractEventLoop | None = None
         self._now: asyncio.Event | None = None
         self._stopping = False
@@ -81,7 +82,7 @@ class Heartbeat:
         length = timedelta(seconds=self._clock.lease)
         try:
             async with asyncio.timeout(self._clock.beat + 2):
-                beat = await pulse.beat(self._worker, self._held(), self._takes(), lease=length)
+                beat = await pulse.beat(self._worker, self._held(), self._takes(), lease=length, running=self._running())
                 if not beat.known and not self._stopping:  # a worker on its way out has resigned
                     log.warning("worker_unknown", worker_id=self._worker.id)
                     await pulse.register(self._worker, lease=length)

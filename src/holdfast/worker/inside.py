@@ -36,6 +36,7 @@ from holdfast.worker.handover import claim_from, load
 from holdfast.worker.kinds import Job
 from holdfast.worker.lanes import Lanes
 from holdfast.worker.logbook import Logbook
+from holdfast.worker.memory import confined
 from holdfast.worker.threads import at_work
 from holdfast.worker.transport import Takes
 
@@ -61,6 +62,9 @@ def main(parent: int, line_end: int) -> None:
 
 class OneConnection(Direct):
     """For one attempt at a time the pool is enough: no connection is kept for batches beside it."""
+
+    async def begin(self, claim: Claim) -> None:
+        """Its parent has written that before it was handed over."""
 
     async def complete(self, claims: Sequence[Claim], results: Sequence[str | None]) -> set[JobId]:
         async with self.connection() as conn:
@@ -112,7 +116,8 @@ class Inside:
         claim = claim_from(order["claim"])
         self._say({"say": "begun"})
         try:
-            self._kinds[claim.kind] = load(order["module"], order["file"], claim.kind)
+            kind, most = load(order["module"], order["file"], claim.kind), order["max_memory"]
+            self._kinds[claim.kind] = kind if most is None else confined(kind, most)
         except Exception as error:  # foreign code: what its module raises is the reason
             self._say({"say": "cannot", "error": f"{type(error).__name__}: {error}"})
             return
@@ -132,7 +137,8 @@ class Inside:
                 "move": None if wrote is None else str(wrote.move),
                 "refused": _take_refusals(),
                 "back": _back(self._wrote),
-                "clean": at_work() == 0,  # a thread that goes on is a reason not to use this process again
+                # A thread that goes on, or memory that ran out, is a reason not to use this process again.
+                "clean": at_work() == 0 and (wrote is None or wrote.cause != "oom"),
             }
         )
 

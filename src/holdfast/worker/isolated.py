@@ -16,11 +16,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from holdfast.crashpoints import from_settings
 from holdfast.database.pool import is_permanent
+from holdfast.jobs.given import a_memory, size_text
 from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import End, Snooze, decide
 from holdfast.jobs.renew import WorkerInfo
@@ -178,9 +180,10 @@ class Isolated:
         nudge: Callable[[], None],
         *,
         keep_logs: bool = True,
+        max_memory: int | None = None,
     ) -> None:
         self._url, self._transport, self._worker, self._ends, self._lease = url, transport, worker, ends, lease
-        self._nudge, self._keep_logs = nudge, keep_logs
+        self._nudge, self._keep_logs, self._max_memory = nudge, keep_logs, max_memory
         self._idle: list[Cell] = []
         self._busy: set[Cell] = set()
         self._burials: set[asyncio.Task[int]] = set()
@@ -248,6 +251,7 @@ class Isolated:
         place = place_of(kind)
         assert place is not None
         order = {"say": "run", "claim": claim_to(claim), "module": place.module, "file": place.file, "until": self._lease.until}
+        order["max_memory"] = self._memory_of(kind)
         if claim.alone and claim.crashes + 1 >= claim.max_crashes:
             return await self._begin_in(self._new_cell(), order)  # what it does next decides: nobody's leftovers are in there
         while self._idle:
@@ -256,6 +260,11 @@ class Isolated:
             with contextlib.suppress(ChildDied):  # while it was idle: nobody's fault
                 return await self._begin_in(cell, order)
         return await self._begin_in(self._new_cell(), order)
+
+    def _memory_of(self, kind: Job[..., Any]) -> int | None:
+        """How many bytes its process may allocate."""
+        said = kind.policy.max_memory
+        return self._max_memory if said is None else a_memory("max_memory", said)
 
     def _new_cell(self) -> Cell:
         crash_at, self._crash_at = self._crash_at, None  # once, as in any other process: its successor is to go on
@@ -310,6 +319,9 @@ class Isolated:
         if attempt.is_overdue:
             return decide(claim, TimeoutError(f"it ran longer than {claim.max_runtime} and was killed"), kind.policy.retry)
         death = cause_of_death(returncode, oom_kills_rose=self._oom.rose())
+        most = self._memory_of(kind)
+        if most is not None:  # native code that cannot allocate often aborts
+            death = replace(death, error=f"{death.error}; its memory was limited by max_memory={size_text(most)}")
         log.warning("job_process_died", job_id=claim.id, kind=claim.kind, cause=death.cause, error=death.error)
         await self._release(claim, death)
         return None

@@ -25,7 +25,19 @@ from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
 from holdfast.jobs.client import current_client
 from holdfast.jobs.effects import Cleaner
 from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_payloads, enqueue_sync
-from holdfast.jobs.given import a_count, a_function, a_name, a_priority, a_queue, a_span, listed, mappings, one_of, wrong
+from holdfast.jobs.given import (
+    a_count,
+    a_function,
+    a_memory,
+    a_name,
+    a_priority,
+    a_queue,
+    a_span,
+    listed,
+    mappings,
+    one_of,
+    wrong,
+)
 from holdfast.jobs.model import Enqueued, Lock, NewJob
 from holdfast.jobs.outcome import DEFAULT_POLICY, RetryPolicy
 from holdfast.jobs.payload import to_json_many
@@ -79,6 +91,7 @@ class Policy:
     version: int = 1
     retry: RetryPolicy = DEFAULT_POLICY
     run_in: Literal["loop", "thread", "process"] | None = None  # default: async functions in the loop, plain ones in a thread
+    max_memory: str | int | None = None  # with run_in="process": what its process may allocate, as "512MiB" or in bytes
     on_shutdown: Literal["release", "fail"] = "release"  # what becomes of a job that is not done when its worker must end
     locks: Callable[..., Sequence[Lock]] | None = None  # called with the job's arguments
     slot: Callable[..., str] | None = None
@@ -92,6 +105,10 @@ class Policy:
             a_count(name, getattr(self, name))
         if self.max_runtime is not None:
             a_span("max_runtime", self.max_runtime)
+        if self.max_memory is not None:
+            a_memory("max_memory", self.max_memory)
+            if self.run_in != "process":
+                raise UsageError("max_memory limits a process of its own; add run_in='process'")
         if not isinstance(self.retry, RetryPolicy):
             raise wrong(
                 "retry", self.retry, "it is a RetryPolicy; use max_attempts=… for how often, retry=RetryPolicy(…) for when"

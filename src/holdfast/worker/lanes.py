@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import ClaimLost, PayloadInvalid, UnknownKind
 from holdfast.jobs.client import Client, make_current
@@ -23,14 +22,17 @@ from holdfast.telemetry.durations import ran, waited
 from holdfast.telemetry.log import log
 from holdfast.telemetry.trace import Span, begin
 from holdfast.worker.context import Context, Lease
-from holdfast.worker.ends import Ends, as_text, refused
+from holdfast.worker.ends import Ends, as_text, attempts, refused
 from holdfast.worker.execute import execute
 from holdfast.worker.isolated import Attempt, Isolated
 from holdfast.worker.kinds import Job
 from holdfast.worker.logbook import Logbook
 from holdfast.worker.options import LOOKS
-from holdfast.worker.pace import Pace
-from holdfast.worker.transport import ForHandlers, Takes
+from holdfast.worker.pace import AHEAD, Pace
+from holdfast.worker.transport import UNREACHABLE, ForHandlers, Running, Takes
+from holdfast.worker.waiting import Waiting
+
+ANY_KIND_EVERY = 0.5  # seconds: a steady flow of short jobs must not keep the other kinds out
 
 
 @dataclass(slots=True)
@@ -39,6 +41,8 @@ class _Running:
 
     claim: Claim
     lane: asyncio.Task[Any] | None
+    started: float
+    is_look: bool = False
     context: Context | Attempt | None = None
     stop_reason: str | None = None
     is_lost: bool = False
@@ -55,30 +59,12 @@ class _Running:
             attempt.lose()
 
 
-class _Queue:
-    """Claims that wait for a lane, and lanes that wait for a claim."""
+class Wanted(NamedTuple):
+    """What to claim next."""
 
-    def __init__(self) -> None:
-        self.ready: deque[Claim] = deque()
-        self._idle: deque[asyncio.Future[None]] = deque()
-
-    def add(self, claims: Sequence[Claim]) -> None:
-        self.ready.extend(claims)
-        wanted = len(claims)
-        while wanted and self._idle:
-            waiting = self._idle.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-                wanted -= 1
-
-    def take_back(self) -> list[Claim]:
-        waiting, self.ready = self.ready, deque()
-        return list(waiting)
-
-    async def wait(self) -> None:
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._idle.append(waiting)
-        await waiting
+    limit: int
+    takes: Takes
+    any_kind: bool = True  # not only short ones, to be held ahead
 
 
 class Lanes:
@@ -101,19 +87,21 @@ class Lanes:
         logbook: Logbook | None = None,
         most: int | None = None,
     ) -> None:
-        self.count, self.pace, self._name = count, Pace(count), name
+        self.count, self.pace, self._name = count, Pace(), name
         self._look_lanes, self._looking, self._looked = looks, 0, 0
         self.taken, self._most = 0, most
         self.is_quiet = False  # somebody wants that nothing more is taken for now
         self.expected = 0  # that may be claimed any moment: lanes are kept for them
+        self.expected_ahead = 0  # the same for short ones that are to be held ahead
         self._kinds, self._transport, self._ends, self._lease = kinds, transport, ends, lease
         self._takes, self._hungry, self._isolated, self._logbook = takes, hungry, isolated, logbook
         self._client = client
         self._said: Container[AttemptId] = () if logbook is None else logbook.tails
-        self._jobs, self._looks = _Queue(), _Queue()
+        self._jobs, self._looks = Waiting(), Waiting()
         self._running: dict[AttemptId, _Running] = {}  # by attempt: a worker may get back a job that it lost and is still at
         self._renounced: set[AttemptId] = set()
         self._closing = False
+        self._any_kind_at = 0.0  # when jobs of any kind are to be claimed next, though no lane is free
 
     @property
     def running(self) -> int:
@@ -141,9 +129,43 @@ class Lanes:
         """The lanes themselves, to be run as tasks."""
         return [*(self._lane() for _ in range(self.count)), *(self._look_lane() for _ in range(self._look_lanes))]
 
-    def room(self) -> int:
-        """How many jobs to ask for: one per free lane, and a few more when jobs are short (see `pace.py`)."""
-        return self.may_take(self.count - (self.running - self._looking) - self.waiting - self.expected + self.pace.ahead)
+    def running_for(self) -> list[Running]:
+        """The attempts whose handlers run, each with its seconds. Called from the heartbeat's thread, so it copies."""
+        now = time.perf_counter()
+        return [(one.claim.id, one.claim.attempt_id, now - one.started) for one in list(self._running.values())]
+
+    def wanted(self) -> Wanted:
+        """What to claim next: a job of any kind for each free lane, and short ones beyond that (see `pace.py`)."""
+        takes, free = self._takes(), self._free()
+        short = {kind: version for kind, version in takes.versions.items() if self.pace.is_short(kind)}
+        turning = self._turning() if short else 0
+        ahead = free + self.pace.ahead(turning) if turning > 0 else free
+        if ahead <= max(0, free):
+            return Wanted(self.may_take(free), takes)
+        if len(short) == len(takes.versions):
+            return Wanted(self.may_take(ahead), takes)
+        now = time.perf_counter()
+        if free > 0 or now >= self._any_kind_at:
+            self._any_kind_at = now + ANY_KIND_EVERY
+            return Wanted(self.may_take(max(free, turning)), takes)
+        return Wanted(self.may_take(ahead), Takes(short, takes.queues), any_kind=False)
+
+    def _free(self) -> int:
+        """Lanes without a job; negative where jobs wait for one."""
+        return self.count - (self.running - self._looking) - self.waiting - self.expected - self.expected_ahead
+
+    def _turning(self) -> int:
+        """Lanes that are free, or will be in a moment: they run short jobs, and only short ones wait for them."""
+        since, is_short = time.perf_counter() - AHEAD, self.pace.is_short
+        long = sum(not one.is_look and (one.started < since or not is_short(one.claim.kind)) for one in self._running.values())
+        return self.count - self.expected - long - sum(not is_short(claim.kind) for claim in self._jobs.ready)
+
+    def note_pace(self) -> None:
+        """What runs for long counts before it has ended: jobs of its kind are not held ahead any more."""
+        now = time.perf_counter()
+        for one in self._running.values():
+            if not one.is_look:
+                self.pace.runs(one.claim.kind, now - one.started)
 
     def room_to_look(self) -> int:
         """How many looks to ask for."""
@@ -159,7 +181,7 @@ class Lanes:
         """So many of the wanted ones, if it is said how many may be taken in all; none once it was told to end or be quiet."""
         if self._lease.stopping or self.is_quiet:
             return 0
-        return wanted if self._most is None else min(wanted, self._most - self.taken - self.expected)
+        return wanted if self._most is None else min(wanted, self._most - self.taken - self.expected - self.expected_ahead)
 
     def renounce(self, attempts: Iterable[AttemptId]) -> list[AttemptId]:
         """Those of them that nobody here is at; nobody begins with one from now on, should its claim be answered after all."""
@@ -168,7 +190,7 @@ class Lanes:
         self._renounced.update(nobodys)
         return nobodys
 
-    def hand_out(self, claims: list[Claim], queue: _Queue | None = None) -> None:
+    def hand_out(self, claims: list[Claim], queue: Waiting | None = None) -> None:
         claims = [claim for claim in claims if claim.attempt_id not in self._renounced]
         self.taken += len(claims)
         for claim in claims:
@@ -185,9 +207,9 @@ class Lanes:
         self.hand_out(light, self._looks)
         self.hand_out(heavy)
 
-    def take_back(self) -> list[Claim]:
-        """What waits for a lane, and now does not any more."""
-        return [*self._jobs.take_back(), *self._looks.take_back()]
+    def take_back(self, longer_than: float | None = None) -> list[Claim]:
+        """What waits for a lane, and now does not any more; or only what has waited for more than so many seconds."""
+        return [*self._jobs.take_back(longer_than), *self._looks.take_back(longer_than)]
 
     def close(self) -> None:
         """No lane begins another chain or another job once it is done with what it has."""
@@ -258,10 +280,10 @@ class Lanes:
 
     async def _work(self, claim: Claim, lane: asyncio.Task[Any] | None, *, is_look: bool = False) -> Claim | None:
         """One attempt; the claim of its next step if it could be taken along."""
-        self._running[claim.attempt_id] = running = _Running(claim, lane)
+        started, end = time.perf_counter(), None
+        self._running[claim.attempt_id] = running = _Running(claim, lane, started, is_look)
         fields.of_attempt(claim)
         self._lease.begin(claim.id)
-        started, end = time.perf_counter(), None
         try:
             end = await self._attempt(running)
             running.is_ending = True
@@ -278,7 +300,7 @@ class Lanes:
             if is_look:
                 self._looked += 1
             else:
-                self.pace.took(time.perf_counter() - started)
+                self.pace.took(claim.kind, time.perf_counter() - started)
 
     async def _finish_logs(self, claim: Claim) -> None:
         assert self._logbook is not None
@@ -291,6 +313,8 @@ class Lanes:
             kind = self._kinds.get(claim.kind)
             if kind is None:
                 raise UnknownKind(claim.kind, list(self._kinds))
+            if claim.confirm_start or claim.alone:
+                await self._confirm_start(claim)
             if self._isolated is not None and self._isolated.takes(kind, claim):
                 end, running.wrote = await self._isolated.run(kind, claim, running.introduce)
                 return end
@@ -310,6 +334,16 @@ class Lanes:
                 return decide(claim, cancelled, self._kinds[claim.kind].policy.retry)
             running.lane.uncancel()  # the handler was stopped, not its lane
             return End(Move.CANCEL, State.CANCELLED, error=running.stop_reason, cause="cancelled")
+
+    async def _confirm_start(self, claim: Claim) -> None:
+        """Written before the handler runs: if the whole process dies, its crash counts. However often it has to be asked."""
+        async for _ in attempts():
+            try:
+                await self._transport.begin(claim)
+            except UNREACHABLE as error:
+                log.warning("worker_database_lost", error=str(error), job_id=claim.id)
+            else:
+                return
 
     def _make_context(self, claim: Claim) -> Context:
         ends_at_shutdown = self._kinds[claim.kind].policy.on_shutdown == "fail"

@@ -37,14 +37,16 @@ from holdfast.worker.lag import LoopLag
 from holdfast.worker.lanes import Lanes, given_back
 from holdfast.worker.logbook import Logbook
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.pace import AHEAD
 from holdfast.worker.poller import Clock
 from holdfast.worker.presence import Presence
 from holdfast.worker.sweeps import Sweeps
 from holdfast.worker.tally import Tally
 from holdfast.worker.tasks import cancel_all
-from holdfast.worker.transport import UNREACHABLE, Takes, Transport
+from holdfast.worker.transport import UNREACHABLE, Running, Takes, Transport
 
 UNTIL_CANCELLED = 5.0  # seconds
+LONGEST_WAIT = 20 * AHEAD  # seconds for a lane: more than a pause of the database or the machine should cost
 
 
 class Worker:
@@ -81,6 +83,7 @@ class Worker:
             self._takes,
             self._on_beat_from_thread,
             clock=clock,
+            running=self._running_for,
             lease=lease,
             beside=[self._lag.watch, *self._presence(url_or_transport)],
         )
@@ -89,7 +92,7 @@ class Worker:
         self._logbook = Logbook(self._transport) if options.keep_logs else None
         self._lanes = self._make_lanes()
         self._stopping = asyncio.Event()
-        self._claiming = Claiming(self._transport, self.id, self._lanes, self._takes, options.largest_batch, self._stopping)
+        self._claiming = Claiming(self._transport, self.id, self._lanes, options.largest_batch, self._stopping)
         self._wake, self._saw_empty = self._claiming.wake, self._claiming.saw_empty
         self._sweeps = Sweeps(
             self._transport,
@@ -100,7 +103,6 @@ class Worker:
             taking=self._claiming.taking,
             nudge=self.nudge,
         )
-        self._ended_at_beat = 0
         self._given_back = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.is_registered = False
@@ -189,6 +191,9 @@ class Worker:
     def held(self) -> list[Claim]:
         """Everything that this worker believes to hold. Called from the heartbeat's thread, so it copies."""
         return [*self._lanes.held(), *self._ends.unwritten]
+
+    def _running_for(self) -> list[Running]:
+        return self._lanes.running_for()
 
     def _duties(self) -> list[Coroutine[Any, Any, None]]:
         return [self._claiming.run(), self._ends.write_batches(), self._transport.listen(self._on_hint), *self._lanes.all()]
@@ -281,19 +286,18 @@ class Worker:
             self._isolated.renewed()
         if self._stopping.is_set():
             return
-        if self._lanes.waiting and self._lanes.pace.ended == self._ended_at_beat:
-            self._sweeps.aside(self._give_up_waiting())
-        self._ended_at_beat = self._lanes.pace.ended
+        self._lanes.note_pace()
+        if self._lanes.waiting:
+            self._sweeps.aside(self._return_waiting())
         if beat.can_claim:
             self._claiming.tell()
         self._sweeps.act_on(beat)
 
     # ------------------------------------------------------------------------------------------------- giving back
 
-    async def _give_up_waiting(self) -> None:
-        """Nothing ended since the last beat, and held jobs wait behind it: somebody else may have a free lane for them."""
-        self._lanes.pace.forget()
-        for held in self._lanes.take_back():
+    async def _return_waiting(self) -> None:
+        """Jobs that were held ahead wait for longer than they should: another worker may have a free lane for them."""
+        for held in self._lanes.take_back(LONGEST_WAIT):
             await self._ends.write(held, given_back(held, "its worker was busy with others"))
 
     async def _give_grace(self, until: float) -> None:
@@ -369,8 +373,10 @@ class Worker:
     def _make_isolated(self, url: str | Transport) -> Isolated | None:
         """Processes for handlers that need one; they open connections of their own, so there must be a database to open."""
         if isinstance(url, str) and isinstance(self._transport, Direct):
-            keep_logs = self.options.keep_logs
-            return Isolated(url, self._transport, self.info, self._ends, self._heartbeat.lease, self.nudge, keep_logs=keep_logs)
+            return Isolated(
+                url, self._transport, self.info, self._ends, self._heartbeat.lease, self.nudge,
+                keep_logs=self.options.keep_logs, max_memory=self.options.max_memory,
+            )  # fmt: skip
         wanting = sorted(name for name, kind in self._kinds.items() if kind.policy.run_in == "process")
         if wanting:
             raise UsageError(f"{', '.join(wanting)} wants a process of its own, which needs a database address of its own too")

@@ -29,4 +29,5 @@ class WorkerOptions:
     largest_batch: int = LARGEST_BATCH
     most: int | None = None  # jobs to take in all; then it behaves as if there were no more
     keep_logs: bool = True  # the last lines that handlers write, with their jobs
+    max_memory: int | None = None  # bytes, of a job in a process of its own whose kind does not say
     presence: bool = False  # its database session stands for it, and it looks whose has ended

@@ -38,6 +38,7 @@ class Orders:
     lease: float = 30.0
     grace: float = 25.0
     keep_logs: bool = True
+    max_memory: int | None = None  # bytes, of a job in a process of its own whose kind does not say
     presence: bool = False  # of the keeper: its database session stands for its executors
     name: str | None = None
     pod: str | None = None

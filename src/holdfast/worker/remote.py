@@ -27,7 +27,7 @@ from holdfast.jobs.promote import Promoted
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.telemetry.log import log
 from holdfast.worker.line import Line, Token, TokenRefused, WorkerUnknown
-from holdfast.worker.transport import Takes
+from holdfast.worker.transport import Running, Takes
 
 LARGEST_BATCH = 20  # jobs in one claim
 LARGEST_WRITE = 4_000_000  # bytes of results in one batch of completions
@@ -94,7 +94,7 @@ class Remote:
 
     async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> Found:
         self._looking = (worker_id, takes)
-        body = _looking(takes) | {"limit": min(limit, LARGEST_BATCH)}
+        body = _looking(takes) | {"limit": min(limit, LARGEST_BATCH), "begins": False}
         found = _claims(await self._line.ask("claims", "POST", f"/{worker_id}/claims", body, repeat=False))
         self._claimed += len(found)
         return Found(found, [])
@@ -107,7 +107,7 @@ class Remote:
         return None if found is None else _understood(wire.to_claim, found)
 
     async def claim_to_poll(self, worker_id: WorkerId, takes: Takes, limit: int) -> list[Claim]:
-        body = _looking(takes) | {"limit": min(limit, LARGEST_BATCH)}
+        body = _looking(takes) | {"limit": min(limit, LARGEST_BATCH), "begins": False}
         return _claims(await self._line.ask("claims", "POST", f"/{worker_id}/polls", body, repeat=False))
 
     # ------------------------------------------------------------------------------------------------- ending
@@ -167,6 +167,9 @@ class Remote:
             "enqueue(...) in a handler needs the database, and a remote worker has none: end with "
             "Done(then=[kind.new(...)]) or say ctx.chain(kind.new(...)), or run this kind on a worker with a database address"
         )
+
+    async def begin(self, claim: Claim) -> None:
+        await self._line.call("POST", f"/jobs/{claim.id}/begin", claim=claim)
 
     async def progress(self, claim: Claim, done: float | None, message: str | None) -> None:
         body = {"progress": done, "message": message}
@@ -233,11 +236,14 @@ class RemotePulse:
     def __init__(self, url: str, token: Token | None, timeout: float, plain_http: bool) -> None:
         self._line = Line(url, token, timeout=timeout, most=2, plain_http=plain_http)
 
-    async def beat(self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta) -> Beat:
+    async def beat(
+        self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta, running: Sequence[Running] = ()
+    ) -> Beat:
         body = _looking(takes) | {
             "name": worker.name,
             "lease": lease.total_seconds(),
             "held": [{"id": claim.id, "attempt_id": claim.attempt_id} for claim in held],
+            "running": [{"id": job, "attempt_id": attempt, "seconds": seconds} for job, attempt, seconds in running],
         }
         return _understood(wire.to_beat, await self._line.call("POST", f"/{worker.id}/beat", body))
 

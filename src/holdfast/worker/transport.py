@@ -41,8 +41,15 @@ class Takes:
         return version <= self.versions.get(kind, 0)
 
 
+Running = tuple[JobId, AttemptId, float]  # an attempt whose handler runs, and for how many seconds
+
+
 class ForHandlers(Protocol):
-    """What a handler asks for through its context."""
+    """What a handler asks for through its context, and its lane before it runs."""
+
+    async def begin(self, claim: Claim) -> None:
+        """Write that the handler of this attempt starts now; `ClaimLost` if somebody else has the job."""
+        ...
 
     async def progress(self, claim: Claim, done: float | None, message: str | None) -> None: ...
     async def checkpoint(self, claim: Claim) -> None: ...
@@ -67,7 +74,12 @@ class ForHandlers(Protocol):
 class Pulse(Protocol):
     """The heartbeat's own line, for a thread with its own event loop: nothing that the worker does can hold it up."""
 
-    async def beat(self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta) -> Beat: ...
+    async def beat(
+        self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta, running: Sequence[Running] = ()
+    ) -> Beat:
+        """Renew the lease; `running` are those whose handlers have started, so that it is known if this worker dies."""
+        ...
+
     async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None: ...
     async def close(self) -> None: ...
 

@@ -29,7 +29,7 @@ from factories import (
 )
 from factories import value as one
 from holdfast.jobs.cancel import cancel
-from holdfast.jobs.claim import claim, claim_by_id
+from holdfast.jobs.claim import claim, claim_by_id, claim_plain
 from holdfast.jobs.control import pause, resume
 from holdfast.jobs.enqueue import enqueue_many
 from holdfast.jobs.model import JobId, Lock, NewJob
@@ -79,7 +79,7 @@ async def test_a_claim_carries_everything_that_is_needed_to_run(conn: Any) -> No
     assert found.waited is not None
     assert found._replace(attempt_id="", fence_token=0, waited=None) == (
         *(job_id, "export", {"sql": "SELECT 1", "columns": ["a"]}, "", 1, 0, "q", 4, 0, 3, 0, 7, 0),
-        *(pipeline, parent, "s", None, 0, HOUR, worker, 3, False, 0, None, None),
+        *(pipeline, parent, "s", None, 0, HOUR, worker, 3, False, 0, None, None, False),
     )
     assert found.fence_token == (await job(conn, job_id)).fence_token
 
@@ -474,3 +474,25 @@ async def test_the_successor_of_a_lost_attempt_is_an_ordinary_claim(conn: Any) -
     second = await replace(conn, first)
 
     assert (second.attempt_no, second.crashes, second.errors) == (2, 1, 0)
+
+
+async def test_a_claim_says_when_others_have_locked_all_that_is_there(conn: Any, connect: Any) -> None:
+    """A claim of one job locks the first of each kind, and leaves the others without a hint."""
+    first, second = await add(conn, "a"), await add(conn, "b")
+    worker, other = await start_worker(conn), await connect()
+
+    async with other.transaction():
+        assert [one.id for one in (await claim_plain(other, worker, kinds=["a", "b"], limit=1)).claims] == [first]
+        assert await claim_plain(conn, worker, kinds=["a", "b"], limit=1) == ([], [], True)
+        assert await claim_plain(conn, worker, kinds=["c"], limit=1) == ([], [], False)
+
+    found = await claim_plain(conn, worker, kinds=["a", "b"], limit=1)
+    assert ([one.id for one in found.claims], found.contended) == ([second], False)
+    assert await claim_plain(conn, worker, kinds=["a", "b"], limit=1) == ([], [], False), "nothing is left, nothing is locked"
+
+
+async def test_a_paused_job_is_not_taken_for_one_that_others_have_locked(conn: Any) -> None:
+    await add(conn, "a")
+    await pause(conn, "a", actor="me", reason="why")
+
+    assert await claim_plain(conn, await start_worker(conn), kinds=["a"]) == ([], [], False)

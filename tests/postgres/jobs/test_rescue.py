@@ -317,7 +317,7 @@ async def test_the_history_and_the_explanation_tell_why_it_runs_alone(conn: Any)
     await _die_together(conn, *together)
 
     ((reason, detail),) = await rows(conn, "SELECT reason, detail FROM holdfast.history WHERE job_id = %s", first)
-    assert reason == "its worker went silent; 3 others ran in the same process, so it runs alone from now on"
+    assert reason == "its worker went silent; 3 others ran or waited in the same process, so it runs alone from now on"
     assert detail == {"cause": "lease_lost", "beside": 3}
     await take(conn, first)
     assert "worker, alone in a process because an earlier one died with 3 others, for" in await explain(conn, first)

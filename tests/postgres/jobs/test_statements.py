@@ -16,7 +16,7 @@ from psycopg import AsyncClientCursor
 
 from databases import new_database
 from factories import HOUR, value
-from holdfast.jobs import claim, enqueue, finish, locks, pipelines, poll, progress, promote, read, renew, rescue
+from holdfast.jobs import begin, claim, enqueue, finish, locks, pipelines, poll, progress, promote, read, renew, rescue
 from holdfast.jobs import filters as job_filters
 from holdfast.jobs.enqueue import enqueue_many_sync
 from holdfast.jobs.model import NewJob
@@ -169,6 +169,7 @@ WORKER, ATTEMPT = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-80
 async def test_a_claim_walks_over_its_index_and_nothing_else(crowd: Any, plan: Any) -> None:
     parameters = {
         "worker_id": WORKER,
+        "begins": False,
         **claim.known({"kind-1": 1, "kind-2": 1}),
         "queues": ["queue-0", "queue-1"],
         "limit": 10,
@@ -219,6 +220,8 @@ FENCED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "progress": (progress.PROGRESS, {"progress": 0.5, "message": "m", "id": 7, "attempt_id": ATTEMPT}),
     "checkpoint": (progress.CHECK, {"id": 7, "attempt_id": ATTEMPT}),
+    "begin": (begin.BEGIN, {"id": 7, "attempt_id": ATTEMPT}),
+    "what has begun": (begin.NOTE_BEGUN, {"ids": "{7}", "attempts": f"{{{ATTEMPT}}}", "seconds": [1.0]}),
     "chain": (
         pipelines.COMPLETE_AND_CHAIN,
         {
@@ -237,9 +240,10 @@ FENCED: dict[str, tuple[str, dict[str, Any]]] = {
             "step": "s",
             "trace": None,
             "child_attempt_id": ATTEMPT,
+            "begins": False,
         },
     ),
-    "claim by id": (claim.CLAIM_BY_ID, {"worker_id": WORKER, "id": 7, **claim.known({"kind-1": 1})}),
+    "claim by id": (claim.CLAIM_BY_ID, {"worker_id": WORKER, "id": 7, "begins": False, **claim.known({"kind-1": 1})}),
 }
 
 
@@ -255,10 +259,14 @@ async def test_a_fenced_write_goes_by_the_primary_key(crowd: Any, plan: Any, nam
 SWEEPS: dict[str, tuple[str, dict[str, Any], str]] = {
     "polls": (
         poll.CLAIM_TO_POLL,
-        {"worker_id": WORKER, "kinds": ["k"], "versions": [1], "queues": ["q"], "limit": 50},
+        {"worker_id": WORKER, "kinds": ["k"], "versions": [1], "queues": ["q"], "limit": 50, "begins": False},
         "jobs_to_poll",
     ),
-    "work that is overdue at its engine": (poll.CLAIM_OVERDUE, {"worker_id": WORKER, "limit": 50}, "jobs_to_poll"),
+    "work that is overdue at its engine": (
+        poll.CLAIM_OVERDUE,
+        {"worker_id": WORKER, "limit": 50, "begins": False},
+        "jobs_to_poll",
+    ),
     "delayed jobs": (promote.PROMOTE_DUE, {"limit": 1000}, "jobs_delayed"),
     "workers that went silent": (rescue.HOLD_DEAD, {"tried": [WORKER]}, "jobs_held"),
     "what they hold": (rescue.HOLD_THEIR_JOBS, {"found": WORKER}, "jobs_held"),

@@ -395,7 +395,7 @@ async def test_jobs_of_a_dead_worker_are_rescued_by_a_living_one(database, conn)
     )
     await conn.execute(
         "UPDATE holdfast.jobs SET state = 'running', attempt_id = gen_random_uuid(), attempt_no = 1, worker_id = %s, "
-        "fence_token = 1, claimed_at = clock_timestamp() WHERE id = %s",
+        "fence_token = 1, claimed_at = clock_timestamp(), begun_at = clock_timestamp() WHERE id = %s",
         [dead.id, made.id],
     )
 

@@ -12,71 +12,92 @@ from holdfast.jobs.claim import Found
 from holdfast.jobs.model import WorkerId
 from holdfast.worker import claiming as claiming_module
 from holdfast.worker.claiming import Claiming
+from holdfast.worker.lanes import Wanted
+from holdfast.worker.transport import Takes
 
 
-def lanes_with(room: int, *, is_limited: bool = False) -> Any:
-    """Lanes that eat up whatever they get."""
-    lanes = SimpleNamespace(expected=0, is_limited=is_limited)
-    lanes.room, lanes.may_take = lambda: room - lanes.expected, lambda wanted: wanted
-    lanes.hand_out = lambda claims: None
+def lanes_with(room: int, *, is_limited: bool = False, any_kind: bool = True) -> Any:
+    """Lanes that run whatever they get."""
+    lanes = SimpleNamespace(expected=0, expected_ahead=0, is_limited=is_limited)
+    lanes.wanted = lambda: Wanted(room - lanes.expected_ahead, Takes({"k": 1}, ("default",)), any_kind)
+    lanes.may_take, lanes.hand_out = lambda wanted: wanted, lambda claims: None
     return lanes
 
 
+def claiming_for(transport: Any, lanes: Any) -> Claiming:
+    return Claiming(transport, WorkerId("w"), lanes, 500, asyncio.Event())
+
+
 class Empty:
-    """A queue with nothing in it."""
+    """A queue with nothing in it, or with nothing but what other claims have locked."""
 
     largest_batch = 500
     asked = 0
 
+    def __init__(self, contended: int = 0) -> None:
+        self.contended = contended  # claims that find it so
+
     async def claim(self, *_: Any) -> Found:
         self.asked += 1
-        return Found([], [])
+        return Found([], [], contended=self.asked <= self.contended)
 
 
 @pytest.mark.parametrize(
-    ("room", "asks_again"),
+    ("room", "any_kind", "asks_again"),
     [
-        (-480, True),  # more was taken than seems wise since jobs take longer: nobody has looked whether there is more
-        (0, True),
-        (20, False),  # it was looked for and nothing was there: what comes, comes with a hint
+        (-480, True, True),  # more was claimed than seems wise since jobs take longer: nothing is known about the rest
+        (0, True, True),
+        (20, True, False),  # a claim found nothing: what comes, comes with a hint
+        (20, False, True),  # it asked for short kinds only: there may be others
     ],
 )
-async def test_a_free_lane_asks_for_more_unless_there_was_nothing(room: int, asks_again: bool) -> None:
-    lanes: Any = SimpleNamespace(
-        room=lambda: room, may_take=lambda wanted: wanted, hand_out=lambda claims: None, expected=0, is_limited=False
-    )
-    transport: Any = Empty()
-    claiming = Claiming(transport, WorkerId("w"), lanes, lambda: transport, 500, asyncio.Event())
+async def test_a_free_lane_asks_for_more_unless_there_was_nothing(room: int, any_kind: bool, asks_again: bool) -> None:
+    claiming = claiming_for(Empty(), lanes_with(room, any_kind=any_kind))
     running = asyncio.create_task(claiming.run())
     await _settled()
 
     claiming.on_free_lane()
 
     assert claiming.wake.is_set() == asks_again
+    assert claiming.saw_empty.is_set() == (room == 20 and any_kind)
     running.cancel()
 
 
 @pytest.mark.parametrize(
-    ("told", "asked"),
+    ("contended", "asked"),
     [
-        (True, 3),  # whoever claims at this moment may hold more than it takes
-        (False, 2),
+        (0, 2),  # another worker has claimed it: one claim a hint and worker is enough
+        (3, 4),  # a claim under way may lock more than it takes, and sends no hint when it is done
     ],
 )
-async def test_a_look_that_was_told_of_something_and_found_nothing_looks_once_more(
-    told: bool, asked: int, monkeypatch: pytest.MonkeyPatch
+async def test_a_claim_that_found_only_locked_jobs_is_made_again(
+    contended: int, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claiming_module, "AGAIN", 0)
-    transport: Any = Empty()
-    claiming = Claiming(transport, WorkerId("w"), lanes_with(20), lambda: transport, 500, asyncio.Event())
+    monkeypatch.setattr(claiming_module, "LONGEST_PAUSE", 0)
+    transport = Empty(contended)
+    claiming = claiming_for(transport, lanes_with(20))
     running = asyncio.create_task(claiming.run())
-    await _settled()
+    if not contended:
+        await _settled()
+        claiming.tell()
 
-    (claiming.tell if told else claiming.wake.set)()
-    await _settled()
+    for _ in range(5):
+        await _settled()
 
     assert transport.asked == asked
     running.cancel()
+
+
+async def test_claims_of_locked_jobs_come_less_and_less_often() -> None:
+    claiming = claiming_for(Empty(), lanes_with(20))
+    pauses = []
+
+    for contended in (True, True, True, True, True, True, True, False, True):
+        claiming._claim_again_later(contended)
+        pauses.append(claiming._pause)
+
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.0, 0.05]
 
 
 class Plenty:
@@ -105,12 +126,9 @@ class Plenty:
 async def test_where_batches_come_back_full_a_second_one_is_asked_for_beside(
     room: int, is_limited: bool, under_way: int
 ) -> None:
-    lanes: Any = SimpleNamespace(
-        may_take=lambda wanted: wanted, hand_out=lambda claims: None, expected=0, is_limited=is_limited
-    )
-    lanes.room = lambda: room - lanes.expected
+    lanes = lanes_with(room, is_limited=is_limited)
     transport: Any = Plenty()
-    claiming = Claiming(transport, WorkerId("w"), lanes, lambda: transport, 500, asyncio.Event())
+    claiming = claiming_for(transport, lanes)
     running = asyncio.create_task(claiming.run())
     await _settled()
     assert transport.asked == 1, "nobody knows yet that there is plenty"
@@ -119,11 +137,11 @@ async def test_where_batches_come_back_full_a_second_one_is_asked_for_beside(
     await _settled()
 
     assert transport.asked == 1 + under_way
-    assert lanes.expected == 500 * (under_way - 1), "lanes are kept for what is on its way"
+    assert lanes.expected_ahead == 500 * (under_way - 1), "lanes are kept for what is on its way"
     assert not claiming.is_quiet
     running.cancel()
     await claiming.close()
-    assert lanes.expected == 0
+    assert lanes.expected_ahead == 0
 
 
 async def _settled() -> None:

@@ -7,7 +7,7 @@ any session) or resets a stale claim (any worker, any loop) varies, so the count
 from alembic import op
 
 revision = "0019"
-down_revision = "0015"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 

@@ -8,7 +8,7 @@ a default and without a check: no table is rewritten or scanned.
 from alembic import op
 
 revision = "0020"
-down_revision = "0015"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,64 @@
+"""Write that the handler of an attempt has started. Called by: heartbeats, for what runs; lanes, for jobs with `confirm_start`.
+
+A worker holds short jobs ahead of its lanes, so a claim alone says nothing. The start of a short job is never written: it
+has ended before the next beat. `max_runtime`, the crash budget and `explain` count from what is written here. A job whose
+worker died before a beat could name it gets `confirm_start` (rescue.py): its next start is written before its handler runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from holdfast.database import arrays
+from holdfast.errors import ClaimLost
+from holdfast.jobs.model import AttemptId, Claim, JobId
+
+# An earlier attempt's `begun_at` is before the claim of this one.
+HAS_BEGUN = "(begun_at IS NOT NULL AND begun_at >= claimed_at)"
+
+# SKIP LOCKED: an end that is being written, perhaps in a long transaction of a handler, must not hold up the heartbeat.
+NOTE_BEGUN = f"""
+    WITH unseen AS MATERIALIZED (
+        SELECT j.id, greatest(j.claimed_at, clock_timestamp() - interval '1 second' * mine.seconds) AS began
+        FROM unnest(%(ids)s::bigint[], %(attempts)s::uuid[], %(seconds)s::float8[]) AS mine(id, attempt_id, seconds)
+        JOIN holdfast.jobs j ON j.id = mine.id AND j.attempt_id = mine.attempt_id
+        WHERE NOT {HAS_BEGUN}
+        FOR UPDATE OF j SKIP LOCKED
+    )
+    UPDATE holdfast.jobs j SET begun_at = unseen.began, deadline_at = unseen.began + j.max_runtime
+    FROM unseen WHERE j.id = unseen.id
+    RETURNING j.id
+"""
+
+
+async def note_begun(conn: psycopg.AsyncConnection[Any], running: Sequence[tuple[JobId, AttemptId, float]]) -> list[JobId]:
+    """Write the start of these attempts, each so many seconds ago; the ids of those that were not known to have begun."""
+    parameters = {
+        "ids": arrays.of_words(one[0] for one in running),
+        "attempts": arrays.of_words(one[1] for one in running),
+        "seconds": [one[2] for one in running],
+    }
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(NOTE_BEGUN, parameters)
+        return [row[0] for row in await cursor.fetchall()]
+
+
+BEGIN = f"""
+    UPDATE holdfast.jobs
+    SET (begun_at, deadline_at) = (SELECT began, began + max_runtime
+                                   FROM (SELECT CASE WHEN {HAS_BEGUN} THEN begun_at ELSE clock_timestamp() END) AS b(began))
+    WHERE id = %(id)s AND attempt_id = %(attempt_id)s
+    RETURNING id
+"""
+
+
+async def begin(conn: psycopg.AsyncConnection[Any], claim: Claim) -> None:
+    """Write that this attempt starts now. Raises `ClaimLost` when it was replaced: then its handler must not run."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(BEGIN, {"id": claim.id, "attempt_id": claim.attempt_id})
+        if await cursor.fetchone() is None:
+            raise ClaimLost(claim.id, claim.attempt_id, "begin")

@@ -1,0 +1,187 @@
+"""When an attempt has begun, and what follows if that is not known: docs/decisions/0018."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from factories import HOUR, add, column, everything, hold, lose, make_due, moves_of, silence, start_worker, value
+from holdfast.errors import ClaimLost
+from holdfast.jobs.begin import begin, note_begun
+from holdfast.jobs.claim import claim, claim_by_id
+from holdfast.jobs.explain import explain
+from holdfast.jobs.finish import finish
+from holdfast.jobs.model import Claim
+from holdfast.jobs.outcome import COMPLETED
+from holdfast.jobs.rescue import rescue
+
+
+async def hold_ahead(conn: Any, count: int, **fields: Any) -> list[Claim]:
+    """So many jobs that a worker with two lanes has claimed."""
+    worker = await start_worker(conn, "keen", concurrency=2)
+    for _ in range(count):
+        await add(conn, "k", **fields)
+    return await claim(conn, worker, kinds=["k"], limit=count, begins=False)
+
+
+def run_for(seconds: float, *claims: Claim) -> list[Any]:
+    return [(one.id, one.attempt_id, seconds) for one in claims]
+
+
+async def test_the_time_of_a_job_counts_from_its_start_and_not_from_its_claim(conn: Any) -> None:
+    waiting, running = await hold_ahead(conn, 2, max_runtime=HOUR)
+    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '1 day'")
+
+    assert await note_begun(conn, run_for(60, running)) == [running.id]
+
+    assert await column(conn, waiting.id, "deadline_at") is None
+    left = await value(conn, "SELECT deadline_at - clock_timestamp() FROM holdfast.jobs WHERE id = %s", running.id)
+    assert 58 * 60 < left.total_seconds() < 59 * 60 + 1
+
+
+async def test_a_start_is_written_once_and_is_never_before_the_claim(conn: Any) -> None:
+    (held,) = await hold_ahead(conn, 1)
+
+    await note_begun(conn, run_for(86_400, held))
+    first = await column(conn, held.id, "begun_at")
+
+    assert first == await column(conn, held.id, "claimed_at")
+    assert await note_begun(conn, run_for(5, held)) == []
+    await begin(conn, held)
+    assert await column(conn, held.id, "begun_at") == first
+
+
+async def test_the_start_of_an_earlier_attempt_is_not_the_start_of_this_one(conn: Any) -> None:
+    (held,) = await hold_ahead(conn, 1)
+    await begin(conn, held)
+    await lose(conn, held)
+    await make_due(conn, held.id)
+    old_worker = await start_worker(conn)
+    # As a worker of an earlier version claims, which does not know the column.
+    await conn.execute(
+        """UPDATE holdfast.jobs SET state = 'running', attempt_id = gen_random_uuid(), attempt_no = attempt_no + 1,
+           worker_id = %s, claimed_at = clock_timestamp() WHERE id = %s""",
+        [old_worker, held.id],
+    )
+
+    await conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '1 s'")
+    await rescue(conn)
+
+    assert await column(conn, held.id, "crashes") == 1, "the first attempt's"
+    assert await column(conn, held.id, "confirm_start")
+
+
+async def test_a_start_that_cannot_be_written_at_once_does_not_hold_up_the_beat(conn: Any, connect: Any) -> None:
+    (held,) = await hold_ahead(conn, 1)
+    other = await connect()
+
+    async with other.transaction():
+        await finish(other, held, COMPLETED)
+        assert await note_begun(conn, run_for(9, held)) == []
+
+
+async def test_a_replaced_attempt_cannot_begin(conn: Any) -> None:
+    (held,) = await hold_ahead(conn, 1)
+    await lose(conn, held)
+    before = await everything(conn)
+
+    with pytest.raises(ClaimLost):
+        await begin(conn, held)
+
+    assert await note_begun(conn, run_for(1, held)) == []
+    assert await everything(conn) == before
+
+
+async def test_jobs_that_never_began_pay_nothing_for_the_death_of_their_worker(conn: Any) -> None:
+    claims = await hold_ahead(conn, 20, max_crashes=2)
+    await note_begun(conn, run_for(3, *claims[:2]))
+
+    await silence(conn, *claims)
+    await rescue(conn)
+
+    for held in claims[:2]:
+        assert await column(conn, held.id, "crashes") == 1
+        assert await column(conn, held.id, "alone")
+    for held in claims[2:]:
+        assert await column(conn, held.id, "crashes") == 0
+        assert not await column(conn, held.id, "alone")
+        assert await column(conn, held.id, "run_after") is None, "it runs again at once"
+        assert await column(conn, held.id, "confirm_start")
+    reason = await value(conn, "SELECT reason FROM holdfast.history WHERE job_id = %s", claims[5].id)
+    assert reason == "its worker went silent; whether it had begun is not known, so it is not counted"
+
+
+async def test_the_only_job_that_is_known_to_have_begun_is_not_taken_for_the_culprit(conn: Any) -> None:
+    """One of the others may have begun after the last beat, and killed the process."""
+    claims = await hold_ahead(conn, 5, max_crashes=1)
+    await note_begun(conn, run_for(3, claims[0]))
+
+    await silence(conn, *claims)
+    await rescue(conn)
+
+    assert await column(conn, claims[0].id, "state") == "pending"
+    assert await column(conn, claims[0].id, "alone")
+
+
+async def test_a_poison_job_that_kills_its_process_at_once_is_quarantined(conn: Any) -> None:
+    """Whatever is beside it, and though no beat ever sees it run: its second start is written before it runs."""
+    (poison, *_) = await hold_ahead(conn, 5, max_crashes=2)
+    seen = []
+
+    for _ in range(6):
+        await silence(conn, poison)
+        await rescue(conn)
+        state = await column(conn, poison.id, "state")
+        seen.append((state, await column(conn, poison.id, "crashes"), await column(conn, poison.id, "alone")))
+        if state == "failed":
+            break
+        await make_due(conn, poison.id)
+        worker = await start_worker(conn)
+        found = await claim_by_id(conn, worker, poison.id, begins=False)
+        assert found is not None
+        poison = found
+        if not poison.alone:
+            await claim(conn, worker, kinds=["k"], begins=False)  # it has company
+        assert poison.confirm_start
+        await begin(conn, poison)
+
+    assert seen == [("pending", 0, False), ("pending", 1, True), ("failed", 2, True)]
+    assert await moves_of(conn, poison.id) == ["rescue", "rescue", "quarantine"]
+
+
+async def test_a_claim_by_a_caller_that_begins_at_once_counts_from_the_claim(conn: Any) -> None:
+    held = await hold(conn, max_runtime=HOUR)
+
+    assert await column(conn, held.id, "begun_at") >= await column(conn, held.id, "claimed_at")
+    assert await column(conn, held.id, "deadline_at") is not None
+    await lose(conn, held)
+    assert await column(conn, held.id, "crashes") == 1
+
+
+async def test_explain_tells_a_job_that_waits_for_a_lane_from_one_that_runs(conn: Any) -> None:
+    claims = await hold_ahead(conn, 4)
+    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '48 s'")
+    await note_begun(conn, run_for(5, *claims[:2]))
+
+    assert await explain(conn, claims[0].id) == "It runs: attempt 1 on keen, for 5 s."
+    assert await explain(conn, claims[3].id) == (
+        "Attempt 1 was claimed by keen 48 s ago and waits there for a free lane; "
+        "it is returned to the queue if that takes long."
+    )
+
+
+async def test_explain_takes_a_job_for_running_if_its_worker_has_a_lane_for_each(conn: Any) -> None:
+    (held,) = await hold_ahead(conn, 1)
+
+    assert await explain(conn, held.id) == "It runs: attempt 1 on keen, for 0 s."
+
+
+async def test_a_job_that_is_claimed_again_has_not_begun_again(conn: Any) -> None:
+    held = await hold(conn, "k")
+    await lose(conn, held)
+    await make_due(conn, held.id)
+
+    (again,) = await claim(conn, await start_worker(conn), kinds=["k"], begins=False)
+
+    assert await column(conn, again.id, "begun_at") is None
