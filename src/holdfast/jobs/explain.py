@@ -32,7 +32,7 @@ FACTS = """
         c.kind AS paused_as, c.reason AS pause_reason, c.actor AS pause_actor,
         (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL
             AND a.queue = j.queue AND a.kind = j.kind AND (a.priority, a.id) < (j.priority, j.id) LIMIT 1001) AS few) AS ahead,
-        j.kind_version, alive.*
+        j.kind_version, EXISTS (SELECT FROM holdfast.kinds k WHERE k.kind = j.kind) AS published, alive.*
     FROM holdfast.jobs j
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE a.quiet_at IS NULL) AS workers_alive,
@@ -123,6 +123,7 @@ class Facts:
     kinds_alive: list[str] | None = None  # some that living workers run; None where one of them does not say what it runs
     beside: int | None = None  # how many ran in the process that died with it
     came_back_by: str | None = None  # how the last attempt of a job that waits for its time has ended
+    published: bool = True  # a worker has published what its kind declares
 
 
 async def explain(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> str:
@@ -149,7 +150,7 @@ def sentence(facts: Facts, holder: tuple[Any, ...] | None = None, parent: tuple[
         case "blocked":
             return _blocked(facts, holder, parent)
         case "pending":
-            return _pending(facts)
+            return f"{_pending(facts)}{_unpublished(facts)}"
         case "running":
             return _running(facts)
         case "submitted" if _over(facts.poll_in) and _is_too_new(facts):
@@ -219,6 +220,13 @@ def _pending(facts: Facts) -> str:
         more = "more than 1,000" if facts.ahead > 1000 else f"{facts.ahead:,}"
         return f"It is ready; {more} {facts.kind} jobs in queue {facts.queue!r} are ahead of it."
     return f"It is ready and next in queue {facts.queue!r}{_alone(facts, 'and will run ')}; {_who_runs(facts)}"
+
+
+def _unpublished(facts: Facts) -> str:
+    """Whether its locks, keys and limits may be other than its workers would have made them."""
+    if facts.published or facts.known_version is not None:
+        return ""
+    return f" No worker has published the kind {facts.kind}, so it was made without what the kind declares."
 
 
 def _some(names: Sequence[str]) -> str:
