@@ -45,7 +45,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "unknown-kind": ProblemKind(
         422,
         "Unknown kind",
-        "Use a kind that a worker has published (GET /api/kinds, `near` has similar names), or send `allow_unknown_kind: true`.",
+        "Use a kind that a worker has published (GET /api/kinds; `near` has similar ones), or send `allow_unknown_kind: true`.",
     ),
     "key-not-given": ProblemKind(
         422, "The request has to give a key", "Send the `field`, or declare the key as a template and restart the workers."

@@ -8,7 +8,7 @@ an argument is never refused because of a keyword that is not understood here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +19,7 @@ from holdfast.errors import ArgumentProblem
 Core = core_schema.CoreSchema
 Schema = Mapping[str, Any]
 
-FORMATS = {
+FORMATS: dict[str, Callable[[], Core]] = {
     "uuid": core_schema.uuid_schema,
     "date": core_schema.date_schema,
     "date-time": core_schema.datetime_schema,
