@@ -22,7 +22,7 @@ from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 from workers import beside, until
 
-OF_A_JOB = "SELECT to_jsonb(j) - ARRAY['id', 'created_at', 'trace'] FROM holdfast.jobs j ORDER BY id"
+OF_A_JOB = "SELECT to_jsonb(j) - ARRAY['id', 'created_at', 'created_xid', 'trace'] FROM holdfast.jobs j ORDER BY id"
 WANTS = "SELECT job_id, key, most, priority FROM holdfast.lock_wants ORDER BY job_id, key"
 STATES = "SELECT state, waiting_for FROM holdfast.jobs ORDER BY id"
 
