@@ -223,10 +223,10 @@ def _pending(facts: Facts) -> str:
 
 
 def _unpublished(facts: Facts) -> str:
-    """Whether its locks, keys and limits may be other than its workers would have made them."""
-    if facts.published or facts.known_version is not None:
+    """What the kind declares is unknown: perhaps its name is misspelt. Without workers that is no surprise."""
+    if facts.published or facts.known_version is not None or facts.workers_alive == 0:
         return ""
-    return f" No worker has published the kind {facts.kind}, so it was made without what the kind declares."
+    return f" No worker has published the kind {facts.kind}: what it declares is unknown."
 
 
 def _some(names: Sequence[str]) -> str:

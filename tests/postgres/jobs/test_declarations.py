@@ -338,6 +338,7 @@ async def test_an_unknown_kind_is_refused_with_near_names_unless_it_is_allowed(d
         with pytest.raises(UsageError, match="a NewJob has its own"):
             await client.enqueue(computed.new(table="t"), {"table": "t"})
 
+    await start_worker(conn, kinds={"declared.render": 3})
     assert "No worker has published the kind declared.rendr" in await explain(conn, made.id)
     with pytest.raises(NotFound, match="no worker has published the kind nothing"):
         await show(conn, "nothing")
