@@ -284,9 +284,11 @@ MEANINGS: dict[type, dict[str, str]] = {
         "`fail` fails it with `Worker received SIGTERM`, and its checkpoints say so before",
         "max_memory": "what the process of a job may allocate, as `'512MiB'` or in bytes; needs `run_in=\"process\"`",
         "run_in": "`loop`, `thread` or `process`; by default async functions run in the event loop and plain ones in a thread",
-        "locks": "called with the job's arguments: the locks it needs",
-        "slot": "called with the job's arguments: the key of its slot",
-        "unique": "called with the job's arguments: its unique key",
+        "public": "`False`: the HTTP API and the command line refuse to enqueue it; only Python code may",
+        "locks": "the locks it needs: a list whose keys may name arguments, such as `Lock('table:{table}')`, or a function of "
+        "the job's arguments, which only Python code can call",
+        "slot": "the key of its slot: a template such as `'table:{table}'`, or a function of the job's arguments",
+        "unique": "its unique key: a template, or a function of the job's arguments",
     },
     WorkerOptions: {
         "queues": "which queues it claims from",

@@ -15,10 +15,13 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.jobs.claim import claim_by_id
+from holdfast.jobs.declare import Declaration, as_json, digest_of
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.finish import finish
+from holdfast.jobs.kinds import PUBLISH
 from holdfast.jobs.model import Claim, JobId, NewJob, WorkerId
 from holdfast.jobs.outcome import Submitted, decide
+from holdfast.jobs.payload import to_json
 from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.read import JobView, get_job
 from holdfast.jobs.renew import WorkerInfo, register
@@ -27,6 +30,7 @@ from holdfast.jobs.rescue import rescue
 Conn = psycopg.AsyncConnection[Any]
 
 KIND = "k"
+OVER_HTTP = ("k", "other", "mine", "traced", "a.kind", "invoice.render", "export", "client.says")
 LEASE = timedelta(minutes=5)
 EXPIRED = timedelta(seconds=-1)  # a lease that was over before it began
 HOUR = timedelta(hours=1)
@@ -43,6 +47,20 @@ async def start_worker(conn: Conn, name: str = "worker", *, lease: timedelta = L
     worker = WorkerInfo(WorkerId(str(uuid4())), name, host="host", pid=1, version="1", **says)
     await register(conn, worker, lease=lease)
     return worker.id
+
+
+def publish_kinds(url: str, *declared: Declaration) -> None:
+    """Have a worker published these kinds; without any: those that tests enqueue over HTTP, which take every payload."""
+    said = [as_json(one) for one in declared or map(Declaration, OVER_HTTP)]
+    parameters = {
+        "worker": "test",
+        "kinds": [one["kind"] for one in said],
+        "versions": [one["version"] for one in said],
+        "declarations": [to_json(one) for one in said],
+        "digests": [digest_of(one) for one in said],
+    }
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute(PUBLISH, parameters)
 
 
 async def add(conn: Conn, kind: str = KIND, **fields: Any) -> JobId:

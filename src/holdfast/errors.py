@@ -3,7 +3,10 @@
     HoldfastError
     ├── UsageError                 the call is wrong: the message names the fix
     │   ├── PayloadInvalid         the payload cannot be stored as it is
+    │   │   └── ArgumentsInvalid   the arguments do not fit what the kind has published
     │   ├── UnknownKind            nobody registered a handler for this kind
+    │   │   └── KindNotPublished   no worker has published this kind
+    │   ├── KeyNotGiven            a function of the worker makes this key, so the request has to give it
     │   └── NotFound               there is no such row
     ├── Refused                    the call is right, the moment is not (HTTP 409 and 503)
     │   ├── LockBusy               another job has the lock, and the job said `reject`
@@ -30,7 +33,8 @@ An error carries what its reader will ask for: the message says what happened an
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 
 class HoldfastError(Exception):
@@ -60,6 +64,40 @@ class PayloadInvalid(UsageError):
     """The payload cannot be stored as it is."""
 
 
+class ArgumentProblem(NamedTuple):
+    """One argument that does not fit: where it is in the payload, and a sentence with the value and what is expected."""
+
+    pointer: str
+    message: str
+
+
+class ArgumentsInvalid(PayloadInvalid):
+    """The arguments do not fit what the kind has published."""
+
+    def __init__(self, kind: str, problems: Sequence[ArgumentProblem]) -> None:
+        super().__init__(f"the arguments do not fit {kind}: {'; '.join(one.message for one in problems)}")
+        self.kind, self.problems = kind, list(problems)
+
+    def members(self) -> dict[str, Any]:
+        return {"errors": [{"pointer": f"/body/payload{one.pointer}", "message": one.message} for one in self.problems]}
+
+
+class KeyNotGiven(UsageError):
+    """A function of the worker makes this key, so the request has to give it."""
+
+    slug = "key-not-given"
+
+    def __init__(self, kind: str, option: str, field: str) -> None:
+        super().__init__(
+            f"{kind} declares {option} as a Python function, which only code with that function can call: give {field} in the "
+            f"request, or declare {option} as a template such as 'invoice:{{invoice_id}}' and restart its workers"
+        )
+        self.kind, self.field = kind, field
+
+    def members(self) -> dict[str, Any]:
+        return {"kind": self.kind, "field": self.field}
+
+
 class UnknownKind(UsageError):
     """Nobody registered a handler for this kind."""
 
@@ -67,6 +105,22 @@ class UnknownKind(UsageError):
         known = ", ".join(sorted(registered)) or "none"
         super().__init__(f"no handler for {kind}; registered: {known}; was the module imported?")
         self.kind, self.registered = kind, registered
+
+
+class KindNotPublished(UnknownKind):
+    """No worker has published this kind."""
+
+    def __init__(self, kind: str, near: Sequence[str]) -> None:
+        meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+        message = (
+            f"no worker has published the kind {kind}{meant} Start a worker that has it, or allow it explicitly with "
+            "allow_unknown_kind: true (HTTP), --allow-unknown (command line) or allow_unknown=True (Python)"
+        )
+        UsageError.__init__(self, message)
+        self.kind, self.registered, self.near = kind, [], list(near)
+
+    def members(self) -> dict[str, Any]:
+        return {"kind": self.kind, "near": self.near}
 
 
 class NotFound(UsageError):

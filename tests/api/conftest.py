@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from api_factories import GENEROUS
+from factories import publish_kinds
 from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
@@ -33,6 +34,7 @@ def options() -> ApiOptions:
 
 @pytest.fixture
 async def app(database: str, options: ApiOptions) -> AsyncIterator[FastAPI]:
+    publish_kinds(database)
     made = make_app(
         pool(database, most=8),
         options,

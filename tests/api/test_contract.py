@@ -66,6 +66,8 @@ GET    /api/workers                                workers.read      200
 GET    /sync/workers                               workers.read      200
 GET    /api/workers/{worker_id}                    workers.read      200
 POST   /api/workers/{worker_id}/quiet              workers.quiet     200
+GET    /api/kinds                                  kinds.read        200
+GET    /api/kinds/{kind}                           kinds.read        200
 GET    /api/job-kinds                              kinds.read        200
 POST   /api/job-kinds/{kind}/pause                 kinds.control     200
 POST   /api/job-kinds/{kind}/drain                 kinds.control     200

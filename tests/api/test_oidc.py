@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from fastapi import FastAPI
 
 from api_factories import GENEROUS
-from factories import hold, silence
+from factories import hold, publish_kinds, silence
 from holdfast.api import oidc
 from holdfast.api.app import make_app
 from holdfast.api.oidc import Oidc, OidcOptions
@@ -100,6 +100,7 @@ def provider() -> Iterator[Provider]:
 @pytest.fixture
 async def app(database: str, provider: Provider) -> AsyncIterator[FastAPI]:
     known = Oidc(OidcOptions(provider.issuer, AUDIENCE, {"data-ops": Role.OPS, "everybody": Role.VIEWER}))
+    publish_kinds(database)
     made = make_app(pool(database), GENEROUS, oidc=known)
     async with made.router.lifespan_context(made):
         yield made

@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 from running import GENEROUS, Result, Run, Served
 
+from factories import publish_kinds
 from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
@@ -88,6 +89,7 @@ def options() -> ApiOptions:
 def served(database: str, options: ApiOptions, do: Any) -> Iterator[Served]:
     """The API on a port of its own, in a thread of its own."""
     services = catalog.resources(settings())
+    publish_kinds(database)
     app = make_app(pool(database), options, loops=ScheduledLoops(), nouns=catalog.nouns(), services=services)
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none")
     server = Server(config)
@@ -107,6 +109,7 @@ def served(database: str, options: ApiOptions, do: Any) -> Iterator[Served]:
 @pytest.fixture
 def direct(run: Run, database: str) -> Run:
     """The command, straight to the database."""
+    publish_kinds(database)
     return lambda *words: run(*words, "--dsn", database)
 
 

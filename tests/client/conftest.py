@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from api_factories import GENEROUS
+from factories import publish_kinds
 from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
@@ -48,6 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def served(database: str, tmp_path: Path) -> Iterator[str]:
     """Its address."""
     here = exports_from(Settings(snapshots_to=str(tmp_path / "snapshots")))
+    publish_kinds(database)
     app = make_app(pool(database, most=8), GENEROUS, loops=ScheduledLoops(), nouns=catalog.nouns(), services={"exports": here})
     server = _Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none"))
     thread = threading.Thread(target=server.run)

@@ -16,13 +16,15 @@ from holdfast.api.acts import Acting, Model, OwnerOf, Reason, Text
 from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, etag_of, jsonable, require_match, respond, respond_tagged
 from holdfast.api.paging import JobNumber, Paged
 from holdfast.api.plane import Principal, caller_of, plane_of
-from holdfast.api.reserved import refuse_reserved
+from holdfast.api.reserved import known_to_services, refuse_private, refuse_reserved
 from holdfast.api.routes import Routes
 from holdfast.jobs import explain, history, read
 from holdfast.jobs.cancel import cancel
+from holdfast.jobs.declare import requested_job
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.filters import MOST_LOOKED_AT, Condition
-from holdfast.jobs.model import JobId, Lock, NewJob
+from holdfast.jobs.kinds import require
+from holdfast.jobs.model import JobId, Lock
 from holdfast.jobs.owner import owner_of, set_owner
 from holdfast.jobs.read import JobView
 from holdfast.jobs.recover import recover
@@ -171,44 +173,43 @@ class LockAsked(Model):
     when_busy: Literal["wait", "reject"] = "wait"
 
 
+OVERRIDES = "Default: what the kind declares."
+ADDED = "Added to the locks that the kind declares; required if the kind declares them as a function."
+KEYED = "Only for kinds that declare none, or declare it as a function, which makes it required."
+
+
 class JobAsked(Model):
-    """A job to be."""
+    """A job to be. What is left out is as the kind declares it."""
 
     kind: Name
-    payload: dict[str, Any] = Field(default_factory=dict)
-    queue: Name = "default"
-    priority: Annotated[int, Field(ge=-32768, le=32767)] = 0
+    payload: dict[str, Any] = Field(default_factory=dict, description="The arguments of the handler, by name.")
+    queue: Name | None = Field(None, description=OVERRIDES)
+    priority: Annotated[int, Field(ge=-32768, le=32767)] | None = Field(None, description=OVERRIDES)
     run_after: AwareDatetime | None = None
     delay_seconds: Annotated[float, Field(ge=0, le=31_536_000)] | None = None
-    max_attempts: Small = 3
-    max_crashes: Small = 3
-    max_runtime_seconds: Annotated[float, Field(ge=0.001, le=31_536_000)] | None = None
-    unique_key: Key | None = None
-    unique_while: Literal["waiting", "live"] = "waiting"
-    slot_key: Key | None = None
-    locks: Annotated[list[LockAsked], Field(max_length=20)] = Field(default_factory=list)
-    after: Annotated[list[JobNumber], Field(max_length=1000)] = Field(default_factory=list)
-    if_parent_fails: Literal["cancel", "run"] = "cancel"
+    max_attempts: Small | None = Field(None, description=OVERRIDES)
+    max_crashes: Small | None = Field(None, description=OVERRIDES)
+    max_runtime_seconds: Annotated[float, Field(ge=0.001, le=31_536_000)] | None = Field(None, description=OVERRIDES)
+    unique_key: Key | None = Field(None, description=KEYED)
+    unique_while: Literal["waiting", "live"] | None = None
+    slot_key: Key | None = Field(None, description=KEYED)
+    locks: Annotated[list[LockAsked], Field(max_length=20)] | None = Field(None, description=ADDED)
+    after: Annotated[list[JobNumber], Field(max_length=1000)] | None = None
+    if_parent_fails: Literal["cancel", "run"] | None = None
+    allow_unknown_kind: bool = Field(False, description="Enqueue it with defaults if no worker has published the kind.")
 
-    def as_new_job(self) -> NewJob:
-        delay = None if self.delay_seconds is None else timedelta(seconds=self.delay_seconds)
-        runtime = None if self.max_runtime_seconds is None else timedelta(seconds=self.max_runtime_seconds)
-        return NewJob(
-            self.kind,
-            self.payload,
-            queue=self.queue,
-            priority=self.priority,
-            run_after=self.run_after or delay,
-            max_attempts=self.max_attempts,
-            max_crashes=self.max_crashes,
-            max_runtime=runtime,
-            unique_key=self.unique_key,
-            unique_while=self.unique_while,
-            slot_key=self.slot_key,
-            locks=tuple(Lock(lock.key, lock.most, lock.when_busy) for lock in self.locks),
-            after=tuple(self.after),
-            if_parent_fails=self.if_parent_fails,
+    def options(self) -> dict[str, Any]:
+        """What the request says beside the kind and the arguments, in the words of the kernel."""
+        said = self.model_dump(
+            exclude={"kind", "payload", "delay_seconds", "max_runtime_seconds", "locks", "allow_unknown_kind"}
         )
+        delay, runtime = self.delay_seconds, self.max_runtime_seconds
+        said |= {
+            "run_after": self.run_after or (None if delay is None else timedelta(seconds=delay)),
+            "max_runtime": None if runtime is None else timedelta(seconds=runtime),
+            "locks": None if self.locks is None else tuple(Lock(one.key, one.most, one.when_busy) for one in self.locks),
+        }
+        return {name: value for name, value in said.items() if value is not None}
 
 
 class JobMade(Model):
@@ -219,18 +220,31 @@ class JobMade(Model):
     job: JobView
 
 
-REFUSALS = ["invalid-payload", "lock-busy", "draining", "reserved-kind", "not-found", "idempotency-mismatch"]
+REFUSALS = [
+    "invalid-payload",
+    "unknown-kind",
+    "key-not-given",
+    "lock-busy",
+    "draining",
+    "reserved-kind",
+    "not-found",
+    "idempotency-mismatch",
+]
 
 
 @routes.add("POST", "/api/jobs", action="jobs.enqueue", status=202, answers=Data[JobMade], refuses=REFUSALS)
 async def enqueue_job(asked: JobAsked, act: Acting) -> Response:
-    """Enqueue a job."""
+    """Enqueue a job as its kind declares it: with its locks, keys, queue and budgets, and with arguments that fit."""
     refuse_reserved(act.plane, asked.kind)
     for service in act.plane.services.values():
         await service.admit(asked.kind, asked.payload)
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
-        made = await enqueue(conn, asked.as_new_job())
+        declared = await require(
+            conn, asked.kind, allow_unknown=asked.allow_unknown_kind, otherwise=known_to_services(act.plane, asked.kind)
+        )
+        refuse_private(declared)
+        made = await enqueue(conn, requested_job(declared, asked.payload, asked.options()))
         await set_owner(conn, made, act.actor)
         job = shown(await read.get_job(conn, made.id), act.caller)
         headers = {"Location": f"/api/jobs/{made.id}", "Retry-After": "1"}

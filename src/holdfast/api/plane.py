@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import psycopg
 from fastapi import Request
@@ -66,6 +66,8 @@ NOBODY = Principal("nobody", "none", None)
 
 class Service(Protocol):
     """What a service keeps open for its routes, and what the control plane asks of it."""
+
+    open_kinds: ClassVar[frozenset[str]]  # of its kinds, those that a request may enqueue before any worker has run
 
     async def admit(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Refuse a job of one of its kinds that could only fail."""

@@ -36,11 +36,20 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "invalid-request": ProblemKind(
         422, "The request is not valid", "Mend what `errors` points at, or `detail` says, and send it again."
     ),
-    "invalid-payload": ProblemKind(422, "The payload cannot be stored", "Mend the payload as `detail` says."),
+    "invalid-payload": ProblemKind(
+        422, "The payload is not valid", "Change the payload as `detail` says; `errors` names each argument that does not fit."
+    ),
     "invalid-cursor": ProblemKind(
         422, "The cursor is not one of ours", "Start again from the first page with the same filters."
     ),
-    "unknown-kind": ProblemKind(422, "There is no such kind", "Use a kind that a worker has registered."),
+    "unknown-kind": ProblemKind(
+        422,
+        "Unknown kind",
+        "Use a kind that a worker has published (GET /api/kinds; `near` has similar ones), or send `allow_unknown_kind: true`.",
+    ),
+    "key-not-given": ProblemKind(
+        422, "The request has to give a key", "Send the `field`, or declare the key as a template and restart the workers."
+    ),
     "validation-failed": ProblemKind(
         422, "The mapping is not valid", "Mend what each of `errors` points at and send it again."
     ),

@@ -27,6 +27,7 @@ from holdfast.jobs import begin, effects, logs, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.held import is_known, require_own, require_worker
+from holdfast.jobs.kinds import publish
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, WorkerId
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.pipelines import complete_and_chain
@@ -38,6 +39,7 @@ from holdfast.jobs.wire import (
     Said,
     SaidAttempt,
     SaidCompletion,
+    SaidDeclaration,
     SaidEnd,
     SaidJob,
     SaidLine,
@@ -132,6 +134,19 @@ async def register_worker(
     worker = WorkerInfo(WorkerId(str(worker_id)), runner="remote", owner=actor, **about)
     async with pool.connection() as conn:
         await register(conn, worker, lease=timedelta(seconds=said.lease))
+
+
+class Publication(Said):
+    name: Name
+    kinds: Annotated[list[SaidDeclaration], Field(max_length=1000)]
+
+
+@router.put("/{worker_id}/kinds", status_code=204)
+async def publish_kinds(worker_id: UUID, said: Annotated[Publication, said_as(Publication)], pool: Pool) -> None:
+    """Publish what the kinds of this worker declare, before it registers: requests to enqueue them are checked by it."""
+    declared = {one.kind: one.model_dump() for one in said.kinds}
+    async with pool.connection() as conn:
+        await publish(conn, list(declared.values()), worker=said.name)
 
 
 @router.post("/{worker_id}/beat")

@@ -17,6 +17,7 @@ from holdfast.api.paging import Paged
 from holdfast.api.plane import plane_of
 from holdfast.api.routes import Routes
 from holdfast.jobs import control
+from holdfast.jobs.kinds import PublishedKind, show
 from holdfast.jobs.workers import KindView, WorkerView, get_worker, list_kinds, list_workers, make_quiet
 
 routes = Routes("workers")
@@ -69,11 +70,18 @@ async def quiet_worker(worker_id: UUID, asked: QuietAsked, act: Acting) -> Respo
     return await act.run(f"worker/{worker_id}", do, reason=asked.reason, detail={"quiet": asked.quiet})
 
 
-@routes.add("GET", "/api/job-kinds", action="kinds.read", answers=Data[list[KindView]])
+@routes.add("GET", "/api/kinds", action="kinds.read", answers=Data[list[KindView]], also=["/api/job-kinds"])
 async def list_job_kinds(request: Request) -> Response:
-    """List the kinds that a worker can run, that wait, or that are paused or drained."""
+    """List the kinds that a worker can run or has published, that wait, or that are paused or drained."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await list_kinds(conn))
+
+
+@routes.add("GET", "/api/kinds/{kind}", action="kinds.read", answers=Data[PublishedKind], refuses=["not-found"])
+async def show_kind(request: Request, kind: Kind) -> Response:
+    """Show what a kind declares: its options, its keys and the schema of its arguments, by version."""
+    async with plane_of(request).pool.connection() as conn:
+        return respond(await show(conn, kind))
 
 
 class KindControlled(BaseModel):

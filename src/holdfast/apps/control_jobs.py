@@ -10,7 +10,7 @@ from holdfast.worker.context import Context
 from holdfast.worker.kinds import job
 
 
-@job(bulk.KIND, queue=bulk.QUEUE, max_attempts=10, max_crashes=10)
+@job(bulk.KIND, queue=bulk.QUEUE, max_attempts=10, max_crashes=10, public=False)
 async def act_in_bulk(
     ctx: Context, action: str, filter: dict[str, Any], matched: int, newest: int, actor: str, reason: str
 ) -> dict[str, Any]:

@@ -235,16 +235,23 @@ def enqueue_command(
         list[str] | None,
         typer.Option("--payload", "-p", help="key=text, key:=json, a JSON object, @file.json or @- for standard input."),
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="The queue; default: default.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Smaller runs first.")] = None,
+    queue: Annotated[str | None, typer.Option(help="The queue; default: what the kind declares.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Smaller runs first; default: what the kind declares.")] = None,
     delay: Annotated[str | None, typer.Option(help="Not before this long from now, such as 5m.")] = None,
     max_attempts: Annotated[int | None, typer.Option(min=1, help="How many errors fail it.")] = None,
     unique_key: Annotated[str | None, typer.Option(help="No second waiting job of this kind with this key.")] = None,
+    slot_key: Annotated[str | None, typer.Option(help="The slot, if the kind declares it as a function.")] = None,
+    lock: Annotated[
+        list[str] | None, typer.Option("--lock", help="An exclusive lock beside those that the kind declares; repeat for more.")
+    ] = None,
+    allow_unknown: Annotated[
+        bool, typer.Option("--allow-unknown", help="Enqueue it with defaults if no worker has published the kind.")
+    ] = False,
     key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same call again gives the same job.")] = None,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
-    """Enqueue a job."""
+    """Enqueue a job as its kind declares it: with its locks, keys, queue and budgets. `holdfast kind show` shows them."""
     asked = {
         "kind": kind,
         "payload": payload_of(payload or []),
@@ -253,6 +260,9 @@ def enqueue_command(
         "delay_seconds": short_length(delay),
         "max_attempts": max_attempts,
         "unique_key": unique_key,
+        "slot_key": slot_key,
+        "locks": [{"key": one} for one in lock] if lock else None,
+        "allow_unknown_kind": allow_unknown or None,
     }
     made = session.act("POST", "/api/jobs", asked, key=key)
     if not made["created"]:

@@ -8,6 +8,7 @@ from holdfast.client import credentials
 from holdfast.client.api import Api
 from holdfast.client.exports import Exports
 from holdfast.client.jobs import Jobs
+from holdfast.client.kinds import Kinds
 from holdfast.client.mappings import Mappings
 from holdfast.client.schema import Schema
 from holdfast.client.snapshots import Snapshots
@@ -21,6 +22,7 @@ class Connection:
     def __init__(self, api: Api) -> None:
         self.api = api
         self.jobs = Jobs(api)
+        self.kinds = Kinds(api)
         self.mappings = Mappings(api)
         self.snapshots = Snapshots(api)
         self.exports = Exports(api, self.jobs)

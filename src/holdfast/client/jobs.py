@@ -20,7 +20,10 @@ class Jobs:
         self._api = api
 
     def enqueue(self, kind: str, payload: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-        """Make a job; options as in `POST /api/jobs`: queue, priority, run_after, …"""
+        """Make a job as its kind declares it; options as in `POST /api/jobs`: queue, priority, run_after, …
+
+        A kind that no worker has published is refused, unless `allow_unknown_kind=True`.
+        """
         made: dict[str, Any] = self._api.act("POST", "/api/jobs", {"kind": kind, "payload": payload or {}, **options})
         return self.get(made["id"])
 

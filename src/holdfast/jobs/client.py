@@ -7,7 +7,7 @@ given a transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -19,6 +19,7 @@ from holdfast.database.pool import pool
 from holdfast.errors import UsageError
 from holdfast.jobs import cancel, control, explain, given, history, logs, pipelines, read
 from holdfast.jobs.enqueue import NOTIFY, enqueue, enqueue_many, enqueue_payloads
+from holdfast.jobs.kinds import job_by_name
 from holdfast.jobs.model import Enqueued, JobId, NewJob, refuse_no_job
 from holdfast.jobs.prune import prune
 from holdfast.jobs.recover import recover
@@ -45,8 +46,24 @@ class Client:
         self._telling: asyncio.Task[None] | None = None
         self.on_change: Callable[[], None] | None = None  # a worker in this process: told after the commit, without a hint
 
-    async def enqueue(self, job: NewJob) -> Enqueued:
-        """Make one job."""
+    async def new(
+        self, kind: str, arguments: Mapping[str, Any] | None = None, *, allow_unknown: bool = False, **options: Any
+    ) -> NewJob:
+        """The job of a kind whose function is not here, made as its workers have published it: for pipelines and bulk.
+
+        Options are the fields of `NewJob`. A kind that no worker has published is refused, unless `allow_unknown`.
+        """
+        async with self.pool.connection() as conn:
+            return await job_by_name(conn, kind, arguments, allow_unknown=allow_unknown, **options)
+
+    async def enqueue(
+        self, job: NewJob | str, arguments: Mapping[str, Any] | None = None, *, allow_unknown: bool = False, **options: Any
+    ) -> Enqueued:
+        """Make one job: of `kind.new(...)`, or by the name of a kind, as in `enqueue("invoice.render", {"invoice_id": 7})`."""
+        if isinstance(job, str):
+            job = await self.new(job, arguments, allow_unknown=allow_unknown, **options)
+        elif arguments is not None or options:
+            raise UsageError("arguments and options go with the name of a kind; a NewJob has its own, see dataclasses.replace")
         refuse_no_job(job)
         tell_now = self._may_tell(job)
         async with self.pool.connection() as conn:

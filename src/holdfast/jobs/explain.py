@@ -38,7 +38,7 @@ FACTS = f"""
         c.kind AS paused_as, c.reason AS pause_reason, c.actor AS pause_actor,
         (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL
             AND a.queue = j.queue AND a.kind = j.kind AND (a.priority, a.id) < (j.priority, j.id) LIMIT 1001) AS few) AS ahead,
-        j.kind_version, alive.*
+        j.kind_version, EXISTS (SELECT FROM holdfast.kinds k WHERE k.kind = j.kind) AS published, alive.*
     FROM holdfast.jobs j
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE a.quiet_at IS NULL) AS workers_alive,
@@ -140,6 +140,7 @@ class Facts:
     beside: int | None = None  # how many ran in the process that died with it
     held_ahead: bool | None = False  # claimed, but perhaps not begun: its worker has more jobs than lanes
     came_back_by: str | None = None  # how the last attempt of a job that waits for its time has ended
+    published: bool = True  # a worker has published what its kind declares
 
 
 async def explain(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> str:
@@ -166,7 +167,7 @@ def sentence(facts: Facts, holder: tuple[Any, ...] | None = None, parent: tuple[
         case "blocked":
             return _blocked(facts, holder, parent)
         case "pending":
-            return _pending(facts)
+            return f"{_pending(facts)}{_unpublished(facts)}"
         case "running":
             return _running(facts)
         case "submitted" if _over(facts.poll_in) and _is_too_new(facts):
@@ -246,6 +247,13 @@ def _pending(facts: Facts) -> str:
         more = "more than 1,000" if facts.ahead > 1000 else f"{facts.ahead:,}"
         return f"It is ready; {more} {facts.kind} jobs in queue {facts.queue!r} are ahead of it."
     return f"It is ready and next in queue {facts.queue!r}{_alone(facts, 'and will run ')}; {_who_runs(facts)}"
+
+
+def _unpublished(facts: Facts) -> str:
+    """What the kind declares is unknown: perhaps its name is misspelt. Without workers that is no surprise."""
+    if facts.published or facts.known_version is not None or facts.workers_alive == 0:
+        return ""
+    return f" No worker has published the kind {facts.kind}: what it declares is unknown."
 
 
 def _some(names: Sequence[str]) -> str:

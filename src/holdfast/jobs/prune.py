@@ -13,6 +13,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.jobs.given import wrong
+from holdfast.jobs.kinds import prune_kinds
 from holdfast.telemetry.log import log
 
 MOVES_KEPT = 1000  # of a job that lives on, however old they are
@@ -110,6 +111,7 @@ async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bi
             break
         await conn.execute(SHORTEN, {"older_than": older_than, "after": after, "last": last, "keep": MOVES_KEPT})
         after = last
+    await prune_kinds(conn)
     for statement in (PRUNE_WORKERS, PRUNE_PIPELINES):
         await conn.execute(statement, {"older_than": older_than})
     while (await conn.execute(PRUNE_LOCK_KEYS, {"bite": bite})).rowcount == bite:

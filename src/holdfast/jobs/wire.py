@@ -15,6 +15,7 @@ from uuid import UUID
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from holdfast.errors import UsageError
+from holdfast.jobs.declare import from_json
 from holdfast.jobs.effects import Effect
 from holdfast.jobs.logs import Level, Numbered
 from holdfast.jobs.model import Claim, Json, Lock, NewJob
@@ -225,6 +226,40 @@ def of_end(end: End) -> dict[str, Json]:
         "join": None if end.join is None else of_job(end.join),
         "detail": None if end.detail is None else {key: storable(text) for key, text in end.detail.items()},
     }
+
+
+class SaidComputed(Said):
+    """A key that a function of the worker makes."""
+
+    computed: Literal[True]
+
+
+class SaidDeclaration(Said):
+    """What a kind declares. A newer worker may say more: that is ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    kind: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    version: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
+    queue: Annotated[str, StringConstraints(min_length=1, max_length=200)] = "default"
+    priority: SmallInt = 0
+    max_attempts: Annotated[int, Field(ge=1, le=2**31 - 1)] = 3
+    max_crashes: Annotated[int, Field(ge=1, le=2**31 - 1)] = 3
+    max_runtime_seconds: Annotated[float, Field(gt=0, le=CENTURY)] | None = None
+    public: bool = True
+    locks: Annotated[list[SaidLock], Field(max_length=100)] | SaidComputed | None = None
+    slot: Name | SaidComputed | None = None
+    unique: Name | SaidComputed | None = None
+    arguments: dict[str, Json] | None = None
+    about: dict[str, Json] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _can_be_applied(self) -> SaidDeclaration:
+        try:
+            from_json(self.model_dump())
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return self
 
 
 class SaidAttempt(Said):

@@ -103,9 +103,11 @@ class KindView:
     drained: bool
     reason: str | None
     actor: str | None
+    version: int | None  # the newest that was published; null: no worker has published it
+    public: bool | None  # whether a request may enqueue it
 
 
-# The kinds that anybody has said something about: a living worker, an operator, or a job that could be claimed. Those of
+# The kinds that are known: of a living worker, an operator, a job that could be claimed, or published before. Those of
 # jobs are found by hopping over the claim index from one kind to the next.
 KINDS = """
     WITH RECURSIVE hop AS (
@@ -120,18 +122,23 @@ KINDS = """
         WHERE w.stopped_at IS NULL AND w.quiet_at IS NULL AND w.lease_until > clock_timestamp()
     ), known AS (
         SELECT kind FROM hop UNION SELECT kind FROM alive UNION SELECT kind FROM holdfast.controls WHERE kind <> '*'
+        UNION SELECT kind FROM holdfast.kinds
     )
     SELECT known.kind, (SELECT count(*) FROM alive a WHERE a.kind = known.kind) AS workers,
         (SELECT count(*) FROM hop h CROSS JOIN LATERAL (
             SELECT FROM holdfast.jobs j WHERE j.state = 'pending' AND j.run_after IS NULL AND j.queue = h.queue
                 AND j.kind = h.kind ORDER BY j.priority, j.id LIMIT 10001) AS few WHERE h.kind = known.kind) AS waiting,
-        c.paused_at IS NOT NULL AS paused, c.drained_at IS NOT NULL AS drained, c.reason, c.actor
-    FROM known LEFT JOIN holdfast.controls c ON c.kind = known.kind ORDER BY known.kind LIMIT 1000
+        c.paused_at IS NOT NULL AS paused, c.drained_at IS NOT NULL AS drained, c.reason, c.actor,
+        published.version, published.public
+    FROM known LEFT JOIN holdfast.controls c ON c.kind = known.kind
+    LEFT JOIN LATERAL (SELECT k.version, (k.declaration ->> 'public')::boolean AS public FROM holdfast.kinds k
+                       WHERE k.kind = known.kind ORDER BY k.version DESC LIMIT 1) AS published ON true
+    ORDER BY known.kind LIMIT 1000
 """
 
 
 async def list_kinds(conn: psycopg.AsyncConnection[Any]) -> list[KindView]:
-    """Every kind that a worker can run, that waits, or that is paused or drained."""
+    """Every kind that a worker can run or has published, that waits, or that is paused or drained."""
     async with conn.cursor(row_factory=class_row(KindView)) as cursor:
         await cursor.execute(KINDS)
         return await cursor.fetchall()

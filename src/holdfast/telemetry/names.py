@@ -6,6 +6,8 @@ from typing import Final
 
 EVENTS: Final[dict[str, str]] = {
     "worker_started": "A worker incarnation has registered and claims jobs.",
+    "kind_replaced": "A worker published another declaration of the same version of a kind; the last one counts.",
+    "kinds_not_published": "The API is older than this worker and takes no declarations; its jobs run all the same.",
     "worker_quiet": "An operator has told a worker to claim no more, or to claim again; what it holds comes to its end.",
     "worker_stopping": "A worker claims no more; running jobs get their grace.",
     "worker_stopped": "A worker has given back what it held and resigned.",

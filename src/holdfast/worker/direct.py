@@ -19,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 from holdfast.database.listen import ListeningLink
 from holdfast.database.pool import Link, pool
 from holdfast.errors import UsageError
-from holdfast.jobs import begin, effects, logs, progress, promote
+from holdfast.jobs import begin, effects, kinds, logs, progress, promote
 from holdfast.jobs.claim import Found, claim_by_id, claim_plain, claim_tied
 from holdfast.jobs.client import Client
 from holdfast.jobs.effects import Cleaner, Effect
@@ -112,6 +112,10 @@ class Direct(OnConnections):
         for link in (self._claims, self._second_claims, self._batches, self._chains):
             await link.close()
         await self._pool.close()
+
+    async def publish(self, worker: WorkerInfo, declared: Sequence[Mapping[str, Json]]) -> None:
+        async with self._claims as conn:
+            await kinds.publish(conn, declared, worker=worker.name)
 
     async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:
         async with self._claims as conn:

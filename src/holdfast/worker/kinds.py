@@ -15,7 +15,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Required, TypeVar, get_type_hints, overload
+from functools import cached_property
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 import pydantic
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -23,11 +24,11 @@ from typing_extensions import TypedDict
 
 from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
 from holdfast.jobs.client import current_client
+from holdfast.jobs.declare import Declaration, as_json, lock_templates, new_job
 from holdfast.jobs.effects import Cleaner
 from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_payloads, enqueue_sync
 from holdfast.jobs.given import (
     a_count,
-    a_function,
     a_memory,
     a_name,
     a_priority,
@@ -38,10 +39,19 @@ from holdfast.jobs.given import (
     one_of,
     wrong,
 )
-from holdfast.jobs.model import Enqueued, Lock, NewJob
+from holdfast.jobs.key_template import key_template
+from holdfast.jobs.model import Enqueued, Json, Lock, NewJob
 from holdfast.jobs.outcome import DEFAULT_POLICY, RetryPolicy
 from holdfast.jobs.payload import to_json_many
 from holdfast.worker.context import Context, SyncContext
+from holdfast.worker.signature import (
+    argument_checker,
+    argument_schema,
+    first_problem,
+    is_same_place,
+    refuse_wrong_place,
+    split_signature,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,12 +80,7 @@ class Options(TypedDict, total=False):
 
 OPTIONS = frozenset(Options.__annotations__)
 AT_A_TIME = 500
-# What may follow from the arguments of a job, and how that is said.
-FOLLOWS = {
-    "locks": "lambda invoice_id: [Lock(f'invoice:{invoice_id}')]",
-    "slot": "lambda invoice_id: f'invoice:{invoice_id}'",
-    "unique": "lambda invoice_id: f'invoice:{invoice_id}'",
-}
+FOLLOWS = ("locks", "slot", "unique")  # from the arguments of a job
 PLAIN = frozenset({str, int, float, bool, type(None)})  # what JSON has, as it is
 
 
@@ -93,9 +98,11 @@ class Policy:
     run_in: Literal["loop", "thread", "process"] | None = None  # default: async functions in the loop, plain ones in a thread
     max_memory: str | int | None = None  # with run_in="process": what its process may allocate, as "512MiB" or in bytes
     on_shutdown: Literal["release", "fail"] = "release"  # what becomes of a job that is not done when its worker must end
-    locks: Callable[..., Sequence[Lock]] | None = None  # called with the job's arguments
-    slot: Callable[..., str] | None = None
-    unique: Callable[..., str] | None = None
+    public: bool = True  # False: the HTTP API and the command line may not enqueue it, only Python code may
+    # Templates such as "invoice:{invoice_id}", or functions of the job's arguments, which only Python code can call.
+    locks: Sequence[Lock | str] | Callable[..., Sequence[Lock]] | None = None
+    slot: str | Callable[..., str] | None = None
+    unique: str | Callable[..., str] | None = None
 
     def __post_init__(self) -> None:
         # Said where it is decorated, and not by the first job that needs it, perhaps at night.
@@ -114,9 +121,21 @@ class Policy:
                 "retry", self.retry, "it is a RetryPolicy; use max_attempts=… for how often, retry=RetryPolicy(…) for when"
             )
         one_of("on_shutdown", self.on_shutdown, "release", "fail")
-        for name, like in FOLLOWS.items():
-            if getattr(self, name) is not None:
-                a_function(name, getattr(self, name), like)
+        if self.public not in (True, False):
+            raise wrong("public", self.public, "it is True or False")
+        for name in FOLLOWS:
+            _refuse_no_key(name, getattr(self, name))
+
+
+def _refuse_no_key(name: str, said: object) -> None:
+    if said is None or callable(said):
+        return
+    if name == "locks":
+        for one in listed(name, said, "Lock('invoice:{invoice_id}')"):
+            if not isinstance(one, Lock | str):
+                raise wrong(name, said, "each of them is a Lock; use locks=[Lock('invoice:{invoice_id}')]")
+    elif not isinstance(said, str) or not said:
+        raise wrong(name, said, f"it is a template or a function; use {name}='invoice:{{invoice_id}}'")
 
 
 class Job(Generic[P, R]):
@@ -127,11 +146,12 @@ class Job(Generic[P, R]):
         self.function = function
         self.policy = policy
         self.is_async = inspect.iscoroutinefunction(function)
-        _refuse_wrong_place(kind, function, policy.run_in, is_async=self.is_async)
-        self.context_name, self._signature = _split_signature(kind, function)
+        refuse_wrong_place(kind, function, policy.run_in, is_async=self.is_async)
+        self.context_name, self._signature = split_signature(kind, function, OPTIONS)
         self._names = frozenset(self._signature.parameters)
         self._required = frozenset(n for n, p in self._signature.parameters.items() if p.default is p.empty)
-        self._arguments = _argument_checker(kind, function, self._signature)
+        self._arguments = argument_checker(kind, function, self._signature)
+        self.declared = self._declare()
         self.__doc__, self.__name__ = function.__doc__, getattr(function, "__name__", kind)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
@@ -164,7 +184,7 @@ class Job(Generic[P, R]):
         if not given:
             return []
         like = self._new((), given[0], {})
-        if self.policy.locks or self.policy.slot or self.policy.unique or not like.is_plain:
+        if self.declared.is_keyed or not like.is_plain:
             jobs = [self._new((), one, {}) for one in given]
             return await (enqueue_many(tx, jobs) if tx is not None else current_client().enqueue_many(jobs))
         if tx is not None:  # made before the first is written: a mistake in one must not spoil the caller's transaction
@@ -178,6 +198,43 @@ class Job(Generic[P, R]):
             raise UsageError(f"no option {', '.join(sorted(unknown))}; there are: {', '.join(sorted(OPTIONS))}")
         return _WithOptions(self, options)
 
+    @cached_property
+    def published(self) -> dict[str, Json]:
+        """What workers publish of this kind: everything that can be said as data."""
+        policy = self.policy
+        about = {
+            "doc": inspect.getdoc(self.function) or None,
+            "run_in": policy.run_in or ("loop" if self.is_async else "thread"),
+            "on_shutdown": policy.on_shutdown,
+            "backoff": to_jsonable_python(policy.retry.backoff, fallback=str),
+        }
+        return as_json(replace(self.declared, arguments=self._schema, about=about))
+
+    @cached_property
+    def _schema(self) -> dict[str, Any]:
+        return argument_schema(self._arguments, self._signature)
+
+    def _declare(self) -> Declaration:
+        """How jobs of this kind are made. The schema is made for templates and for workers: enqueue does not need it."""
+        policy = self.policy
+        locks, slot, unique = policy.locks, policy.slot, policy.unique
+        try:
+            return Declaration(
+                self.kind,
+                version=policy.version,
+                queue=policy.queue,
+                priority=policy.priority,
+                max_attempts=policy.max_attempts,
+                max_crashes=policy.max_crashes,
+                max_runtime=policy.max_runtime,
+                public=policy.public,
+                locks=locks if locks is None or callable(locks) else lock_templates(locks, self._schema),
+                slot=key_template(slot, self._schema) if isinstance(slot, str) else slot,
+                unique=key_template(unique, self._schema) if isinstance(unique, str) else unique,
+            )
+        except UsageError as error:
+            raise UsageError(f"{self.kind}: {error}") from None
+
     def _take_options(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Part the options from the arguments: the transaction, and the rest."""
         options = {name: kwargs.pop(name) for name in list(kwargs) if name in OPTIONS}
@@ -190,28 +247,12 @@ class Job(Generic[P, R]):
         try:
             return self._arguments.validate_python(payload)
         except pydantic.ValidationError as error:
-            problem = f"{_first_problem(error)}; was the function changed after the job was enqueued?"
+            problem = f"{first_problem(error)}; was the function changed after the job was enqueued?"
             raise PayloadInvalid(f"the payload does not fit {self.kind}: {problem}") from None
 
     def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> NewJob:
         given = kwargs if not args and self._fits(kwargs) else self._bind(args, kwargs)
-        policy = self.policy
-        new = NewJob(
-            self.kind,
-            payload=self._payload(given),
-            queue=policy.queue,
-            priority=policy.priority,
-            max_attempts=policy.max_attempts,
-            max_crashes=policy.max_crashes,
-            max_runtime=policy.max_runtime,
-            kind_version=policy.version,
-            locks=listed("locks", policy.locks(**given), "Lock('…')") if policy.locks else (),
-            slot_key=policy.slot(**given) if policy.slot else None,
-            unique_key=policy.unique(**given) if policy.unique else None,
-        )
-        if not options:
-            return new
-        return replace(new, **options)
+        return new_job(self.declared, self._payload(given), given, options)
 
     def _payload(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments as JSON, if they are what the function says it takes: the mistake is found here and not at night."""
@@ -219,7 +260,7 @@ class Job(Generic[P, R]):
             try:
                 self._arguments.validate_python(given)
             except pydantic.ValidationError as error:
-                raise UsageError(f"{self.kind}{self._signature}: {_first_problem(error)}") from None
+                raise UsageError(f"{self.kind}{self._signature}: {first_problem(error)}") from None
         if PLAIN.issuperset(map(type, given.values())):
             return given
         try:
@@ -282,7 +323,7 @@ class _Decorator:
     def __call__(self, function: Callable[P, R]) -> Job[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Job[..., Any]:
         existing = _kinds.get(self._kind)
-        if existing is not None and not _is_same_place(existing.function, function):
+        if existing is not None and not is_same_place(existing.function, function):
             raise UsageError(f"{self._kind} is registered already, by {existing.function.__module__}; choose another name")
         made: Job[..., Any] = Job(self._kind, function, self._policy)
         _kinds[self._kind] = made
@@ -330,83 +371,3 @@ def cleaner(effect_kind: str) -> Callable[[Cleaner], Cleaner]:
 def cleaners() -> dict[str, Cleaner]:
     """Every cleaner that this process knows."""
     return dict(_cleaners)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading a function
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _is_same_place(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether it is one module: perhaps read twice, as a script that is `__main__` and is imported under its name as well."""
-    if one.__module__ == other.__module__:
-        return True
-    files = {getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None) for function in (one, other)}
-    return len(files) == 1 and None not in files and "__main__" in (one.__module__, other.__module__)
-
-
-def _refuse_wrong_place(kind: str, function: Callable[..., Any], run_in: str | None, *, is_async: bool) -> None:
-    """Where it cannot run is said when it is decorated, and not at its first job."""
-    if run_in not in (None, "loop", "thread", "process"):
-        raise UsageError(f"{kind}: run_in is 'loop', 'thread' or 'process', not {run_in!r}")
-    if run_in == "loop" and not is_async:
-        raise UsageError(f"{kind}: a plain function would block the event loop; make it async, or use run_in='thread'")
-    if run_in == "thread" and is_async:
-        raise UsageError(f"{kind}: an async function runs in the event loop; make it a plain one, or use run_in='process'")
-    if run_in == "process" and "<locals>" in function.__qualname__:
-        raise UsageError(f"{kind}: another process cannot import a function that is made inside another; move it to the module")
-
-
-def _split_signature(kind: str, function: Callable[..., Any]) -> tuple[str | None, inspect.Signature]:
-    """The name of the context parameter, if there is one, and the signature without it."""
-    signature = inspect.signature(function)
-    parameters = list(signature.parameters.values())
-    variable = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if variable:
-        raise UsageError(f"{kind}: *{variable[0]} cannot be stored; name each argument")
-    reserved = sorted(OPTIONS & {p.name for p in parameters})
-    if reserved:
-        raise UsageError(f"{kind}: {', '.join(reserved)} is a word of enqueue; choose another name for the argument")
-    hints = _hints(function)
-    if parameters and hints.get(parameters[0].name) in (Context, SyncContext):
-        return parameters[0].name, signature.replace(parameters=parameters[1:])
-    return None, signature
-
-
-def _argument_checker(
-    kind: str, function: Callable[..., Any], signature: inspect.Signature
-) -> pydantic.TypeAdapter[dict[str, Any]] | None:
-    """What turns a stored payload back into typed arguments; None if the function takes none."""
-    if not signature.parameters:
-        return None
-    hints = _hints(function)
-    shape = {
-        name: Required[hints.get(name, Any)] if p.default is p.empty else hints.get(name, Any)
-        for name, p in signature.parameters.items()
-    }
-    typed_dict: Any = TypedDict  # made at run time: no type checker can follow, and none has to
-    arguments = typed_dict(f"{kind} arguments", shape, total=False)
-    arguments.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    return pydantic.TypeAdapter(arguments)
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(function)
-    except NameError:
-        return {name: _hint(function, said) for name, said in function.__annotations__.items()}
-
-
-def _hint(function: Callable[..., Any], said: Any) -> Any:
-    """One annotation; a name that only the type checker sees leaves its argument unchecked at run time."""
-    alone = type("alone", (), {"__annotations__": {"hint": said}})
-    try:
-        return get_type_hints(alone, globalns=function.__globals__)["hint"]
-    except NameError:
-        return Any
-
-
-def _first_problem(error: pydantic.ValidationError) -> str:
-    problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"])
-    return f"{where}: {problem['msg']}"

@@ -149,6 +149,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         try:
             await self._transport.open()
+            await self._transport.publish(self.info, [kind.published for kind in self._kinds.values()])
             await self._transport.register(self.info, lease=self.options.lease)
         except BaseException:
             await self._transport.close()

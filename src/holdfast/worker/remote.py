@@ -30,6 +30,7 @@ from holdfast.worker.line import Line, Token, TokenRefused, WorkerUnknown
 from holdfast.worker.transport import Running, Takes
 
 LARGEST_BATCH = 20  # jobs in one claim
+KINDS_AT_ONCE = 50  # declarations in one request
 LARGEST_WRITE = 4_000_000  # bytes of results in one batch of completions
 LONG_POLL = 10.0  # seconds
 
@@ -60,6 +61,17 @@ class Remote:
             await _register(self._line, worker, lease)
         except (TokenRefused, WorkerUnknown) as error:  # at the start this is a mistake; later it may be a hiccup
             raise UsageError(f"{error}; is {self._url} the API, and the token one for workers?") from None
+
+    async def publish(self, worker: WorkerInfo, declared: Sequence[Mapping[str, Json]]) -> None:
+        for start in range(0, len(declared), KINDS_AT_ONCE):
+            body = {"name": worker.name, "kinds": [dict(one) for one in declared[start : start + KINDS_AT_ONCE]]}
+            try:
+                await self._line.call("PUT", f"/{worker.id}/kinds", body)
+            except WorkerUnknown as unknown:  # an API from before there were declarations: jobs run all the same
+                log.warning("kinds_not_published", error=str(unknown))
+                return
+            except TokenRefused as error:
+                raise UsageError(f"{error}; is {self._url} the API, and the token one for workers?") from None
 
     async def resign(self, worker_id: WorkerId) -> None:
         await self._line.call("DELETE", f"/{worker_id}")

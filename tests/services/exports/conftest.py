@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from api_factories import GENEROUS
 from export_factories import TablesEngine, exports
+from factories import publish_kinds
 from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
@@ -38,6 +39,7 @@ def here(engine: TablesEngine, tmp_path: Any) -> Exports:
 
 @pytest.fixture
 async def app(database: str, here: Exports) -> AsyncIterator[FastAPI]:
+    publish_kinds(database)
     made = make_app(pool(database, most=8), GENEROUS, loops=ScheduledLoops(), nouns=catalog.nouns(), services={"exports": here})
     async with made.router.lifespan_context(made):
         yield made

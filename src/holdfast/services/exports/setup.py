@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -26,6 +26,8 @@ from holdfast.settings import Settings, settings
 @dataclass(slots=True)
 class Exports:
     """What exports need in this process as long as it lives."""
+
+    open_kinds: ClassVar[frozenset[str]] = frozenset({RUN_KIND})  # of ours, that a request may enqueue, also before any worker has run
 
     engines: Engines
     files_allowed: bool = False  # whether the SQL of mappings may name files

@@ -31,7 +31,7 @@ Ended = Done | Submitted | Snooze | Retry | Fail
 PATIENT = RetryPolicy(Backoff(first=timedelta(seconds=5)), permanent=DEFAULT_POLICY.permanent)
 
 
-@job(KIND, retry=PATIENT)
+@job(KIND, retry=PATIENT, public=False)
 async def export(
     ctx: Context,
     job_type: str,

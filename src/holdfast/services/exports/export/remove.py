@@ -15,7 +15,7 @@ from holdfast.worker.context import Context
 from holdfast.worker.kinds import cleaner, job
 
 
-@job(REMOVE_KIND, max_attempts=10)
+@job(REMOVE_KIND, max_attempts=10, public=False)
 async def remove(ctx: Context, snapshot_id: int) -> dict[str, int]:
     """Remove what the ledger names of this snapshot; what is gone already is gone."""
     files = 0
