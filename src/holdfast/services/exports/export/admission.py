@@ -49,7 +49,9 @@ def _mistakes(engines: Engines, payload: Mapping[str, Json]) -> Iterator[tuple[s
     elif len(sql) > LONGEST_SQL:
         yield "/sql", f"it has {len(sql):,} characters; at most {LONGEST_SQL:,}, so use a view"
     elif dialect is not None:
-        for why in reasons_against(sql, dialect, files=dialect == "duckdb"):
+        catalog = payload.get("catalog")
+        named = catalog if isinstance(catalog, str) else None
+        for why in reasons_against(sql, dialect, files=dialect == "duckdb", catalog=named):
             yield "/sql", why
     yield from _of_options(payload)
     if not isinstance(to, str):

@@ -37,7 +37,8 @@ async def run(
 ) -> Done | Fail | Snooze:
     """Write the result of a SELECT to a folder or bucket; it can be seen once the job has completed, and then whole."""
     given = settings()
-    for reason in reasons_against(sql, "duckdb" if engine == "duckdb" else "trino", files=engine == "duckdb"):
+    dialect = "duckdb" if engine == "duckdb" else "trino"
+    for reason in reasons_against(sql, dialect, files=dialect == "duckdb", catalog=catalog):
         return Fail(f"{QueryRefused.code}: {reason}")
     if max_seconds is not None and not max_seconds > 0:
         return Fail(f"max_seconds must be more than 0, not {max_seconds:g}")
