@@ -24,11 +24,12 @@ class Exports:
     engines: Engines
     files_allowed: bool = False  # whether the SQL of mappings may name files
     root: str = ""  # where snapshots go
+    addresses: tuple[str, ...] = ()  # where `export.run` may write in object stores
 
     async def admit(self, kind: str, payload: Mapping[str, Json]) -> None:
         """Refuse a job of a kind of ours that anybody may enqueue, if it could only fail."""
         if kind == RUN_KIND:
-            await refuse_hopeless(self.engines, payload)
+            await refuse_hopeless(self.engines, payload, self.addresses)
 
     async def close(self) -> None:
         await self.engines.close()
@@ -36,7 +37,7 @@ class Exports:
 
 def exports_from(given: Settings) -> Exports:
     """As these settings say. Nothing is opened before somebody asks for it."""
-    return Exports(engines_from(given), given.mappings_read_files, root_of(given.snapshots_to))
+    return Exports(engines_from(given), given.mappings_read_files, root_of(given.snapshots_to), tuple(given.export_addresses))
 
 
 def engines_from(given: Settings) -> Engines:

@@ -14,7 +14,7 @@ from holdfast.services.exports.export.publishing import publish_manifest, publis
 from holdfast.services.exports.export.turns import NoTurn, a_turn
 from holdfast.services.exports.mappings.select import reasons_against
 from holdfast.services.exports.stores.opening import opened
-from holdfast.services.exports.stores.paths import location_of
+from holdfast.services.exports.stores.paths import bucket_refused, location_of
 from holdfast.services.exports.stores.port import StoreError
 from holdfast.settings import settings
 from holdfast.worker.context import Context
@@ -45,7 +45,11 @@ async def run(
     limits = Limits(max_seconds=max_seconds or given.export_max_seconds)
     query = Query(sql, ctx.attempt_id, catalog, schema, role, max_seconds=limits.max_seconds)
     try:
-        async with opened(location_of(to), given) as store:
+        location = location_of(to)
+        outside = bucket_refused(location, given.export_addresses)
+        if outside is not None:
+            return Fail(outside)
+        async with opened(location, given) as store:
             written = await published_before(ctx, store)
             if written is None:
                 async with a_turn(ctx), opened_engine(engine, given) as source:
