@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from test_real_end_to_end import BUCKET, CUSTOMERS, MAPPING, command, place, table_of, watch, worker
 from trino_cluster import Store, TrinoCluster
@@ -15,8 +16,17 @@ from unload_proxy import UnloadProxy
 __all__ = ["place"]  # a fixture
 
 
+def run(url: str, sql: str) -> None:
+    """One statement, to its end."""
+    answer = httpx.post(f"{url}/v1/statement", content=sql, headers={"X-Trino-User": "test"}, timeout=120).json()
+    while "nextUri" in answer:
+        answer = httpx.get(answer["nextUri"], timeout=120).json()
+    assert "error" not in answer, answer["error"]
+
+
 @pytest.fixture
 def proxy(cluster: TrinoCluster) -> Iterator[UnloadProxy]:
+    run(cluster.url, "CREATE SCHEMA IF NOT EXISTS hive.unloads")
     opened = UnloadProxy(cluster.url, "hive.unloads")
     yield opened
     opened.close()

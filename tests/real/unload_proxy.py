@@ -62,9 +62,9 @@ class UnloadProxy:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_POST = do_DELETE = do_HEAD = handle_one
+            do_GET = do_POST = do_DELETE = do_HEAD = handle_one  # noqa: N815 - names of the base class
 
-            def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - the name is the base class's
+            def log_message(self, format: str, *args: object) -> None: ...
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
