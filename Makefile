@@ -39,6 +39,7 @@ prove: $(VENV)/.dev $(VENV)/.prove ## schedules, real processes, recovery times,
 bench: $(VENV)/.dev $(VENV)/.bench ## Holdfast beside its peers: writes benchmarks/results.json
 	@$(BIN)/python -m benchmarks.run
 	@$(BIN)/python -m benchmarks.duckdb_copy --rounds 1 --write
+	@$(BIN)/python -m benchmarks.duckdb_copy --text --write
 	@$(BIN)/python -m benchmarks.exports --rounds 1 --write
 	@$(BIN)/python -m benchmarks.submitted --write
 	@$(BIN)/python -m benchmarks.page

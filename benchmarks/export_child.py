@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -72,13 +73,14 @@ def a_context() -> Context:
 
 async def ours(chosen: argparse.Namespace, to: Path, scratch: Path) -> dict[str, Any]:
     attach = {name: Path(path) for name, path in chosen.attach}
-    sandbox = open_sandbox(
+    opening = partial(
+        open_sandbox,
         attach=attach,
         memory=chosen.memory or Settings.model_fields["duckdb_memory"].default,
         threads=chosen.threads,
         scratch=scratch,
     )
-    engine = DuckDbEngine(sandbox)
+    engine = DuckDbEngine(opening)
     store = LocalStore(location_of(str(to)), allowed=[to])
     begun = time.perf_counter()
     written = await export_direct(a_context(), engine, Query(chosen.sql, "tag"), store, Limits())

@@ -26,6 +26,7 @@ WHAT = {
     "(the worst of wide and narrow, plain and spooled)",
     "submitted_500_look_late_p95_seconds": "500 exports at an engine, one worker, two lanes: seconds a look is late, p95",
     "submitted_500_worker_cpu_share": "the same: processor time of the worker, of one core",
+    "export_text_peak_vs_copy": "direct export of texts of 20 kB: the most memory of its process, to DuckDB's own COPY",
     "export_duckdb_vs_copy": "direct export of a DuckDB table to Parquet, to DuckDB's own COPY (the worse of wide and narrow)",
 }
 

@@ -189,11 +189,17 @@ class Settings(BaseSettings):
         description="Folders that exports may write to on the worker's machine, comma separated, beside HOLDFAST_SNAPSHOTS_TO; "
         "never HOLDFAST_DATA_DIR or HOLDFAST_CONFIG_DIR.",
     )
+    export_buckets: str = Field(
+        default="",
+        description="Addresses in object stores that `export.run` may write below, as s3://bucket/prefix or gs://bucket, comma "
+        "separated, beside HOLDFAST_SNAPSHOTS_TO. Set it for the control plane and the workers.",
+    )
     export_max_seconds: float = Field(
         default=3600.0,
         gt=0,
         validation_alias=AliasChoices("HOLDFAST_EXPORT_MAX_SECONDS", "EXPORT_MAX_DURATION_SECONDS"),
-        description="How long one export may take, whichever way it runs, unless its job says otherwise.",
+        description="How long an `export.run` may take unless its job says otherwise. Snapshots follow "
+        "`export.max_duration_seconds` of the configuration, whichever way they run.",
     )
     snapshots_to: str = Field(
         default="snapshots",
@@ -208,7 +214,10 @@ class Settings(BaseSettings):
         default=False, description="Whether the SQL of mappings may name files, below HOLDFAST_DUCKDB_DIRS and nowhere else."
     )
     export_streams: int = Field(
-        default=2, ge=1, description="How many exports stream through one worker process at once; each takes some 100 MiB."
+        default=2,
+        ge=1,
+        description="How many exports stream through one worker process at once, which bounds its memory: "
+        "each takes some 100 MiB and HOLDFAST_DUCKDB_MEMORY. What an engine writes by itself is not counted.",
     )
     scratch_dir: Path | None = Field(
         default=None,
@@ -360,6 +369,12 @@ class Settings(BaseSettings):
         """Where exports may write: what was said, and where snapshots go if that is a folder."""
         snapshots = [] if "://" in self.snapshots_to else [Path(self.snapshots_to).expanduser()]
         return [*_folders(self.export_dirs), *snapshots]
+
+    @property
+    def export_addresses(self) -> list[str]:
+        """Where `export.run` may write in object stores: what was said, and where snapshots go if that is a bucket."""
+        said = [one.strip() for one in self.export_buckets.split(",") if one.strip()]
+        return [*said, self.snapshots_to] if "://" in self.snapshots_to else said
 
     @property
     def duckdb_folders(self) -> list[Path]:

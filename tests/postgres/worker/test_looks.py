@@ -61,7 +61,7 @@ async def test_w_23_all_of_more_than_fifty_are_asked_about_while_the_only_lane_i
 
 
 async def test_w_23_an_engine_that_does_not_answer_keeps_no_job_from_its_lane(database: str, conn: Any):
-    """W-23, W-14: as many looks hang as there may be, and more are due."""
+    """W-23: as many looks hang as there may be, and more are due."""
     answered, asking = asyncio.Event(), 0
 
     async def hangs(ctx: Context) -> Submitted | Done:

@@ -16,6 +16,8 @@ from psycopg.types.json import Jsonb
 
 from export_factories import mapping, wrong
 from factories import rows, state_of, value
+from holdfast.errors import UsageError
+from holdfast.services.exports.export import run as run_module
 from holdfast.services.exports.export.payload import RunPayload
 from holdfast.services.exports.export.run import run
 from holdfast.services.exports.kinds import KINDS
@@ -350,6 +352,55 @@ async def test_an_export_that_could_only_fail_is_refused_where_it_is_asked_for(
     assert answer.json()["code"] == "INVALID_PAYLOAD"
     assert says in wrong(answer)[pointer]
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
+
+
+@pytest.mark.parametrize(
+    ("to", "is_allowed"),
+    [
+        ("s3://ours/graphs/a", True),
+        ("s3://ours/graphs", True),
+        ("s3://ours/graphs-of-others/a", False),
+        ("s3://ours", False),
+        ("gs://ours/graphs/a", False),
+        ("gs://whole/a", True),
+        ("gs://snapshots/here/a", True),
+        ("gs://snapshots/elsewhere", False),
+        ("s3://theirs/a", False),
+    ],
+)
+async def test_an_export_writes_to_buckets_that_were_allowed_and_no_others(
+    as_role: Any, h: Harness, here: Exports, monkeypatch: pytest.MonkeyPatch, to: str, is_allowed: bool
+) -> None:
+    """Refused where it is asked for; and by the worker, without a word to the store."""
+    monkeypatch.setenv("HOLDFAST_EXPORT_BUCKETS", "s3://ours/graphs/, gs://whole")
+    monkeypatch.setenv("HOLDFAST_SNAPSHOTS_TO", "gs://snapshots/here")
+    settings.cache_clear()
+    here.addresses = exports_from(settings()).addresses
+    opened: list[str] = []
+
+    def refuse(location: Any, _: Any) -> Any:
+        opened.append(location.url)
+        raise UsageError("no store in this test")
+
+    monkeypatch.setattr(run_module, "opened", refuse)
+    analyst = await as_role("analyst")
+
+    asked = await analyst.post("/api/jobs", json={"kind": "export.run", "payload": {"sql": "SELECT 1 AS a", "to": to}})
+    ended = await h.run(run.new(sql="SELECT 1 AS a", to=to))
+
+    assert asked.status_code == (202 if is_allowed else 422)
+    if not is_allowed:
+        assert "HOLDFAST_EXPORT_BUCKETS" in wrong(asked)["/payload/to"]
+        assert "HOLDFAST_EXPORT_BUCKETS" in ended.error
+    assert set(opened) == ({to} if is_allowed else set())
+
+
+async def test_without_a_word_no_bucket_is_open(analyst: Client) -> None:
+    payload = {"sql": "SELECT 1 AS a", "to": "s3://bucket/a"}
+
+    answer = await analyst.post("/api/jobs", json={"kind": "export.run", "payload": payload})
+
+    assert "(allowed: none)" in wrong(answer)["/payload/to"]
 
 
 async def test_an_export_that_says_everything_it_may_is_enqueued(analyst: Client) -> None:

@@ -241,6 +241,21 @@ class TestOnTheServersSide:
         assert {one["runtime"] for one in found["exports"]} == {"unload"}
         assert table_of(found["exports"][0]).num_rows == 100
 
+    async def test_w_14_everything_is_submitted_at_once_however_few_exports_a_worker_may_stream(
+        self, ops: Client, h: Harness, engine: UnloadingEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """W-14: HOLDFAST_EXPORT_STREAMS bounds the memory of a worker, and not what the engine is given."""
+        monkeypatch.setenv("HOLDFAST_EXPORT_STREAMS", "1")
+        settings.cache_clear()
+        snapshots = [await snapshot_of(ops, name=f"bank-{n}", runtime="unload") for n in range(3)]
+
+        await h.drain()
+
+        assert {found["phase"] for found in engine.queries.values()} == {Phase.RUNNING}
+        assert len(engine.queries) == 9, "three exports of each snapshot"
+        states = [export["status"] for one in snapshots for export in (await look(ops, one))["exports"]]
+        assert states == ["submitted"] * 9
+
     async def test_what_the_engine_writes_has_the_types_that_the_mapping_declares(
         self, ops: Client, h: Harness, engine: UnloadingEngine
     ) -> None:

@@ -27,17 +27,18 @@ from holdfast.settings import Settings, settings
 class Exports:
     """What exports need in this process as long as it lives."""
 
-    open_kinds: ClassVar[frozenset[str]] = frozenset({RUN_KIND})  # of ours, that a request may enqueue, also before any worker has run
+    open_kinds: ClassVar[frozenset[str]] = frozenset({RUN_KIND})
 
     engines: Engines
     files_allowed: bool = False  # whether the SQL of mappings may name files
     root: str = ""  # where snapshots go
     figures: ExportFigures = field(default_factory=ExportFigures)
+    addresses: tuple[str, ...] = ()  # where `export.run` may write in object stores
 
     async def admit(self, kind: str, payload: Mapping[str, Json]) -> None:
         """Refuse a job of a kind of ours that anybody may enqueue, if it could only fail."""
         if kind == RUN_KIND:
-            await refuse_hopeless(self.engines, payload)
+            await refuse_hopeless(self.engines, payload, self.addresses)
 
     async def measure(self, conn: psycopg.AsyncConnection[Any]) -> list[Metric]:
         """What `/metrics` says of exports."""
@@ -57,7 +58,7 @@ class Exports:
 
 def exports_from(given: Settings) -> Exports:
     """As these settings say. Nothing is opened before somebody asks for it."""
-    return Exports(engines_from(given), given.mappings_read_files, root_of(given.snapshots_to))
+    return Exports(engines_from(given), given.mappings_read_files, root_of(given.snapshots_to), tuple(given.export_addresses))
 
 
 def engines_from(given: Settings) -> Engines:

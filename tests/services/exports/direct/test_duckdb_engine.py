@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from holdfast.services.exports.engines.duckdb.engine import DuckDbEngine, batch_rows, passed_on
+from holdfast.services.exports.engines.duckdb.engine import BATCH_BYTES, DuckDbEngine, batch_rows
+from holdfast.services.exports.engines.duckdb.errors import passed_on
 from holdfast.services.exports.engines.duckdb.sandbox import open_sandbox
 from holdfast.services.exports.engines.port import EngineError, EngineLost, EngineUnavailable, Entry, Query, QueryRefused
 from holdfast.services.exports.parquet.schema import fitted, storable_schema
@@ -37,8 +39,8 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 async def engine(data: Path, tmp_path: Path) -> AsyncIterator[DuckDbEngine]:
     scratch = tmp_path / "scratch"
-    sandbox = open_sandbox(folders=[data], attach={"shop": data / "shop.duckdb"}, memory="200MB", scratch=scratch)
-    engine = DuckDbEngine(sandbox)
+    shop = {"shop": data / "shop.duckdb"}
+    engine = DuckDbEngine(partial(open_sandbox, folders=[data], attach=shop, memory="200MB", scratch=scratch))
     yield engine
     await engine.close()
 
@@ -222,7 +224,7 @@ async def test_an_error_half_way_says_why(engine: DuckDbEngine):
 
 
 async def test_too_little_memory_is_worth_another_try(data: Path, tmp_path: Path):
-    engine = DuckDbEngine(open_sandbox(memory="10MB", threads=1, scratch=tmp_path / "scratch"))
+    engine = DuckDbEngine(partial(open_sandbox, memory="10MB", threads=1, scratch=tmp_path / "scratch"))
     try:
         with pytest.raises(EngineUnavailable):
             await all_of(engine, "SELECT list(i) AS x FROM range(10000000) t(i)")
@@ -243,10 +245,24 @@ def test_an_error_that_arrow_passes_on_keeps_its_meaning(text: str, kind: type[E
     assert type(passed_on(text)) is kind
 
 
-def test_batches_have_about_one_size():
+def test_rows_are_read_by_the_width_of_their_types_and_few_at_once_where_it_is_unknown():
     assert batch_rows(pa.schema([("a", pa.int8())])) == 122_880
-    assert batch_rows(pa.schema([(str(n), pa.string()) for n in range(100)])) == 2_048
-    assert 2_048 < batch_rows(pa.schema([("a", pa.string())])) < 122_880
+    assert batch_rows(pa.schema([(str(n), pa.int64()) for n in range(1_000)])) == 2_048
+    for kind in (pa.string(), pa.binary(), pa.list_(pa.int8())):
+        assert batch_rows(pa.schema([("a", pa.int8()), ("b", kind)])) == 256
+
+
+@pytest.mark.parametrize(("width", "rows"), [(4, 2_000_000), (20_000, 4_096), (100_000, 1_024)])
+async def test_a_batch_has_a_few_megabytes_however_long_its_texts_are(engine: DuckDbEngine, width: int, rows: int):
+    sizes: list[tuple[int, int]] = []
+    async with engine.stream(q(f"SELECT repeat('x', {width}) AS a FROM range({rows})")) as stream:
+        async for batch in stream.batches():
+            sizes.append((batch.num_rows, batch.nbytes))
+
+    one_read = 256 * (width + 4)
+    assert sum(found for found, _ in sizes) == rows
+    assert max(size for _, size in sizes) <= BATCH_BYTES + one_read
+    assert all(size > BATCH_BYTES / 2 for _, size in sizes[:-1]), "short texts are joined to large batches"
 
 
 async def test_its_catalogs_are_listed(engine: DuckDbEngine):

@@ -23,7 +23,7 @@ class Engines:
     @property
     def default(self) -> str:
         if not self._openers:
-            raise UsageError("no engine is set up; install holdfast[exports] or set HOLDFAST_STARBURST_URL")
+            raise UsageError("no engine is set up; install holdfast[exports] or set HOLDFAST_TRINO_URL")
         return self.names[0]
 
     def get(self, name: str) -> Engine:

@@ -224,6 +224,12 @@ class SubmitUnknown(EngineError):
     transient = True
 
 
+class SubmitTimeout(SubmitUnknown, TimeoutError):
+    """The submit was sent and not answered in time, as by an engine that has to start first. It may run all the same."""
+
+    code = "engine_submit_timeout"
+
+
 class ProtocolBroken(EngineError):
     """An answer that no engine should give: garbage, a body without end, a wrong query id."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,7 +15,7 @@ from holdfast.services.exports.engines.port import MissingRole
 from holdfast.services.exports.export.payload import RunPayload
 from holdfast.services.exports.mappings.rules import LONGEST_SQL
 from holdfast.services.exports.mappings.select import reasons_against
-from holdfast.services.exports.stores.paths import PathRefused, location_of
+from holdfast.services.exports.stores.paths import PathRefused, bucket_refused, location_of
 from holdfast.worker.threads import in_thread
 
 
@@ -30,14 +30,17 @@ class RefusedExport(PayloadInvalid):
         return {"errors": [{"pointer": f"/payload{place}", "message": why} for place, why in self.mistakes]}
 
 
-async def refuse_hopeless(engines: Engines, payload: Mapping[str, Json]) -> None:
-    """Raise `RefusedExport` with everything that is wrong with the payload of an `export.run`."""
-    mistakes: list[tuple[str, str]] = await in_thread(lambda: [*_mistakes(engines, payload)])
+async def refuse_hopeless(engines: Engines, payload: Mapping[str, Json], addresses: Sequence[str]) -> None:
+    """Raise `RefusedExport` with everything that is wrong with the payload of an `export.run`.
+
+    `addresses`: where it may write in object stores.
+    """
+    mistakes: list[tuple[str, str]] = await in_thread(lambda: [*_mistakes(engines, payload, addresses)])
     if mistakes:
         raise RefusedExport(mistakes)
 
 
-def _mistakes(engines: Engines, payload: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+def _mistakes(engines: Engines, payload: Mapping[str, Json], addresses: Sequence[str]) -> Iterator[tuple[str, str]]:
     engine, sql, to = payload.get("engine", "duckdb"), payload.get("sql"), payload.get("to")
     dialect = engine if isinstance(engine, str) and engine in ENGINES else None
     if dialect is None:
@@ -49,16 +52,20 @@ def _mistakes(engines: Engines, payload: Mapping[str, Json]) -> Iterator[tuple[s
     elif len(sql) > LONGEST_SQL:
         yield "/sql", f"it has {len(sql):,} characters; at most {LONGEST_SQL:,}, so use a view"
     elif dialect is not None:
-        for why in reasons_against(sql, dialect, files=dialect == "duckdb"):
+        catalog = payload.get("catalog")
+        named = catalog if isinstance(catalog, str) else None
+        for why in reasons_against(sql, dialect, files=dialect == "duckdb", catalog=named):
             yield "/sql", why
     yield from _of_options(payload)
     if not isinstance(to, str):
         yield "/to", "say where the files go: an absolute folder, s3://bucket/prefix or gs://bucket/prefix"
         return
     try:
-        location_of(to)
+        outside = bucket_refused(location_of(to), addresses)
     except PathRefused as refused:
-        yield "/to", str(refused)
+        outside = str(refused)
+    if outside is not None:
+        yield "/to", outside
 
 
 def _of_options(payload: Mapping[str, Json]) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ PREFIX_EFFECT = "export.prefix"  # its cleaner is in `publishing.py`
 LOOK_SECONDS = 1.0  # between two reports of progress, which are also the looks at whether to stop
 COLD_START_RETRIES = 2
 COLD_START_PAUSE = 5.0
+pause = asyncio.sleep  # between two tries; tests replace it
 
 SchemaOf = Callable[[Sequence[Column]], "pa.Schema"]
 
@@ -85,7 +86,10 @@ async def planned_prefix(ctx: Context, store: Store) -> AsyncIterator[str]:
 
 
 async def _with_patience(ctx: Context, act: Callable[[], Awaitable[Written]]) -> Written:
-    """An engine that was asleep answers too late once or twice. By type: other errors may well speak of a timeout."""
+    """Retry a cold start: an engine that was asleep answers too late once or twice. Only timeouts, by type and not by message.
+
+    The engine looks up what it submitted before under the same tag, so no try leaves a second query running.
+    """
     for number in range(COLD_START_RETRIES + 1):
         try:
             return await act()
@@ -94,7 +98,7 @@ async def _with_patience(ctx: Context, act: Callable[[], Awaitable[Written]]) ->
                 kind = type(error).__name__
                 raise ExportFailed(f"Direct export failed after {COLD_START_RETRIES} retries: {kind}") from error
             await ctx.progress(message=f"the engine did not answer in time ({number + 1} of {COLD_START_RETRIES} retries)")
-            await asyncio.sleep(COLD_START_PAUSE)
+            await pause(COLD_START_PAUSE)
     raise AssertionError("the last try returns or raises")
 
 

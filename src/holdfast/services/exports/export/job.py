@@ -12,13 +12,14 @@ from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.jobs.outcome import DEFAULT_POLICY, Backoff, Done, Fail, Retry, RetryPolicy, Snooze, Submitted
-from holdfast.services.exports.engines.port import Engine, EngineError, FunctionMissing, MissingRole
+from holdfast.services.exports.engines.port import Engine, EngineError, FunctionMissing, MissingRole, QueryRefused
 from holdfast.services.exports.export import server_side
 from holdfast.services.exports.export.declared import declared_schema
 from holdfast.services.exports.export.direct import ExportFailed, Limits, export_direct
 from holdfast.services.exports.export.payload import KIND, ExportSpec, Runtime
 from holdfast.services.exports.export.query import query_of
 from holdfast.services.exports.export.turns import NoTurn, a_turn
+from holdfast.services.exports.mappings.select import reasons_against
 from holdfast.services.exports.setup import engines_here
 from holdfast.services.exports.stores.opening import opened
 from holdfast.services.exports.stores.paths import location_of
@@ -26,6 +27,7 @@ from holdfast.services.exports.stores.port import StoreError
 from holdfast.settings import settings
 from holdfast.worker.context import Context
 from holdfast.worker.kinds import job
+from holdfast.worker.threads import in_thread
 
 Ended = Done | Submitted | Snooze | Retry | Fail
 PATIENT = RetryPolicy(Backoff(first=timedelta(seconds=5)), permanent=DEFAULT_POLICY.permanent)
@@ -52,6 +54,9 @@ async def export(
         job_type, entity_name, engine, sql, columns, location, snapshot_id, catalog, schema, role, runtime, max_seconds
     )
     engines = engines_here()
+    refused = None if ctx.job.is_poll else await in_thread(partial(_reason_against, spec))
+    if refused is not None:
+        return Fail(f"{QueryRefused.code}: {refused}")
     if role is None and engines.needs_role(engine):
         return Fail(str(MissingRole()))
     try:
@@ -64,6 +69,12 @@ async def export(
         return Fail(said(error))
     except (ExportFailed, UsageError) as failed:  # neither works however often it is tried
         return Fail(str(failed))
+
+
+def _reason_against(spec: ExportSpec) -> str | None:
+    """Why this SQL may not run: the check of mappings again, for those that were stored by an earlier version."""
+    files = settings().mappings_read_files
+    return next(reasons_against(spec.sql, spec.engine, files=files, catalog=spec.catalog), None)
 
 
 async def _run(ctx: Context, engine: Engine, opening: server_side.Opening, spec: ExportSpec) -> Ended:

@@ -14,7 +14,7 @@ from holdfast.services.exports.export.publishing import publish_manifest, publis
 from holdfast.services.exports.export.turns import NoTurn, a_turn
 from holdfast.services.exports.mappings.select import reasons_against
 from holdfast.services.exports.stores.opening import opened
-from holdfast.services.exports.stores.paths import location_of
+from holdfast.services.exports.stores.paths import bucket_refused, location_of
 from holdfast.services.exports.stores.port import StoreError
 from holdfast.settings import settings
 from holdfast.worker.context import Context
@@ -37,14 +37,19 @@ async def run(
 ) -> Done | Fail | Snooze:
     """Write the result of a SELECT to a folder or bucket; it can be seen once the job has completed, and then whole."""
     given = settings()
-    for reason in reasons_against(sql, "duckdb" if engine == "duckdb" else "trino", files=engine == "duckdb"):
+    dialect = "duckdb" if engine == "duckdb" else "trino"
+    for reason in reasons_against(sql, dialect, files=dialect == "duckdb", catalog=catalog):
         return Fail(f"{QueryRefused.code}: {reason}")
     if max_seconds is not None and not max_seconds > 0:
         return Fail(f"max_seconds must be more than 0, not {max_seconds:g}")
     limits = Limits(max_seconds=max_seconds or given.export_max_seconds)
     query = Query(sql, ctx.attempt_id, catalog, schema, role, max_seconds=limits.max_seconds)
     try:
-        async with opened(location_of(to), given) as store:
+        location = location_of(to)
+        outside = bucket_refused(location, given.export_addresses)
+        if outside is not None:
+            return Fail(outside)
+        async with opened(location, given) as store:
             written = await published_before(ctx, store)
             if written is None:
                 async with a_turn(ctx), opened_engine(engine, given) as source:

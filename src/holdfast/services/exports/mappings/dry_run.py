@@ -66,7 +66,7 @@ def _part_of(mistake: Mistake) -> str:
 def _parsed(parts: list[Part], dialect: str, files: bool) -> list[Mistake]:
     """What the parser says. One mapping at a time: it is Python, and leaves nobody else much of the process."""
     with _parsing:
-        found = ((at, reasons_against(definition.sql, dialect, files=files)) for at, definition in parts)
+        found = ((at, reasons_against(one.sql, dialect, files=files, catalog=one.catalog)) for at, one in parts)
         return [Mistake(f"{at}/sql", why) for at, reasons in found for why in reasons]
 
 

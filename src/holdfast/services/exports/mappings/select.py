@@ -1,7 +1,8 @@
 """Is it one SELECT, and nothing more? Decided on the parsed statement, never on words in its text.
 
-What a mapping's author may read is decided by the engine and the role that it is asked with. Here is kept out what would
-not be reading at all, and what would read something else than tables: files, the network, the settings of the process.
+What a mapping's author may read is decided by the engine and the role that it is asked with. This check refuses what is no
+reading at all, and what reads something else than tables: files, other SQL, the settings of the process (`sources.py`).
+DuckDB checks its own syntax tree again wherever a query is described or run (`engines/duckdb/guard.py`).
 """
 
 from __future__ import annotations
@@ -9,24 +10,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from holdfast.errors import UsageError
+from holdfast.services.exports.sources import (
+    COMPUTED_SOURCES,
+    FILE_SOURCES,
+    SYSTEM_PLACES,
+    file_refused,
+    is_file_name,
+    is_refused_scalar,
+    scalar_refused,
+    source_refused,
+    system_refused,
+)
 
-LONGEST_DEPTH: Final = 200
-TABLE_FUNCTIONS: Final = frozenset({"unnest", "explode", "range", "generate_series", "values"})
-# Functions of DuckDB that look outside, wherever they stand.
-OUTSIDE: Final = frozenset({
-    "getenv", "glob", "read_blob", "read_text", "read_csv", "read_csv_auto", "sniff_csv", "read_json", "read_json_auto",
-    "read_ndjson", "read_ndjson_auto", "read_json_objects", "read_ndjson_objects", "read_json_objects_auto", "read_parquet",
-    "parquet_scan", "parquet_metadata", "parquet_schema", "parquet_file_metadata", "parquet_kv_metadata", "arrow_scan",
-    "read_arrow", "iceberg_scan", "delta_scan", "sqlite_scan", "postgres_scan", "postgres_query", "mysql_scan", "mysql_query",
-    "st_read", "read_xlsx", "query", "query_table", "duckdb_secrets", "which_secret", "current_setting", "pragma_version",
-})  # fmt: skip
 
-
-def reasons_against(sql: str, dialect: str, *, files: bool = False) -> Iterator[str]:
-    """Why this cannot be the SQL of a node or an edge; nothing: it can. `files`: DuckDB may be asked to read files, too."""
+def reasons_against(sql: str, dialect: str, *, files: bool = False, catalog: str | None = None) -> Iterator[str]:
+    """Why this cannot be the SQL of an export; empty: it can. `files`: DuckDB may read files; `catalog`: the default one."""
     glot = _sqlglot()
     try:
         statements = glot.parse(sql, read=dialect)
@@ -43,6 +44,8 @@ def reasons_against(sql: str, dialect: str, *, files: bool = False) -> Iterator[
     if not isinstance(statement, glot.exp.Query):
         yield f"it must be a SELECT (WITH … SELECT is fine), and not {statement.key.upper()}"
         return
+    if catalog is not None and catalog.lower() in SYSTEM_PLACES.get(dialect, ()):
+        yield system_refused(catalog)
     yield from dict.fromkeys(_of_nodes(glot.exp, statement, dialect, files=files))
 
 
@@ -58,33 +61,68 @@ def _of_nodes(exp: Any, statement: Any, dialect: str, *, files: bool) -> Iterato
         if isinstance(node, exp.Lock):
             yield "FOR UPDATE has no place in it; a mapping only reads"
         if isinstance(node, exp.Placeholder | exp.Parameter):
-            yield "it has a placeholder, and nobody will fill it in; write the value"
+            yield "it has a placeholder, and no value is given for it; write the value"
+        if isinstance(node, exp.UserDefinedFunction):
+            yield "it defines a function; write the expression instead"
         yield from _of_sources(exp, node, dialect, files=files)
 
 
 def _of_sources(exp: Any, node: Any, dialect: str, *, files: bool) -> Iterator[str]:
-    name = _function_name(exp, node)
-    if name in OUTSIDE and not files:
-        yield f"{name}() looks outside the tables; load the data into a table, or allow files for this engine"
-    if not isinstance(node, exp.Table):
-        return
-    source = node.this
-    if not isinstance(source, exp.Identifier):
-        called = _function_name(exp, source) or source.key
-        if called not in TABLE_FUNCTIONS | OUTSIDE:
-            yield f"{called}() is no table; name a table, or use one of: {', '.join(sorted(TABLE_FUNCTIONS))}"
-    elif dialect == "duckdb" and not files and _is_a_file(node):
-        yield f"{source.name!r} would be read as a file; load it into a table, or allow files for this engine"
+    """What a function or a table may not be. A function is judged where it stands: as a source only those that are allowed."""
+    source = _source(exp, node)
+    if source is not None:
+        yield from _of_function(_name(exp, source), files=files)
+    name = _called(exp, node)
+    if name in FILE_SOURCES and not files:
+        yield file_refused(f"{name}()")
+    elif name is not None and is_refused_scalar(name) and not isinstance(node.parent, exp.Table):
+        yield scalar_refused(name)
+    if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+        yield from _of_table(node, dialect, files=files)
 
 
-def _is_a_file(table: Any) -> bool:
-    """DuckDB takes a table's name for a file when no table has it."""
-    return not table.db and any(mark in table.name for mark in "./\\:*?")
+def _of_function(name: str, *, files: bool) -> Iterator[str]:
+    if name not in COMPUTED_SOURCES | FILE_SOURCES:
+        yield source_refused(name)
+    elif name in FILE_SOURCES and not files:
+        yield file_refused(f"{name}()")
 
 
-def _function_name(exp: Any, node: Any) -> str | None:
+def _of_table(table: Any, dialect: str, *, files: bool) -> Iterator[str]:
+    places = [table.catalog] if dialect == "trino" else [table.catalog, table.db]
+    if any(place.lower() in SYSTEM_PLACES.get(dialect, ()) for place in places):
+        yield system_refused(".".join(part.name for part in table.parts))
+    elif dialect == "duckdb" and not files and not table.db and is_file_name(table.name):
+        yield file_refused(repr(table.name))
+
+
+def _source(exp: Any, node: Any) -> Any | None:
+    """What stands in FROM at this node, if it is neither a named table nor a query in parentheses."""
+    if isinstance(node, exp.Table):
+        return None if isinstance(node.this, exp.Identifier) else node.this
+    if not isinstance(node, exp.Lateral | exp.From | exp.Join):
+        return None
+    known = (exp.Table, exp.Lateral, exp.Query, exp.Values, exp.Unnest)
+    return None if isinstance(node.this, known) else node.this
+
+
+def _name(exp: Any, source: Any) -> str:
+    """The function of a source; the one inside of Trino's TABLE(…), without the catalog and schema before it."""
+    while True:
+        if isinstance(source, exp.Dot):
+            source = source.expression
+        elif isinstance(source, exp.Anonymous) and source.name.lower() == "table" and source.expressions:
+            source = source.expressions[0]
+        else:
+            return _called(exp, source) or str(source.key)
+
+
+def _called(exp: Any, node: Any) -> str | None:
+    """The name of a function: unquoted, in small letters."""
     if isinstance(node, exp.Anonymous):
-        return str(node.this).lower()
+        return str(node.name).lower()
+    if isinstance(node, exp.JSONTable):
+        return "json_table"
     if isinstance(node, exp.Func):
         return str(node.sql_name()).lower() if node.sql_names() else None
     return None

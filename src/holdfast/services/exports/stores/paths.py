@@ -7,6 +7,7 @@ somebody else might undo) is refused and never repaired.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -60,6 +61,21 @@ def location_of(text: str) -> Location:
         raise PathRefused(f"{text!r} names no bucket")
     prefix = parts.path.strip("/")
     return Location(parts.scheme, parts.netloc, joined(*prefix.split("/")) if prefix else "")  # type: ignore[arg-type]
+
+
+def bucket_refused(location: Location, allowed: Sequence[str]) -> str | None:
+    """Why a job may not write to this place of an object store; None if it may, or if it is a local one. Pure."""
+    if location.scheme == "file":
+        return None
+    for place in allowed:
+        root = location_of(place)
+        same = (location.scheme, location.bucket) == (root.scheme, root.bucket)
+        if same and (not root.prefix or f"{location.prefix}/".startswith(f"{root.prefix}/")):
+            return None
+    there = ", ".join(allowed) or "none"
+    return (
+        f"{location.url} is not below an allowed address; add one that holds it to HOLDFAST_EXPORT_BUCKETS (allowed: {there})"
+    )
 
 
 def _local(path: str) -> Location:

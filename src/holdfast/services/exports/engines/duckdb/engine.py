@@ -1,22 +1,22 @@
-"""DuckDB behind the port: one sandboxed database in this process, one connection for each query."""
+"""DuckDB behind the port: each query has a sandboxed database of its own in this process."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.services.exports.engines.duckdb.errors import as_ours
 from holdfast.services.exports.engines.duckdb.folders import refuse_closed
-from holdfast.services.exports.engines.duckdb.sandbox import Sandbox, identifier, one_select, open_sandbox
+from holdfast.services.exports.engines.duckdb.guard import one_select
+from holdfast.services.exports.engines.duckdb.sandbox import Sandbox, identifier, open_sandbox, refuse_scratch_below
 from holdfast.services.exports.engines.duckdb.types import cast_for
 from holdfast.services.exports.engines.port import (
     Column,
-    EngineError,
-    EngineLost,
-    EngineUnavailable,
     Entry,
     Progress,
     Query,
@@ -36,9 +36,11 @@ else:
 MIB = 1024 * 1024
 BATCH_BYTES = 4 * MIB
 FEWEST_ROWS, MOST_ROWS = 2_048, 122_880  # one vector of DuckDB, one of its row groups
+# Rows that are read at once where a type does not say how long its values are. DuckDB's reader cannot change that number once
+# it runs, so it is small, and what was read is joined by its bytes. Reading 256 rows instead of 30,000 costs a tenth more.
+UNKNOWN_WIDTH_ROWS = 256
 LOOKS_AT_ONCE = 4  # at what queries would return, by everybody who asks
 LAST_WAIT = 5.0  # seconds for looks that nobody waits for, when everything ends
-GUESSED_BYTES = 128  # of a value whose type does not say how long it is
 
 ENTRIES = """
     SELECT t.table_catalog, t.table_schema, t.table_name, c.column_name, c.data_type, c.ordinal_position
@@ -55,8 +57,8 @@ class DuckDbEngine:
 
     name = "duckdb"
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+    def __init__(self, opening: Callable[[], Sandbox]) -> None:
+        self._opening = opening
         self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._leaving: set[asyncio.Future[None]] = set()
 
@@ -64,7 +66,7 @@ class DuckDbEngine:
         """Whoever does not wait for it leaves at once; the look itself is interrupted, and takes its turn until it notices:
         DuckDB computes some things before it knows the columns, such as the arguments of table functions."""
         await self._looks.acquire()
-        rows = DuckDbRows(self._sandbox.connected(), query)
+        rows = DuckDbRows(self._opening, query)
         try:
             await rows.begin()
         finally:
@@ -85,7 +87,7 @@ class DuckDbEngine:
 
     @asynccontextmanager
     async def _stream(self, query: Query) -> AsyncIterator[DuckDbRows]:
-        rows = DuckDbRows(self._sandbox.connected(), query)
+        rows = DuckDbRows(self._opening, query)
         try:
             await rows.begin()
             yield rows
@@ -103,16 +105,15 @@ class DuckDbEngine:
     async def close(self) -> None:
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=LAST_WAIT)
-        self._sandbox.close()
 
     async def _read(self, statement: str, **parameters: str) -> list[tuple[Any, ...]]:
         def read() -> list[tuple[Any, ...]]:
-            connection = self._sandbox.connected()
+            sandbox = self._opening()
             try:
                 with as_ours():
-                    return connection.execute(statement, parameters).fetchall()
+                    return sandbox.database.execute(statement, parameters).fetchall()
             finally:
-                connection.close()
+                sandbox.close()
 
         rows: list[tuple[Any, ...]] = await in_thread(read)
         return rows
@@ -123,8 +124,9 @@ class DuckDbRows:
 
     columns: tuple[Column, ...] = ()
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, query: Query) -> None:
-        self._connection, self._query = connection, query
+    def __init__(self, opening: Callable[[], Sandbox], query: Query) -> None:
+        self._opening, self._query = opening, query
+        self._sandbox: Sandbox | None = None
         self._reader: Any = None
         self._running: asyncio.Future[Any] | None = None
         self._is_over = False
@@ -133,49 +135,54 @@ class DuckDbRows:
         """Learn its columns. What is wrong with the query itself is said here, and nothing runs yet."""
 
         def look() -> tuple[Column, ...]:
+            self._sandbox = self._opening()
             with as_ours():
-                _use(self._connection, self._query)
-                return _columns(self._connection, self._query)
+                _use(self._sandbox.database, self._query)
+                return _columns(self._sandbox, self._query)
 
         self.columns = await self._in_thread(look)
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         ahead = asyncio.ensure_future(self._in_thread(self._next))
         try:
-            while (batches := await ahead) is not None:
+            while (batch := await ahead) is not None:
                 ahead = asyncio.ensure_future(self._in_thread(self._next))
-                for batch in batches:
-                    yield batch
+                yield batch
         finally:
             ahead.cancel()
 
     @property
     def progress(self) -> Progress:
-        share = self._connection.query_progress() if self._running is not None else -1.0
+        share = self._sandbox.database.query_progress() if self._sandbox is not None else -1.0
         known = min(1.0, share / 100) if share > 0 else None  # it says 0 also where it cannot tell
         return Progress("FINISHED" if self._is_over else "RUNNING", share=known)
 
     async def end(self) -> None:
         """Stop it if it still runs, and come back when its thread has."""
         while self._running is not None and not self._running.done():
-            self._connection.interrupt()  # again and again: it may come to its next step only now
+            if self._sandbox is not None:
+                self._sandbox.database.interrupt()  # again and again: it may come to its next step only now
             await asyncio.wait({self._running}, timeout=0.05)
         if self._running is not None and not self._running.cancelled():
             self._running.exception()  # that it was interrupted is no news
         self._reader = None
 
     def close(self) -> None:
-        """Give back the connection, after the end."""
-        self._connection.close()
+        """Remove the sandbox, after the end."""
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
 
-    def _next(self) -> list[pa.RecordBatch] | None:
-        """Some batches, about as many bytes as one should have; None at the end. The first call starts the query."""
+    def _next(self) -> pa.RecordBatch | None:
+        """A batch of about the wanted bytes, and of one read more at most; None at the end. The first call starts the query."""
         found, size = [], 0
+        sandbox = self._sandbox
+        assert sandbox is not None, "rows are read between begin and close"
         with as_ours(running=True):
             if self._reader is None:
                 schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
-                sql = _select(self._connection, self._query)
-                self._reader = self._connection.sql(sql).to_arrow_reader(batch_rows(schema))
+                sql = _select(sandbox, self._query)
+                self._reader = sandbox.database.sql(sql).to_arrow_reader(batch_rows(schema))
             while size < BATCH_BYTES:
                 try:
                     batch = self._reader.read_next_batch()
@@ -184,7 +191,7 @@ class DuckDbRows:
                     break
                 found.append(batch)
                 size += batch.nbytes
-        return found or None
+            return pa.concat_batches(found) if found else None
 
     async def _in_thread(self, function: Any) -> Any:
         """One step at a time. It cannot be left alone when nobody waits for it any more: `end` does."""
@@ -199,23 +206,24 @@ def _use(connection: duckdb.DuckDBPyConnection, query: Query) -> None:
         connection.execute(f"USE {'.'.join(identifier(name) for name in said)}")
 
 
-def _columns(connection: duckdb.DuckDBPyConnection, query: Query) -> tuple[Column, ...]:
+def _columns(sandbox: Sandbox, query: Query) -> tuple[Column, ...]:
     """The columns by DuckDB's own words, and the Arrow types that its reader says they have. Runs nothing of the query: it is
     asked about columns of these types that hold nothing."""
-    relation = connection.sql(one_select(connection, query.sql))
+    connection = sandbox.database
+    relation = connection.sql(one_select(connection, query, files=sandbox.files))
     nothing = ", ".join(f"CAST(NULL AS {cast_for(kind) or kind})" for kind in relation.types)
     try:
         arrow = connection.sql(f"SELECT {nothing} LIMIT 0").to_arrow_reader(1).schema
     except duckdb.Error:  # a type that has no name here, as one of an attached database's own: only the query itself has it
-        arrow = connection.sql(_select(connection, query)).limit(0).to_arrow_reader(1).schema
+        arrow = connection.sql(_select(sandbox, query)).limit(0).to_arrow_reader(1).schema
     described = zip(relation.columns, relation.types, arrow.types, strict=True)
     return tuple(Column(name, str(kind), carried) for name, kind, carried in described)
 
 
-def _select(connection: duckdb.DuckDBPyConnection, query: Query) -> str:
+def _select(sandbox: Sandbox, query: Query) -> str:
     """The query, with those columns cast that Arrow cannot carry (`types.py`)."""
-    sql = one_select(connection, query.sql)
-    relation = connection.sql(sql)
+    sql = one_select(sandbox.database, query, files=sandbox.files)
+    relation = sandbox.database.sql(sql)
     casts = [(identifier(name), cast_for(kind)) for name, kind in zip(relation.columns, relation.types, strict=True)]
     if not any(kind for _, kind in casts):
         return sql
@@ -224,58 +232,26 @@ def _select(connection: duckdb.DuckDBPyConnection, query: Query) -> str:
 
 
 def batch_rows(schema: pa.Schema) -> int:
-    """How many rows make a batch of about the wanted size, as far as types tell. Pure."""
-    width = sum(_guessed_width(kind) for kind in schema.types)
+    """How many rows to read at once: a batch of the wanted size if every type has a fixed width, else few. Pure."""
+    try:
+        width = sum(max(1, int(kind.bit_width) // 8) for kind in schema.types)
+    except ValueError:  # text, bytes, lists: anything between nothing and megabytes
+        return UNKNOWN_WIDTH_ROWS
     return max(FEWEST_ROWS, min(MOST_ROWS, BATCH_BYTES // max(1, width)))
 
 
-def _guessed_width(kind: pa.DataType) -> int:
-    try:
-        return int(max(1, kind.bit_width // 8))
-    except ValueError:
-        return GUESSED_BYTES
-
-
-@contextmanager
-def as_ours(*, running: bool = False) -> Iterator[None]:
-    """What DuckDB says, in the words of the port: by the type of its error, and by whether rows were on their way."""
-    try:
-        yield
-    except EngineError:
-        raise
-    except duckdb.InterruptException as error:
-        raise EngineLost(f"the query was stopped: {error}") from None
-    except (duckdb.OutOfMemoryException, duckdb.ConnectionException, duckdb.InternalException, duckdb.FatalException) as error:
-        raise EngineUnavailable(str(error)) from None
-    except duckdb.IOException as error:  # before it runs a file that is not there; while it runs a disk that fails
-        raise (EngineUnavailable if running else QueryRefused)(str(error)) from None
-    except duckdb.PermissionException as error:
-        raise QueryRefused(f"{error}; HOLDFAST_DUCKDB_DIRS names the folders that DuckDB may read") from None
-    except duckdb.Error as error:
-        raise QueryRefused(str(error)) from None
-    except (pa.ArrowException, OSError, RuntimeError) as error:
-        raise passed_on(str(error)) from None
-
-
-PASSING = frozenset({"Out of Memory", "IO", "INTERNAL", "FATAL", "Connection", "TransactionContext"})
-
-
-def passed_on(text: str) -> EngineError:
-    """An error of DuckDB that came through the Arrow reader, which keeps its type only as the first words. Pure."""
-    kind, found, _ = text.partition(" Error: ")
-    if kind == "INTERRUPT":
-        return EngineLost(f"the query was stopped: {text}")
-    return EngineUnavailable(text) if not found or kind in PASSING else QueryRefused(text)
-
-
 def from_settings(settings: Settings) -> DuckDbEngine:
-    """The engine as the settings describe it."""
+    """The engine as the settings describe it. The folders are checked now, and not only with the first query."""
+    scratch = settings.scratch_dir or Path(tempfile.gettempdir())
     refuse_closed(tuple(settings.duckdb_folders), tuple(settings.closed_folders))
-    sandbox = open_sandbox(
-        folders=settings.duckdb_folders,
-        attach=settings.duckdb_attach,
-        memory=settings.duckdb_memory,
-        threads=settings.duckdb_threads,
-        scratch=settings.scratch_dir or Path(tempfile.gettempdir()),
+    refuse_scratch_below(settings.duckdb_folders, scratch)
+    return DuckDbEngine(
+        partial(
+            open_sandbox,
+            folders=settings.duckdb_folders,
+            attach=settings.duckdb_attach,
+            memory=settings.duckdb_memory,
+            threads=settings.duckdb_threads,
+            scratch=scratch,
+        )
     )
-    return DuckDbEngine(sandbox)

@@ -1,11 +1,14 @@
-"""A DuckDB that can read what it was shown, and nothing else: no network, no other files, no other settings.
+"""A DuckDB for one query: it reads what it was shown, and has no network, no other files and no settings to change.
 
-The order matters: databases are attached and folders allowed while that is still possible, then the door is closed and locked.
+Each query has an instance of its own. Whatever a query manages to change (a setting, a log, a temporary object) or to
+exhaust (the memory limit) is gone with it, and no other export sees it.
+
+The order matters: databases are attached and folders allowed while that is still possible, then configuration is locked.
+`disabled_filesystems` stays unset: it would forbid DuckDB its own spill files.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,33 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
 from holdfast.services.exports.engines.duckdb.spill import SpillFolder
-from holdfast.services.exports.engines.port import EngineUnavailable, QueryRefused
+from holdfast.services.exports.engines.port import EngineUnavailable
 from holdfast.services.exports.extras import lazily
 
 if TYPE_CHECKING:
     import duckdb
 else:
     duckdb = lazily("duckdb")
-BEGINS_A_SELECT = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(?:select|with|from|values|table)\b", re.IGNORECASE | re.DOTALL)
 
-# What each connection of ours sets for itself when the rest is locked: progress is counted and never printed, and the rows
-# that wait for us are few.
-OWN = (("enable_progress_bar", "true"), ("enable_progress_bar_print", "false"), ("streaming_buffer_size", "'8MB'"))
+# Progress is counted and never printed. The buffer holds about one vector of 2,048 rows a thread: DuckDB counts 16 bytes for a
+# text however long it is, so 8 MB of buffer were 800 MB of texts of 20 kB. A small one is not slower.
+STREAMING = (("enable_progress_bar", "true"), ("enable_progress_bar_print", "false"), ("streaming_buffer_size", "'16KB'"))
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A database in memory, and the folder where it may spill. Whoever opens it closes it."""
+    """A database in memory, and the folder where it may spill. The caller closes it."""
 
     database: duckdb.DuckDBPyConnection
     spill: SpillFolder
-
-    def connected(self) -> duckdb.DuckDBPyConnection:
-        """One more connection: what is set for a connection alone is set here, and for nobody else."""
-        connection = self.database.cursor()
-        for name, value in OWN:
-            connection.execute(f"SET {name} = {value}")
-        return connection
+    files: bool  # whether it may read files at all
 
     def close(self) -> None:
         self.database.close()
@@ -54,22 +50,30 @@ def open_sandbox(
     threads: int | None = None,
     scratch: Path,
 ) -> Sandbox:
-    """A database in memory, which spills to a folder of its own below `scratch`. Its connections share its limits and doors."""
+    """A database in memory, which spills to a folder of its own below `scratch`."""
+    refuse_scratch_below(folders, scratch)
     spill = SpillFolder(scratch)
     try:
-        for folder in folders:
-            if spill.path.is_relative_to(folder.resolve()):
-                raise UsageError(
-                    f"HOLDFAST_DUCKDB_DIRS: {folder} holds {scratch}, where the rows of other exports pass through; "
-                    "name a folder that holds data and nothing else, or set HOLDFAST_SCRATCH_DIR to a place outside of it"
-                )
-        return Sandbox(_closed_database(folders, attach or {}, memory, threads, spill.path), spill)
+        return Sandbox(_locked_database(folders, attach or {}, memory, threads, spill.path), spill, files=bool(folders))
+    except duckdb.Error as error:
+        spill.remove()
+        raise EngineUnavailable(f"DuckDB does not start: {error}; check the settings HOLDFAST_DUCKDB_…") from None
     except BaseException:
         spill.remove()
         raise
 
 
-def _closed_database(
+def refuse_scratch_below(folders: Sequence[Path], scratch: Path) -> None:
+    """Raise `UsageError` if a folder that DuckDB may read holds the spill files of other exports."""
+    for folder in folders:
+        if scratch.resolve().is_relative_to(folder.resolve()):
+            raise UsageError(
+                f"HOLDFAST_DUCKDB_DIRS: {folder} holds {scratch}, where the rows of other exports pass through; "
+                "name a folder that holds data and nothing else, or set HOLDFAST_SCRATCH_DIR to a place outside of it"
+            )
+
+
+def _locked_database(
     folders: Sequence[Path], attach: Mapping[str, Path], memory: str, threads: int | None, spill: Path
 ) -> duckdb.DuckDBPyConnection:
     config: dict[str, Any] = {
@@ -78,18 +82,24 @@ def _closed_database(
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "allow_community_extensions": False,
+        "allow_persistent_secrets": False,
         "python_enable_replacements": False,  # a name in SQL must not find a variable of this process
     }
     if threads is not None:
         config["threads"] = threads
     database = duckdb.connect(":memory:", config=config)
-    for name, path in attach.items():
-        _attach(database, name, path)
-    allowed = ", ".join(_text(f"{folder.resolve()}/") for folder in folders)
-    database.execute(f"SET allowed_directories = [{allowed}]")
-    database.execute("SET enable_external_access = false")
-    database.execute(f"SET allowed_configs = [{', '.join(_text(name) for name, _ in OWN)}]")
-    database.execute("SET lock_configuration = true")
+    try:
+        for name, path in attach.items():
+            _attach(database, name, path)
+        allowed = ", ".join(_text(f"{folder.resolve()}/") for folder in folders)
+        database.execute(f"SET allowed_directories = [{allowed}]")
+        database.execute("SET enable_external_access = false")
+        for setting, value in STREAMING:
+            database.execute(f"SET {setting} = {value}")
+        database.execute("SET lock_configuration = true")
+    except BaseException:
+        database.close()
+        raise
     return database
 
 
@@ -107,18 +117,3 @@ def identifier(name: str) -> str:
 
 def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-def one_select(database: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """The statement, if it is one SELECT and nothing else. DuckDB's own parser decides, whoever looked before.
-
-    It makes a SELECT of PRAGMA, SHOW and the like, so the first word counts as well.
-    """
-    try:
-        statements = database.extract_statements(sql)
-    except duckdb.Error as error:
-        raise QueryRefused(str(error)) from None
-    is_one = len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT
-    if not is_one or not BEGINS_A_SELECT.match(sql):
-        raise QueryRefused("an export is exactly one SELECT")
-    return str(statements[0].query).strip().rstrip(";")

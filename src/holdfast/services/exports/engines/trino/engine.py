@@ -20,6 +20,7 @@ from holdfast.services.exports.engines.port import (
     Progress,
     ProtocolBroken,
     Query,
+    SubmitTimeout,
     SubmitUnknown,
 )
 from holdfast.services.exports.engines.trino import wording
@@ -48,6 +49,7 @@ class TrinoEngine:
         self._client = StatementClient(options)
         self._segments = Segments(self._client.transport, options)
         self._decoders = ThreadPoolExecutor(options.decoders, "holdfast-trino")
+        self._unknown: set[str] = set()  # tags of queries that only read, and that may run without us
 
     async def describe(self, query: Query) -> tuple[Column, ...]:
         """Its columns, from a statement that is analysed and planned like it and has nothing to run."""
@@ -66,23 +68,34 @@ class TrinoEngine:
             await rows.close()
 
     async def _begin(self, query: Query, spooled: bool) -> Answer:
-        """Submit a query that only reads. One whose fate is unknown is looked for and stopped before it is sent again."""
+        """Submit a query that only reads. One whose fate is unknown is looked up by tag and stopped before it is sent again.
+
+        A late answer is not waited for here: the caller decides how long a cold start may take and calls again.
+        """
         headers = headers_of(query, self._options, spooled=spooled and bool(self._options.encodings))
         for tries in range(SUBMITS):
+            await self._settle(query)
             try:
                 return await self._client.submit(query.sql, headers)
-            except SubmitUnknown:
-                if tries == SUBMITS - 1:
+            except SubmitUnknown as unknown:
+                self._unknown.add(query.tag)
+                if isinstance(unknown, SubmitTimeout) or tries == SUBMITS - 1:
                     raise
-                left = await self.find(query.tag, query)
-                if left is not None:
-                    await self.cancel(left, query)
             except EngineUnavailable as busy:
                 asked = busy.detail.get("retry_after")
                 if asked is None or asked > self._options.look_patience_seconds or tries == SUBMITS - 1:
                     raise
                 await asyncio.sleep(max(asked, backoff(tries)))
         raise AssertionError("every try returns or raises")
+
+    async def _settle(self, query: Query) -> None:
+        """Stop what an earlier submit under this tag may have started; raises while the engine cannot say."""
+        if query.tag not in self._unknown:
+            return
+        left = await self.find(query.tag, query)
+        if left is not None:
+            await self.cancel(left, query)
+        self._unknown.discard(query.tag)
 
     async def submit(self, query: Query) -> Json:
         """Send it. Trino begins with the first look, so what was sent and then forgotten never runs."""

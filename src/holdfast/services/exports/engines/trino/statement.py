@@ -19,6 +19,7 @@ from holdfast.services.exports.engines.port import (
     ProtocolBroken,
     Query,
     QueryRefused,
+    SubmitTimeout,
     SubmitUnknown,
 )
 from holdfast.services.exports.engines.trino.messages import Answer, QueryInfo, read
@@ -49,7 +50,8 @@ class StatementClient:
     async def submit(self, sql: str, headers: Mapping[str, str]) -> Answer:
         """Send a statement, once. Trino begins it when its first nextUri is asked for.
 
-        `SubmitUnknown` when nobody knows whether it arrived. A 429 says that it did not.
+        `SubmitUnknown` when it is unknown whether it arrived, `SubmitTimeout` if only the answer is late. A 429 says that it
+        did not arrive.
         """
         uri = f"{self.origin}/v1/statement"
         try:
@@ -58,7 +60,9 @@ class StatementClient:
             raise EngineTimeout("the engine did not take the connection in time") from slow
         except NEVER_SENT as failed:
             raise EngineUnavailable(f"no connection to the engine ({type(failed).__name__})") from failed
-        except (httpx.HTTPError, TimeoutError, ProtocolBroken) as lost:
+        except (httpx.TimeoutException, TimeoutError) as late:
+            raise SubmitTimeout(f"the statement was sent and not answered in time ({type(late).__name__})") from late
+        except (httpx.HTTPError, ProtocolBroken) as lost:
             raise SubmitUnknown(f"the statement was sent and no answer came ({type(lost).__name__})") from lost
         if reply.status == 429:
             raise EngineUnavailable("the engine takes no more statements now (429)", retry_after=retry_after(reply.headers))
