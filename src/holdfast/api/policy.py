@@ -49,7 +49,7 @@ POLICY: Final[Mapping[str, Rule]] = {
     "login": Rule("sign in with a link that works once", anyone=True),
     "openapi.read": Rule("read the OpenAPI document", frozenset(Role)),
     "metrics.read": Rule("scrape the metrics", READERS | {S}),
-    "demand.read": Rule("ask how much work waits: one number", READERS | {S}),
+    "demand.read": Rule("ask how much work there is: one number", READERS | {S}),
     "whoami.read": Rule("ask who one is", frozenset(Role)),
     "jobs.read": Rule("look at jobs, their attempts and their events", READERS),
     "jobs.read_payload": Rule("see payloads, results and handles of jobs", MAKERS),

@@ -127,7 +127,7 @@ PLANE_METRICS: Final[dict[str, str]] = {  # gauges of the control plane: what th
     "holdfast_build_info": "1, with the version of the control plane.",
     "holdfast_database_reachable": "1 if the database answered the last scrape; at 0 there are no figures of it.",
     "holdfast_jobs": "Jobs by state, counted up to 10,000 each.",
-    "holdfast_demand": "Work that waits for a hand, by what it is: waiting, due, to_poll, stale. The number to scale by.",
+    "holdfast_demand": "Work for workers, by what it is: waiting, due, to_poll, stale, held. Their sum is the number to scale by.",
     "holdfast_job_wait_seconds": "From enqueue to the first claim, by kind and quantile, over the newest 1,000 jobs.",
     "holdfast_job_run_seconds": "From the last claim to the end, by kind and quantile, over the newest 1,000 jobs.",
     "holdfast_oldest_pending_seconds": "Age of the job that is next to be claimed, by kind.",
