@@ -59,8 +59,11 @@ async def show_state(request: Request) -> Response:
 
 
 class DemandShown(BaseModel):
-    """How much work there is. `value` (the backlog and what runs) is the number to scale a Deployment by; `backlog` (what no live
-    worker holds) is for an autoscaler that starts a pod per job and counts the running ones itself. `running` includes `stale`."""
+    """How much work there is. `value` (the backlog and what runs) is the number to scale a Deployment by.
+
+    `backlog` (what no live worker holds) is for an autoscaler that starts a pod per job and counts the running pods itself.
+    `running` includes `stale`.
+    """
 
     value: int
     backlog: int

@@ -80,7 +80,7 @@ POLICY: Final[Mapping[str, Rule]] = {
     "mappings.change": Rule("change or delete a mapping", OPERATORS, OWN),
     "snapshots.read": Rule("look at snapshots and their exports", READERS),
     "snapshots.create": Rule("make a snapshot by hand", OPERATORS, permission="exports.snapshots.create"),
-    "snapshots.change": Rule("cancel, retry or delete a snapshot", OPERATORS, OWN),
+    "snapshots.change": Rule("cancel, retry or delete a snapshot, and say how long it lives", OPERATORS, OWN),
     "schema.read": Rule("look at what the engines' catalogs hold", READERS),
     "schema.refresh": Rule("read the engines' catalogs anew", OPERATORS, needs_reason=True),
     "config.read": Rule("look at the configuration", OPERATORS),
