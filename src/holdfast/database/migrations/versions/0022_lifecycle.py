@@ -1,7 +1,8 @@
-"""What the loop `lifecycle` needs: when a mapping was last used, and which snapshots are being deleted.
+"""Expiry of mappings and snapshots, and claims over the export protocol whose answer was lost.
 
 A snapshot is marked before its files are removed and its row goes last, so a process that dies in between leaves a row that the
-next pass finds. A marked snapshot has ended and stays as it is: nothing may begin to use it or run it again.
+next pass finds. A marked snapshot has ended and stays as it is: nothing may begin to use it or run it again. A claim that was
+acknowledged by an update is not given again.
 """
 
 from alembic import op
@@ -16,8 +17,10 @@ ALTER TABLE holdfast.mappings ADD COLUMN last_used_at timestamptz;  -- when a sn
 ALTER TABLE holdfast.snapshots ADD COLUMN deleting_since timestamptz;
 ALTER TABLE holdfast.snapshots ADD CONSTRAINT deleted_only_after_its_end
     CHECK (deleting_since IS NULL OR state IN ('ready', 'failed', 'cancelled'));
+ALTER TABLE holdfast.workers ADD COLUMN acknowledged_at timestamptz;  -- only of claims over /export-jobs
 """
 DOWNGRADE = """
+ALTER TABLE holdfast.workers DROP COLUMN acknowledged_at;
 ALTER TABLE holdfast.snapshots DROP COLUMN deleting_since;
 ALTER TABLE holdfast.mappings DROP COLUMN last_used_at;
 """
