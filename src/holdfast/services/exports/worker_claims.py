@@ -43,8 +43,8 @@ async def give_back_unanswered(conn: Conn, name: str, actor: str, *, polls: bool
     """Release what earlier claims of this worker id hold if no update has come for them: their answer was lost.
 
     Call it in the transaction of the next claim, which then gets the same jobs as new attempts. So of two processes that share
-    a worker id only the one that claimed last holds a job; the attempt of the other is refused. After two minutes a claim counts
-    as answered, so that such processes cannot take a long export from each other for ever.
+    a worker id only the one that claimed last holds a job; the attempt of the other is refused. After two minutes a claim
+    counts as answered, so that such processes cannot take a long export from each other for ever.
     """
     parameters = {"name": name, "actor": actor, "polls": polls, "within": GIVEN_AGAIN_WITHIN}
     await conn.execute(ONE_AT_A_TIME, parameters)

@@ -2,8 +2,8 @@
 
 The same fence as everywhere: a claim gives an `attempt_id`, and an update shows it as `If-Match: "<attempt_id>"`; a replaced
 attempt gets 412 and has changed nothing. A claim is a lease of ten minutes, renewed by every update: a worker that is silent
-for longer is taken for dead, and a long export that reports now and then is not. To ask for what is pollable is a claim as well,
-for two minutes: to ask an engine takes seconds, and engines drop queries that nobody asks about.
+for longer is taken for dead, and a long export that reports now and then is not. To ask for what is pollable is a claim as
+well, for two minutes: to ask an engine takes seconds, and engines drop queries that nobody asks about.
 """
 
 from __future__ import annotations
