@@ -114,6 +114,5 @@ def _note_deleted(part: Part, life: Life, verdict: Verdict) -> None:
     part.deleted[verdict.because].inc()
     lag = max(0.0, (life.now - verdict.since).total_seconds())
     measures.enforcement_lag.labels(part.name).observe(lag)
-    log.info(
-        f"{part.name}_expired", id=life.id, owner=life.owner, name=life.name, because=str(verdict.because), lag_seconds=lag
-    )
+    who = {"id": life.id, "owner": life.owner, "name": life.name}
+    log.info("lifecycle_deleted", resource_type=part.name, **who, because=str(verdict.because), lag_seconds=lag)
