@@ -77,7 +77,7 @@ EVENTS: Final[dict[str, str]] = {
     "snapshot_siblings_stopped": "An export of a snapshot failed, so the others were cancelled or asked to stop.",
     "schema_cache_refresh_skipped": "There is no engine whose catalogs could be read; says why.",
     "schema_cache_catalog_failed": "One catalog could not be read; what is known of it stays.",
-    "lifecycle_deleted": "A snapshot or mapping whose TTL or inactivity timeout was over was deleted, a snapshot with its files.",
+    "lifecycle_deleted": "A snapshot (with its files) or mapping whose TTL or inactivity timeout was over was deleted.",
     "snapshot_cleanup_failed": "The files of an expired snapshot could not be removed; its row stays for the next pass.",
     "lifecycle_termination_failed": "An expired mapping or snapshot could not be deleted; the next pass tries again.",
     "lifecycle_invalid_duration": "A ttl or inactivity_timeout is no duration that we know; it never expires anything.",
