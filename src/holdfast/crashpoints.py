@@ -48,6 +48,8 @@ POINTS: Final[dict[str, str]] = {
     "export.part_put": "One file of an export is in the store, and nobody can see it.",
     "export.uploaded": "Every file of an export is in the store, and no manifest names them.",
     "export.published": "The manifest of an export is in the store; the end of its job is not committed.",
+    "lifecycle.marked": "An expired snapshot is marked, and its files are still there.",
+    "lifecycle.files_removed": "The files of an expired snapshot are gone; its row is still there.",
     "migrate.mid": "The statements of a migration have run, and it is not committed.",
     "keeper.after_start": "The keeper has just started an executor.",
     "keeper.before_release": "The keeper has ended its executors at shutdown and has not given back what they held.",

@@ -111,6 +111,7 @@ DELETE /api/snapshots/{snapshot_id}                snapshots.change  200
 GET    /api/snapshots/{snapshot_id}/progress       snapshots.read    200
 POST   /api/snapshots/{snapshot_id}/cancel         snapshots.change  202
 POST   /api/snapshots/{snapshot_id}/retry          snapshots.change  202
+PUT    /api/snapshots/{snapshot_id}/lifecycle      snapshots.change  200
 GET    /api/export-jobs                            snapshots.read    200
 GET    /api/ops/export-jobs                        snapshots.read    200
 GET    /api/export-jobs/{job_id}                   snapshots.read    200

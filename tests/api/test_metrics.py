@@ -155,9 +155,33 @@ async def test_q_04_an_autoscaler_learns_its_number_and_nothing_else(as_role: An
     await silence(conn, await hold(conn))
 
     depth = (await keda.get("/api/stats/queue-depth", params={"queue": "default"})).json()["data"]
-    assert depth == {"value": 2, "waiting": 1, "due": 0, "to_poll": 0, "stale": 1, "running": 1}
+    assert depth == {"value": 2, "backlog": 2, "waiting": 1, "due": 0, "to_poll": 0, "stale": 1, "running": 1}
     assert (await keda.get("/api/stats/queue-depth")).json()["data"]["value"] == 3
     assert (await keda.get("/api/jobs")).status_code == 403
+
+
+async def test_a_lone_running_job_is_demand(as_role: Any, conn: Any) -> None:
+    """E-03: with a demand of 0 KEDA would stop the worker, the job would be released, and KEDA would start it again."""
+    keda, viewer = await as_role("autoscaler"), await as_role("viewer")
+    await hold(conn)
+
+    depth = (await keda.get("/api/stats/queue-depth")).json()["data"]
+    shown = samples((await viewer.get("/metrics")).text)
+
+    assert (depth["value"], depth["backlog"], depth["running"]) == (1, 0, 1)
+    assert sum(value for key, value in shown.items() if key[0] == "holdfast_demand") == 1
+
+
+async def test_a_job_of_a_silent_worker_is_counted_once(as_role: Any, conn: Any) -> None:
+    """E-03"""
+    keda, viewer = await as_role("autoscaler"), await as_role("viewer")
+    await silence(conn, await hold(conn))
+
+    depth = (await keda.get("/api/stats/queue-depth")).json()["data"]
+    shown = samples((await viewer.get("/metrics")).text)
+
+    assert (depth["value"], depth["backlog"], depth["running"], depth["stale"]) == (1, 1, 1, 1)
+    assert sum(value for key, value in shown.items() if key[0] == "holdfast_demand") == 1
 
 
 class TestOpen:

@@ -99,7 +99,7 @@ class Gauges(Collector):
             jobs.add_metric([str(state)], count.count)
         yield jobs
         demand = _family("holdfast_demand", "what")
-        for what in ("waiting", "due", "to_poll", "stale"):
+        for what in ("waiting", "due", "to_poll", "stale", "held"):
             demand.add_metric([what], getattr(found.demand, what))
         yield demand
         yield _one("holdfast_stale_leases", found.demand.stale)

@@ -69,9 +69,14 @@ def _totals(counts: Mapping[Any, read.Count]) -> dict[str, dict[str, Any]]:
 
 
 class DemandShown(BaseModel):
-    """How much work waits for a hand: `value` is the number to scale by."""
+    """How much work there is. `value` (the backlog and what runs) is the number to scale a Deployment by.
+
+    `backlog` (what no live worker holds) is for an autoscaler that starts a pod per job and counts the running pods itself.
+    `running` includes `stale`.
+    """
 
     value: int
+    backlog: int
     waiting: int
     due: int
     to_poll: int
@@ -81,11 +86,11 @@ class DemandShown(BaseModel):
 
 @routes.add("GET", "/api/stats/queue-depth", action="demand.read", answers=Data[DemandShown])
 async def show_demand(request: Request, queue: Word | None = None) -> Response:
-    """Show how much work waits, for an autoscaler without a database."""
+    """Show how much work there is, for an autoscaler without a database."""
     async with plane_of(request).pool.connection() as conn:
         found = await figures.demand(conn, queue)
     parts = {name: getattr(found, name) for name in ("waiting", "due", "to_poll", "stale", "running")}
-    return respond({"value": found.total, **parts})
+    return respond({"value": found.total, "backlog": found.backlog, **parts})
 
 
 class Drain(BaseModel):

@@ -34,6 +34,8 @@ SHAPE = Shape(
         Column("DESCRIPTION", "description", long=True),
         Column("TTL", "ttl", wide=True),
         Column("INACTIVITY", "inactivity_timeout", wide=True),
+        Column("EXPIRES", "expires_at", Kind.TIME, wide=True),
+        Column("INACTIVE", "inactive_at", Kind.TIME, wide=True),
         Column("CREATED", "created_at", Kind.TIME, wide=True),
     ],
     empty="There are no mappings: holdfast mapping apply -f map.yaml",

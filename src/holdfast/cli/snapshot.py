@@ -35,6 +35,8 @@ SHAPE = Shape(
         Column("ERROR", "error_message", long=True),
         Column("OWNER", "owner", wide=True),
         Column("FINISHED", "finished_at", Kind.TIME, wide=True),
+        Column("EXPIRES", "expires_at", Kind.TIME, wide=True),
+        Column("INACTIVE", "inactive_at", Kind.TIME, wide=True),
         Column("LOCATION", "location", wide=True),
     ],
     empty="There are no snapshots: holdfast snapshot create MAPPING",
@@ -53,6 +55,8 @@ CARD = Shape(
         Column("LOCATION", "location"),
         Column("CREATED", "created_at", Kind.TIME),
         Column("FINISHED", "finished_at", Kind.TIME),
+        Column("EXPIRES", "expires_at", Kind.TIME),
+        Column("INACTIVE", "inactive_at", Kind.TIME),
     ],
 )
 

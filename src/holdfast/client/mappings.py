@@ -30,6 +30,8 @@ class Mapping:
     edges: list[dict[str, Any]]
     created_at: datetime
     updated_at: datetime
+    expires_at: datetime | None
+    inactive_at: datetime | None
 
 
 class Mappings:

@@ -54,6 +54,8 @@ class Snapshot:
     size_bytes: int | None
     created_at: datetime
     finished_at: datetime | None
+    expires_at: datetime | None
+    inactive_at: datetime | None
     exports: list[Export] = field(default_factory=list)
 
     def files(self, entity: str) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row, dict_row
 
-# What somebody should come for: due and claimable, due to be asked at their engine, or left behind by a silent holder.
-# Never pending alone: then nothing would be started for work that is already under way and needs a hand.
+# Claimable jobs, due polls, and held jobs; `stale` are those of the held whose worker's lease has expired. Never pending jobs
+# alone, and never without the held ones: an autoscaler that reads 0 while a job runs stops the worker that runs it.
 DEMAND = """
     SELECT (SELECT count(*) FROM (SELECT FROM holdfast.jobs j WHERE state = 'pending' AND run_after IS NULL
                 AND (%(queue)s::text IS NULL OR queue = %(queue)s) AND NOT EXISTS (
@@ -37,13 +37,23 @@ class Demand:
     waiting: int
     due: int
     to_poll: int
-    stale: int
-    running: int
+    stale: int  # held by a worker whose lease has expired; included in `running`
+    running: int  # held by a worker
+
+    @property
+    def backlog(self) -> int:
+        """What no live worker holds: for autoscalers that add the running workers themselves."""
+        return self.waiting + self.due + self.to_poll + self.stale
+
+    @property
+    def held(self) -> int:
+        """What a worker holds under a lease that has not expired."""
+        return max(0, self.running - self.stale)
 
     @property
     def total(self) -> int:
-        """The number to scale by: what waits for a hand."""
-        return self.waiting + self.due + self.to_poll + self.stale
+        """The number to scale a Deployment by: the backlog and what runs."""
+        return self.backlog + self.held
 
 
 async def demand(conn: psycopg.AsyncConnection[Any], queue: str | None = None) -> Demand:

@@ -68,6 +68,7 @@ async def release_worker(
     failing: Sequence[str] = (),
     begun: list[JobId] | None = None,
     actor: str = "keeper",
+    reason: str = SHUTDOWN,
 ) -> Released:
     """Give back everything that this worker holds, all in one transaction.
 
@@ -79,7 +80,7 @@ async def release_worker(
         "begun": begun,
         "actor": actor,
         "cut_off": CUT_OFF,
-        "shutdown": SHUTDOWN,
+        "shutdown": reason,
     }
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(HOLD_ITS_JOBS, parameters)

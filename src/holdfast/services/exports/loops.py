@@ -10,6 +10,7 @@ from holdfast.schedule.context import Pass
 from holdfast.schedule.registry import Loop, Result
 from holdfast.services.exports import kinds, reconcile
 from holdfast.services.exports.catalog import cache, refresh
+from holdfast.services.exports.lifecycle import loop as lifecycle
 from holdfast.services.exports.setup import engines_here
 from holdfast.settings import Settings
 
@@ -35,6 +36,12 @@ def loops(settings: Settings) -> list[Loop]:
             every=reconcile.EVERY,
             is_quiet=True,
             description="Ends exports and snapshots that nobody else brought to their end.",
+        ),
+        Loop(
+            lifecycle.NAME,
+            lifecycle.enforce,
+            every=lifecycle.EVERY,
+            description="Deletes snapshots and mappings whose TTL or inactivity timeout is over.",
         ),
         Loop(
             refresh.NAME,

@@ -31,6 +31,7 @@ from holdfast.services.exports.export.job import export
 from holdfast.services.exports.export.payload import KIND
 from holdfast.services.exports.snapshots import settle
 from holdfast.services.exports.snapshots.settle import OpenSnapshot
+from holdfast.services.exports.worker_claims import fail_held_too_long
 from holdfast.telemetry.log import log
 from holdfast.worker.context import Context, Lease
 from holdfast.worker.direct import OnConnections
@@ -85,6 +86,8 @@ async def fail_overlong(ctx: Pass) -> Acted:
         error = f"Export job exceeded maximum duration ({seconds}s)"
         longest = timedelta(seconds=seconds)
         failed = await fail_longer_than(conn, WorkerId(str(uuid4())), kind=KIND, longest=longest, error=error, limit=PAGE)
+        while len(failed.ended) < PAGE and (held := await fail_held_too_long(conn, longest=longest, error=error)) is not None:
+            failed.ended.append(held)
     if failed.ended:
         log.warning("export_jobs_too_long", jobs=failed.ended, seconds=seconds)
     return Acted(len(failed.ended), failed.not_ended)

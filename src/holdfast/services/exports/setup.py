@@ -58,7 +58,9 @@ class Exports:
 
 def exports_from(given: Settings) -> Exports:
     """As these settings say. Nothing is opened before somebody asks for it."""
-    return Exports(engines_from(given), given.mappings_read_files, root_of(given.snapshots_to), tuple(given.export_addresses))
+    return Exports(
+        engines_from(given), given.mappings_read_files, root_of(given.snapshots_to), addresses=tuple(given.export_addresses)
+    )
 
 
 def engines_from(given: Settings) -> Engines:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 from fastapi import Depends, Header, Request
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from holdfast.api.acts import Text
 from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
+from holdfast.services.exports.durations import parse
 from holdfast.services.exports.engines.port import EngineError, MissingRole, QueryRefused
 from holdfast.services.exports.mappings.definitions import Graph
 from holdfast.services.exports.mappings.dry_run import check
@@ -18,7 +19,16 @@ from holdfast.services.exports.setup import Exports
 
 # The role of the engine in whose name everything is asked: X-Use-Case-Id. There is no default for it.
 UseCase = Annotated[str | None, Header(alias="X-Use-Case-Id", min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.:@/-]+$")]
-Duration = Annotated[str, Field(pattern=r"^(PT[0-9]{1,6}[HM]|P[0-9]{1,5}[DW])$", examples=["P7D", "PT24H"])]
+
+
+def _positive(text: str) -> str:
+    parse(text)
+    return text
+
+
+Duration = Annotated[
+    str, Field(pattern=r"^(PT[0-9]{1,6}[HM]|P[0-9]{1,5}[DW])$", examples=["P7D", "PT24H"]), AfterValidator(_positive)
+]
 Title = Annotated[Text, Field(min_length=1, max_length=255)]
 Description = Annotated[Text, Field(max_length=4000)]
 

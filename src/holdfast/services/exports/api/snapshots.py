@@ -89,8 +89,12 @@ async def list_snapshots(
     others=[UNCHANGED],
 )  # fmt: skip
 async def show_snapshot(request: Request, snapshot_id: JobNumber) -> Response:
-    """Show a snapshot with its exports: rows, bytes, what the engine says, and the place in the queue."""
+    """Show a snapshot with its exports: rows, bytes, what the engine says, and the place in the queue.
+
+    To ask for the files of a ready one is to use it: its inactivity timeout begins again.
+    """
     async with plane_of(request).pool.connection() as conn:
+        await steer.note_use(conn, snapshot_id)
         return respond_tagged(request, await shown(conn, snapshot_id, caller_of(request)))
 
 
@@ -209,6 +213,26 @@ async def retry_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None 
         return Answer(202, await shown(conn, snapshot_id, act.caller))
 
     return await act.run(f"snapshot/{snapshot_id}", do, owner=_owner(snapshot_id), reason=reason)
+
+
+class LifecycleAsked(Model):
+    """How long it lives, and how long unused; null: for ever."""
+
+    ttl: Duration | None = None
+    inactivity_timeout: Duration | None = None
+
+
+@routes.add(
+    "PUT", "/api/snapshots/{snapshot_id}/lifecycle", action="snapshots.change", answers=Data[SnapshotView], refuses=CHANGES
+)
+async def set_lifecycle(snapshot_id: JobNumber, asked: LifecycleAsked, act: Acting) -> Response:
+    """Say how long a snapshot lives; `expires_at` and `inactive_at` of the answer say when it is deleted."""
+
+    async def do(conn: Conn) -> Answer:
+        await steer.set_lifecycle(conn, snapshot_id, asked.ttl, asked.inactivity_timeout)
+        return Answer(200, await read.get(conn, snapshot_id))
+
+    return await act.run(f"snapshot/{snapshot_id}", do, detail=asked.model_dump())
 
 
 class Gone(Model):

@@ -1,8 +1,9 @@
 """Export jobs for workers of anybody's making, in the words of document 002: claim, pollable, update. No database needed.
 
 The same fence as everywhere: a claim gives an `attempt_id`, and an update shows it as `If-Match: "<attempt_id>"`; a replaced
-attempt gets 412 and has changed nothing. A claim is a lease of ten minutes, renewed by every update: whoever goes silent for
-longer is taken for dead, and a long export that reports now and then is not. To ask for what is pollable is a claim as well.
+attempt gets 412 and has changed nothing. A claim is a lease of ten minutes, renewed by every update: a worker that is silent
+for longer is taken for dead, and a long export that reports now and then is not. To ask for what is pollable is a claim as
+well, for two minutes: to ask an engine takes seconds, and engines drop queries that nobody asks about.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ from holdfast.services.exports.snapshots import read
 from holdfast.services.exports.snapshots.read import ExportView
 from holdfast.services.exports.stores.opening import opened
 from holdfast.services.exports.stores.paths import PathRefused, joined, location_of
+from holdfast.services.exports.worker_claims import VERSION, acknowledge, give_back_unanswered, plan_folder, plan_query
 from holdfast.settings import settings
 
 routes = Routes("export-jobs")
 
 Conn = psycopg.AsyncConnection[Any]
 LEASE: Final = timedelta(minutes=10)
+POLL_LEASE: Final = timedelta(minutes=2)
 LONGEST_LOOK: Final = 20.0  # seconds, for what is in a folder
 KINDS: Final = {KIND: 1}
 Amount = Annotated[int, Field(ge=0, le=BIGGEST_ID)]
@@ -82,7 +85,7 @@ def shown(one: Claim) -> ExportClaim:
         attempt_id=one.attempt_id,
         fence_token=one.fence_token,
         attempt_no=one.attempt_no,
-        lease_seconds=LEASE.total_seconds(),
+        lease_seconds=lease_of(one).total_seconds(),
         job_type=payload.get("job_type"),
         entity_name=payload.get("entity_name"),
         snapshot_id=payload.get("snapshot_id"),
@@ -95,6 +98,11 @@ def shown(one: Claim) -> ExportClaim:
         next_uri=query.get("next_uri"),
         poll_count=one.poll_count,
     )
+
+
+def lease_of(one: Claim) -> timedelta:
+    """How long a claim is held without an update. Pure."""
+    return POLL_LEASE if one.is_poll else LEASE
 
 
 def prefix_of(one: Claim) -> str:
@@ -113,12 +121,19 @@ class ClaimAsked(Model):
     "POST", "/api/internal/export-jobs/claim", action="work", answers=Data[list[ExportClaim]], also=["/export-jobs/claim"]
 )
 async def claim_jobs(request: Request, asked: ClaimAsked) -> Response:
-    """Claim export jobs that wait, nodes before edges."""
+    """Claim export jobs that wait, nodes before edges.
+
+    The same worker id may ask again when no answer came: within two minutes it gets the jobs of its earlier claim again, as new
+    attempts, if none of them was updated. So let every process have a worker id of its own.
+    """
+    me = _worker(asked.worker_id, caller_of(request).actor)
     async with plane_of(request).pool.connection() as conn, conn.transaction():
-        me = _somebody(asked.worker_id, caller_of(request).actor)
+        await give_back_unanswered(conn, me.name, me.host, polls=False)
         claims = await claim(conn, me.id, kinds=KINDS, limit=asked.limit)
         if claims:
             await register(conn, me, lease=LEASE)
+        for one in claims:
+            await plan_folder(conn, one, prefix_of(one))
     return respond([shown(one).model_dump() for one in claims])
 
 
@@ -127,25 +142,30 @@ async def claim_jobs(request: Request, asked: ClaimAsked) -> Response:
 )
 async def claim_polls(
     request: Request,
-    worker_id: Annotated[Text, Query(min_length=1, max_length=200)] = "export-worker",
+    worker_id: Annotated[Text | None, Query(min_length=1, max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
 ) -> Response:
-    """Claim submitted export jobs whose engine is due to be asked; nobody else asks about them meanwhile."""
+    """Claim submitted export jobs whose engine is due to be asked; no other worker asks about them meanwhile.
+
+    With a `worker_id` it may be asked again when no answer came, as for a claim; without one they come back after two minutes.
+    """
+    me = _worker(worker_id or "export-worker", caller_of(request).actor)
     async with plane_of(request).pool.connection() as conn, conn.transaction():
-        me = _somebody(worker_id, caller_of(request).actor)
+        if worker_id is not None:
+            await give_back_unanswered(conn, me.name, me.host, polls=True)
         claims = await claim_to_poll(conn, me.id, kinds=KINDS, limit=limit)
         if claims:
-            await register(conn, me, lease=LEASE)
+            await register(conn, me, lease=POLL_LEASE)
     return respond([shown(one).model_dump() for one in claims])
 
 
-def _somebody(name: str, owner: str) -> WorkerInfo:
-    """A claim of its own has a lease of its own: a pod that comes back under its old name keeps nobody's jobs alive.
+def _worker(name: str, actor: str) -> WorkerInfo:
+    """Every claim is a worker with a lease of its own: a pod that comes back under its old name keeps no old jobs alive.
 
-    It is written down with what it claims, in one transaction, and goes with the last of it: who holds nothing is nobody.
+    It is registered with what it claims, in one transaction, and resigns with the last of it. Its host is the caller.
     """
     me, kinds = WorkerId(str(uuid4())), dict(KINDS)
-    return WorkerInfo(me, name, host=name, pid=0, version="protocol", runner="remote", kinds=kinds, owner=owner)
+    return WorkerInfo(me, name, host=actor, pid=0, version=VERSION, runner="remote", kinds=kinds, owner=actor)
 
 
 HOLDS_SOMETHING = "SELECT EXISTS (SELECT FROM holdfast.jobs WHERE worker_id = %(worker_id)s)"
@@ -230,12 +250,16 @@ async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt
             pass  # a store takes its time: no connection is kept for it, and the fence is asked once more below
         asked = asked.model_copy(update={"files": await _files_of(mine)})
     async with holding(plane_of(request).pool, job_id, attempt, "update") as (conn, mine):
-        await renew_leases(conn, [mine.worker_id], lease=LEASE)
+        await renew_leases(conn, [mine.worker_id], lease=lease_of(mine))
+        await acknowledge(conn, mine.worker_id)
         ended = ending(mine, asked)
         if ended is None:
             await report(conn, mine, progress=asked.progress, message=asked.message)
         else:
-            await finish(conn, mine, decide(mine, ended))
+            async with conn.transaction():
+                if asked.status == "submitted" and isinstance(ended, Submitted):
+                    await plan_query(conn, mine, ended.handle)
+                await finish(conn, mine, decide(mine, ended))
             await _resign_if_done(conn, mine.worker_id)
         return respond(await read.get_export(conn, job_id))
 

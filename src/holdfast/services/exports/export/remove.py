@@ -22,19 +22,20 @@ async def remove(ctx: Context, snapshot_id: int) -> dict[str, int]:
     places = [effect for effect in await ctx.left_behind() if effect.kind == FILES_EFFECT]
     for number, place in enumerate(places):
         await ctx.progress(number / len(places), f"removing the files of snapshot {snapshot_id}")
-        files += await _remove(place)
+        files += await remove_place(place.detail["to"])
     return {"places": len(places), "files": files}
 
 
 @cleaner(FILES_EFFECT)
 async def confirm_removed(effect: Effect) -> bool:
     """Once more when the job has ended, however it did: it may have failed, or somebody cancelled it."""
-    await _remove(effect)
+    await remove_place(effect.detail["to"])
     return True
 
 
-async def _remove(effect: Effect) -> int:
-    location = location_of(effect.detail["to"])
+async def remove_place(to: str) -> int:
+    """Remove everything at this place; how many files that were."""
+    location = location_of(to)
     above, _, folder = location.prefix.rpartition("/")
     async with opened(location._replace(prefix=above), settings()) as store:
         return await store.delete_prefix(folder)

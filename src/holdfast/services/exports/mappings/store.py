@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from psycopg.rows import class_row, dict_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from holdfast.errors import NotFound, Refused
+from holdfast.services.exports.durations import end_of
 from holdfast.services.exports.mappings.definitions import Graph
 
 Conn = psycopg.AsyncConnection[Any]
@@ -49,6 +50,14 @@ class MappingHead:
     inactivity_timeout: str | None
     created_at: datetime
     updated_at: datetime
+    last_used_at: datetime | None  # when a snapshot of it was made or deleted
+    expires_at: datetime | None = field(default=None, kw_only=True)  # by its TTL, if it has no snapshots then
+    inactive_at: datetime | None = field(default=None, kw_only=True)  # by its inactivity timeout, if it is not used before
+
+    def __post_init__(self) -> None:
+        used_at = max(self.updated_at, self.last_used_at or self.updated_at)
+        object.__setattr__(self, "expires_at", end_of(self.created_at, self.ttl))
+        object.__setattr__(self, "inactive_at", end_of(used_at, self.inactivity_timeout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ class MappingVersion:
         return Graph.of(self.nodes, self.edges)
 
 
-HEAD = "id, owner, name, description, engine, current_version, ttl, inactivity_timeout, created_at, updated_at"
+HEAD = "id, owner, name, description, engine, current_version, ttl, inactivity_timeout, created_at, updated_at, last_used_at"
 VERSION = "mapping_id, version, change_description, nodes, edges, created_by, created_at"
 
 
@@ -224,6 +233,17 @@ SET_LIFECYCLE = f"""
 async def set_lifecycle(conn: Conn, mapping_id: int, ttl: str | None, inactivity_timeout: str | None) -> MappingHead:
     """How long it lives, and how long unused; None: for ever."""
     head = await _head(conn, SET_LIFECYCLE, {"id": mapping_id, "ttl": ttl, "inactivity_timeout": inactivity_timeout})
+    if head is None:
+        raise NotFound(f"there is no mapping {mapping_id}")
+    return head
+
+
+NOTE_USE = f"UPDATE holdfast.mappings SET last_used_at = clock_timestamp() WHERE id = %(id)s RETURNING {HEAD}"
+
+
+async def note_use(conn: Conn, mapping_id: int) -> MappingHead:
+    """A snapshot of it is made or deleted: its inactivity timeout begins again. Its row is held until the transaction ends."""
+    head = await _head(conn, NOTE_USE, {"id": mapping_id})
     if head is None:
         raise NotFound(f"there is no mapping {mapping_id}")
     return head

@@ -54,7 +54,7 @@ ADD_EXPORT = """
 
 async def create(conn: Conn, new: NewSnapshot, *, owner: str) -> int:
     """Make it with one export job per node and edge; its id. Call it in a transaction."""
-    head = await store.get(conn, new.mapping_id)
+    head = await store.note_use(conn, new.mapping_id)
     version = await store.get_version(conn, head.id, new.mapping_version or head.current_version)
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(NEXT_ID)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from psycopg.rows import class_row, tuple_row
 from holdfast.errors import NotFound
 from holdfast.jobs.model import Json
 from holdfast.jobs.states import State
+from holdfast.services.exports.durations import end_of
 from holdfast.services.exports.snapshots.states import STATUS_OF, STATUSES
 
 Conn = psycopg.AsyncConnection[Any]
@@ -44,6 +45,15 @@ class SnapshotView:
     updated_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    deleting_since: datetime | None  # it has expired, and its files are being removed
+    expires_at: datetime | None = field(default=None, kw_only=True)  # by its TTL
+    inactive_at: datetime | None = field(default=None, kw_only=True)  # by its inactivity timeout, if it is not used before
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expires_at", end_of(self.created_at, self.ttl))
+        if self.finished_at is not None:  # while it is made, it is in use
+            used_at = max(self.finished_at, self.last_used_at or self.finished_at)
+            object.__setattr__(self, "inactive_at", end_of(used_at, self.inactivity_timeout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class ExportView:
 
 SNAPSHOT = """id, mapping_id, mapping_version, owner, name, description, state AS status, engine, role, location,
     pipeline_id::text, error AS error_message, cancel_requested_at, node_counts, edge_counts, size_bytes, ttl,
-    inactivity_timeout, last_used_at, created_at, updated_at, started_at, finished_at"""
+    inactivity_timeout, last_used_at, created_at, updated_at, started_at, finished_at, deleting_since"""
 READ = f"SELECT {SNAPSHOT} FROM holdfast.snapshots WHERE id = %(id)s"
 
 

@@ -1,0 +1,87 @@
+"""Which mappings and snapshots expire, as a table."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.services.exports.lifecycle.decide import (
+    Because,
+    Life,
+    TooManyExpired,
+    decide,
+    invalid_durations,
+    refuse_too_many,
+)
+
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def life(after: timedelta, **fields: Any) -> Life:
+    """One that is this old, and was last used when it was made."""
+    whole = {"used_at": CREATED, "ttl": None, "inactivity_timeout": None, **fields}
+    return Life(1, "ada", "bank", CREATED, now=CREATED + after, **whole)
+
+
+@pytest.mark.parametrize(
+    ("after", "fields", "because"),
+    [
+        (HOUR * 1000, {}, None),
+        (HOUR - timedelta(microseconds=1), {"ttl": "PT1H"}, None),
+        (HOUR, {"ttl": "PT1H"}, Because.TTL),
+        (HOUR * 2, {"ttl": "PT1H"}, Because.TTL),
+        (HOUR * 2, {"ttl": "PT1H", "used_at": CREATED + HOUR * 2}, Because.TTL),
+        (HOUR * 2, {"ttl": "whenever"}, None),
+        (HOUR - timedelta(microseconds=1), {"inactivity_timeout": "PT1H"}, None),
+        (HOUR, {"inactivity_timeout": "PT1H"}, Because.INACTIVITY),
+        (HOUR * 2, {"inactivity_timeout": "PT1H", "used_at": CREATED + HOUR * 1.5}, None),
+        (HOUR * 3, {"inactivity_timeout": "PT1H", "ttl": "PT2H"}, Because.INACTIVITY),
+        (HOUR * 3, {"inactivity_timeout": "PT2H", "ttl": "PT1H"}, Because.TTL),
+        (HOUR * 3, {"inactivity_timeout": "PT1H", "ttl": "P0D"}, Because.INACTIVITY),
+        (HOUR, {"ttl": "P7D", "deleting_since": CREATED}, Because.TTL),
+    ],
+)
+def test_what_has_expired_and_why(after: timedelta, fields: dict[str, Any], because: Because | None) -> None:
+    """L-07, L-06: expired when now >= created_at + ttl."""
+    verdict = decide(life(after, **fields))
+
+    assert (None if verdict is None else verdict.because) == because
+    assert verdict is None or verdict.blocked_by is None
+
+
+@pytest.mark.parametrize("fields", [{"is_open": True}, {"users": 2}])
+def test_what_is_in_use_is_not_deleted(fields: dict[str, Any]) -> None:
+    """L-03, L-05"""
+    verdict = decide(life(HOUR, ttl="PT1H", **fields))
+
+    assert verdict is not None
+    assert verdict.blocked_by
+
+
+def test_the_moment_of_expiry_is_known_for_the_lag() -> None:
+    """L-10"""
+    verdict = decide(life(HOUR * 5, ttl="PT2H", inactivity_timeout="PT3H"))
+
+    assert verdict is not None
+    assert verdict.since == CREATED + HOUR * 2
+
+
+def test_every_invalid_duration_is_named() -> None:
+    """L-06"""
+    assert len(invalid_durations(life(HOUR, ttl="P0D", inactivity_timeout="P1DT12H"))) == 2
+    assert invalid_durations(life(HOUR, ttl="P1D")) == []
+
+
+@pytest.mark.parametrize(
+    ("expired", "total", "is_manual", "refused"),
+    [(19, 19, False, False), (20, 40, False, False), (21, 40, False, True), (40, 40, True, False), (0, 0, False, False)],
+)
+def test_a_scheduled_pass_never_deletes_most_of_what_there_is(expired: int, total: int, is_manual: bool, refused: bool) -> None:
+    if not refused:
+        refuse_too_many("snapshot", expired=expired, total=total, is_manual=is_manual)
+        return
+    with pytest.raises(TooManyExpired, match="21 of 40 snapshots"):
+        refuse_too_many("snapshot", expired=expired, total=total, is_manual=is_manual)
