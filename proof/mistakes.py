@@ -26,11 +26,11 @@ FRESH, SAME = "gen_random_uuid()", "md5(j.id::text)::uuid"
 CLAIMS = ("claim.CLAIM", "claim.CLAIM_BY_ID", "claim.CLAIM_TIED", "poll.CLAIM_TO_POLL")
 NO_MUTEX = Whole("locks.HOLD_KEYS", "SELECT %(keys)s::text[]")
 NO_MUTEX_AT_ENQUEUE = Whole("locks.HOLD_LOCK_KEY", "SELECT %(key)s::text")
-ON_CONFLICT = "ON CONFLICT" + locks.TAKE_LOCK_NOW.partition("ON CONFLICT")[2].partition("RETURNING")[0]
+ON_CONFLICT = "ON CONFLICT" + locks.TAKE_NOW.partition("ON CONFLICT")[2].partition("RETURNING")[0]
 # Without the primary key there is no conflict to resolve: the place of a holder that just ends is written beside it.
 NO_PERMITS = (
     Schema("ALTER TABLE holdfast.lock_holders DROP CONSTRAINT lock_holders_pkey"),
-    Text("locks.TAKE_LOCK_NOW", ON_CONFLICT, ""),
+    Text("locks.TAKE_NOW", ON_CONFLICT, ""),
 )
 NO_OTHER_PARENT_LIVES = """NOT EXISTS (
     SELECT FROM holdfast.dependencies s JOIN holdfast.jobs p ON p.id = s.parent_id

@@ -72,6 +72,11 @@ class OwnPostgres:
         self.end(signal.SIGQUIT)
 
     @property
+    def pid(self) -> int | None:
+        """Of the server that runs now, if one does."""
+        return None if self._process is None else self._process.pid
+
+    @property
     def url(self) -> str:
         return f"postgresql://{ROLE}:{self.cluster.password()}@127.0.0.1:{self.port}/holdfast"
 

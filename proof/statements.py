@@ -21,7 +21,7 @@ PARAMETER = re.compile(r"%\((\w+)\)s")
 # COPY cannot be prepared; the others are parts of larger statements. Their own tests run them.
 NOT_PREPARED = ("copying.COPY_JOBS", "copying.COPY_WANTS", "rescue.NOTE_CRASHED", "pipeline_status.READ_STATES")
 # A timedelta arrives with a type of its own; every other parameter is text, and Postgres infers what it needs.
-INTERVALS = {"older_than", "grace", "lease", "delay", "max_runtime"}
+INTERVALS = {"older_than", "grace", "lease", "delay", "max_runtime", "kept"}
 
 
 def statements() -> dict[str, str]:

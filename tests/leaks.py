@@ -2,6 +2,11 @@
 
 What a fixture of a wider scope starts may stay until that fixture ends; everything else must be gone when its test is torn
 down. A test that leaves something behind fails, and says what.
+
+A fixture whose process tests may restart says which process is its own at any time:
+
+    with replaceable(lambda: stage.postgres.pid):
+        yield stage
 """
 
 from __future__ import annotations
@@ -9,8 +14,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,7 @@ import pytest
 
 PATIENCE = 20.0  # for something that has been told to end
 _lasting: set[Any] = set()
+_replaceable: list[Callable[[], int | None]] = []
 
 
 class Child:
@@ -51,6 +57,22 @@ def _alive() -> set[Any]:
     return {*threading.enumerate(), *_children()}
 
 
+@contextmanager
+def replaceable(current: Callable[[], int | None]) -> Iterator[None]:
+    """For the length of the block, the process with the id that `current` returns may stay; not those that it has replaced."""
+    _replaceable.append(current)
+    try:
+        yield
+    finally:
+        _replaceable.remove(current)
+
+
+def _left() -> set[Any]:
+    """What no fixture of a wider scope has started."""
+    theirs = {Child(pid, "") for current in _replaceable if (pid := current()) is not None}
+    return _alive() - _lasting - theirs
+
+
 def pytest_sessionstart() -> None:
     _lasting.update(_alive())
 
@@ -71,7 +93,7 @@ def pytest_runtest_teardown() -> Iterator[None]:
     """After the fixtures of a test are torn down."""
     answer = yield
     deadline = time.monotonic() + PATIENCE
-    while left := _alive() - _lasting:
+    while left := _left():
         if time.monotonic() > deadline:
             _lasting.update(left)  # blame this test alone
             pytest.fail(f"left behind: {', '.join(map(repr, left))}", pytrace=False)

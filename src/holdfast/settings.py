@@ -8,31 +8,14 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from holdfast.intervals import INTERVAL, PRESETS, SHORTEST_INTERVAL, SLOW_LOOPS, interval_of
+
 BEFORE_SIGKILL = 5.0  # seconds that are kept for giving back, and for a slow machine
-INTERVAL = "_job_interval_seconds"
-SHORTEST_INTERVAL = 60.0  # seconds, of the loops that go through a cluster or a warehouse: their servers limit requests
-SLOW_LOOPS = ("reconciliation", "lifecycle", "schema_cache", "resource_monitor")
-PRESETS: dict[str, dict[str, float]] = {  # intervals in seconds; HOLDFAST_<LOOP>_JOB_INTERVAL_SECONDS counts more
-    "default": {},
-    "conservative": {"reconciliation": 600.0, "lifecycle": 600.0},
-    "aggressive": {"reconciliation": 60.0, "lifecycle": 300.0},
-}
-
-
-def _interval_of(loop: str) -> Any:
-    """How often a loop runs, under our name and the one that the documents use."""
-    name = f"{loop}{INTERVAL}".upper()
-    return Field(
-        default=None,
-        gt=0,
-        validation_alias=AliasChoices(f"HOLDFAST_{name}", f"GRAPH_OLAP_{name}"),
-        description=f"How often the loop `{loop}` runs, instead of what the loop says itself.",
-    )
 
 
 class Settings(BaseSettings):
@@ -327,18 +310,18 @@ class Settings(BaseSettings):
         description="Intervals of `reconciliation` and `lifecycle`: `conservative` (600 s and 600 s) for many resources, "
         "`aggressive` (60 s and 300 s) for few. A setting of one loop counts more.",
     )
-    rescue_job_interval_seconds: float | None = _interval_of("rescue")
-    promote_job_interval_seconds: float | None = _interval_of("promote")
-    wake_job_interval_seconds: float | None = _interval_of("wake")
-    effects_job_interval_seconds: float | None = _interval_of("effects")
-    pipeline_status_job_interval_seconds: float | None = _interval_of("pipeline_status")
-    prune_job_interval_seconds: float | None = _interval_of("prune")
-    reconciliation_job_interval_seconds: float | None = _interval_of("reconciliation")
-    lifecycle_job_interval_seconds: float | None = _interval_of("lifecycle")
-    export_reconciliation_job_interval_seconds: float | None = _interval_of("export_reconciliation")
-    schema_cache_job_interval_seconds: float | None = _interval_of("schema_cache")
-    instance_orchestration_job_interval_seconds: float | None = _interval_of("instance_orchestration")
-    resource_monitor_job_interval_seconds: float | None = _interval_of("resource_monitor")
+    rescue_job_interval_seconds: float | None = interval_of("rescue")
+    promote_job_interval_seconds: float | None = interval_of("promote")
+    wake_job_interval_seconds: float | None = interval_of("wake")
+    effects_job_interval_seconds: float | None = interval_of("effects")
+    pipeline_status_job_interval_seconds: float | None = interval_of("pipeline_status")
+    prune_job_interval_seconds: float | None = interval_of("prune")
+    reconciliation_job_interval_seconds: float | None = interval_of("reconciliation")
+    lifecycle_job_interval_seconds: float | None = interval_of("lifecycle")
+    export_reconciliation_job_interval_seconds: float | None = interval_of("export_reconciliation")
+    schema_cache_job_interval_seconds: float | None = interval_of("schema_cache")
+    instance_orchestration_job_interval_seconds: float | None = interval_of("instance_orchestration")
+    resource_monitor_job_interval_seconds: float | None = interval_of("resource_monitor")
 
     @property
     def intervals(self) -> dict[str, timedelta]:

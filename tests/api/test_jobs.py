@@ -34,7 +34,7 @@ async def test_an_enqueue_is_accepted_and_says_where_the_job_is(analyst: Client,
 
 async def test_a_busy_lock_with_reject_is_a_conflict_that_names_the_holder(analyst: Client, conn: Any) -> None:
     """K-26: 409, and nothing was written."""
-    asked = {"kind": "table.rewrite", "locks": [{"key": "table:orders", "when_busy": "reject"}]}
+    asked = {"kind": "k", "locks": [{"key": "table:orders", "when_busy": "reject"}]}
     first = (await analyst.post("/api/jobs", json=asked)).json()["data"]["id"]
 
     refused = await analyst.post("/api/jobs", json=asked)

@@ -63,6 +63,14 @@ async def test_f_72_hostile_bodies_are_refused_with_a_problem(analyst: Client, b
         assert answer.json()["what_to_do"]
 
 
+async def test_f_72_half_of_a_surrogate_pair_is_refused_in_every_text(admin: Client) -> None:
+    asked = {"name": "ci", "role": "viewer", "days": 7, "reason": "test"}
+    for field in ("name", "reason"):
+        answer = await admin.post("/api/tokens", content=json.dumps({**asked, field: "\ud800"}), headers=JSON)
+
+        assert (answer.status_code, "surrogate" in answer.text) == (422, True), answer.text
+
+
 async def test_f_72_a_body_without_a_length_is_counted_while_it_comes(analyst: Client) -> None:
     async def endless() -> Any:
         yield b'{"kind": "k", "payload": {"a": "'

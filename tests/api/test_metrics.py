@@ -119,7 +119,7 @@ async def test_the_figures_are_those_of_the_database(viewer: Client, conn: Any) 
     assert found["holdfast_oldest_pending_seconds", "waits"] >= 100
     assert found["holdfast_job_run_seconds", "done", "0.95"] >= 0
     assert found["holdfast_job_wait_seconds", "done", "0.5"] >= 0
-    assert found["holdfast_workers", "worker", "1"] == 2
+    assert found["holdfast_workers", "remote", "1"] == 2
     assert found["holdfast_table_bytes", "jobs"] > 0
     assert found["holdfast_pool_connections", "open"] >= 1
     assert found["holdfast_build_info", "test"] == 1

@@ -22,7 +22,8 @@ from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 from workers import beside, until
 
-OF_A_JOB = "SELECT to_jsonb(j) - ARRAY['id', 'created_at', 'created_xid', 'trace'] FROM holdfast.jobs j ORDER BY id"
+OF_A_JOB = "SELECT to_jsonb(j) - ARRAY['id', 'created_at', 'created_xid', 'trace', 'owner'] FROM holdfast.jobs j ORDER BY id"
+OWNERS = "SELECT split_part(owner, ':', 1) FROM holdfast.jobs ORDER BY id"
 WANTS = "SELECT job_id, key, most, priority FROM holdfast.lock_wants ORDER BY job_id, key"
 STATES = "SELECT state, waiting_for FROM holdfast.jobs ORDER BY id"
 
@@ -109,6 +110,9 @@ def test_python_http_client_and_command_line_make_the_same_row(
     assert len(made) == 5
     for row in made[1:]:
         assert row == made[0]
+    assert [owner for (owner,) in read(database, OWNERS)] == [None, None, "cli", "token", "token"], (
+        "who made it is all that differs"
+    )
     assert (made[0]["queue"], made[0]["priority"], made[0]["max_attempts"], made[0]["kind_version"]) == ("q", 3, 7, 2)
     wants = read(database, WANTS)
     assert len(wants) == 10

@@ -5,6 +5,8 @@ A failure prints the command that plays it again.
 
 from __future__ import annotations
 
+from multiprocessing import resource_tracker
+
 import pytest
 from proof.many import HOW_TO_REPLAY, play_many
 
@@ -12,6 +14,13 @@ SEEDS = list(range(8))
 pytestmark = pytest.mark.processes
 
 
+@pytest.fixture(scope="session")
+def tracker() -> None:
+    """`multiprocessing` starts this helper with the first queue, and ends it with this process."""
+    resource_tracker.ensure_running()
+
+
+@pytest.mark.usefixtures("tracker")
 def test_schedules_of_real_processes_keep_every_invariant() -> None:
     summary = play_many(SEEDS, stages=2)
 

@@ -302,7 +302,7 @@ async def test_the_token_goes_to_the_configured_origin_only(monkeypatch: pytest.
             with pytest.raises(Unreachable, match="redirects are not followed"):
                 await asked(Scripted((status, {"location": f"{other}/api/worker/w/claims"}, b"")), claiming)
         here = Scripted(OK_CLAIMS)
-        assert await asked(here, claiming) == ([], [])
+        assert await asked(here, claiming) == ([], [], False)
 
     assert (elsewhere.asked, proxy.asked) == ([], [])
     assert here.asked[0][2]["authorization"] == "Bearer secret"

@@ -312,7 +312,7 @@ async def test_a_claim_brings_everything_that_is_needed_to_run(transport: Transp
     payload = {"text": 'ü 🙂 \\ " \n', "deep": [[[{"n": 1.5}]]], "big": 2**60, "none": None}
     job_id = await add(conn, payload=payload, max_runtime=timedelta(seconds=1.5), max_attempts=7, kind_version=1)
 
-    ((claim,), _) = await transport.claim(me.id, TAKES, 5)
+    ((claim,), _, _) = await transport.claim(me.id, TAKES, 5)
 
     (row,) = await rows(conn, "SELECT attempt_id::text, fence_token, worker_id::text FROM holdfast.jobs WHERE id = %s", job_id)
     assert (claim.attempt_id, claim.fence_token, claim.worker_id) == row
@@ -447,7 +447,11 @@ async def test_delayed_jobs_are_brought_back_when_their_time_has_come(transport:
     due, later = await add(conn, run_after=timedelta(hours=1)), await add(conn, run_after=timedelta(hours=1))
     await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() WHERE id = %s", [due])
 
-    assert await transport.promote() == (1, None)
+    jobs, next_due = await transport.promote()
+
+    assert jobs == 1
+    assert next_due is not None
+    assert timedelta(minutes=1) < next_due <= timedelta(hours=1)
     assert [await column(conn, one, "run_after IS NULL") for one in (due, later)] == [True, False]
 
 
@@ -455,7 +459,7 @@ async def test_something_to_claim_wakes_a_worker_that_listens(make: Any, conn: A
     transport, woken, me = make(), asyncio.Event(), a_worker()
     await transport.open()
     await transport.register(me, lease=LEASE)
-    assert await transport.claim(me.id, TAKES, 1) == ([], [])
+    assert await transport.claim(me.id, TAKES, 1) == ([], [], False)
     listening = asyncio.create_task(transport.listen(lambda _: woken.set()))
     try:
         for _ in range(3):
@@ -463,7 +467,7 @@ async def test_something_to_claim_wakes_a_worker_that_listens(make: Any, conn: A
             woken.clear()
             made = await add(conn)
             await asyncio.wait_for(woken.wait(), 60)
-            ((claim,), _) = await transport.claim(me.id, TAKES, 1)
+            ((claim,), _, _) = await transport.claim(me.id, TAKES, 1)
             assert claim.id == made
             await transport.finish(claim, decide(claim, None))
     finally:

@@ -25,9 +25,9 @@ class Witnessed:
 
     async def claim(self, worker_id: WorkerId, takes: Takes, limit: int) -> Found:
         begun = self._witness.tick()
-        claims, tied = await self._transport.claim(worker_id, takes, limit)
+        claims, tied, contended = await self._transport.claim(worker_id, takes, limit)
         self._witness.note("claims", begun, worker=worker_id, limit=limit, got=len(claims) + len(tied))
-        return Found([self._claimed(begun, one, "batch") for one in claims], tied)
+        return Found([self._claimed(begun, one, "batch") for one in claims], tied, contended)
 
     async def claim_tied(self, worker_id: WorkerId, ids: list[JobId]) -> list[Claim]:
         begun = self._witness.tick()

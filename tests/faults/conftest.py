@@ -16,6 +16,7 @@ from proof.processes import CLEAR, LEFT, Stage
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
+from leaks import replaceable
 
 LONG_LEASE = 60.0  # never over by itself, however busy the machine is; a test ends it with `expire`
 EXPIRE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = %s"
@@ -129,7 +130,7 @@ class Scene:
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A server, a proxy and a fork server, for all tests of this process."""
-    with Stage.open(tmp_path_factory.mktemp("stage")) as stage:
+    with Stage.open(tmp_path_factory.mktemp("stage")) as stage, replaceable(lambda: stage.postgres.pid):
         yield stage
 
 

@@ -234,7 +234,8 @@ def test_f_43_stale_statistics_never_make_a_claim_take_too_many(scene: Scene, pl
         )  # fmt: skip
         kinds, versions = ["proof.quick"], [1]
         taken = conn.execute(
-            CLAIM, {"worker_id": worker, "kinds": kinds, "versions": versions, "queues": ["default"], "limit": 3}
+            CLAIM,
+            {"worker_id": worker, "kinds": kinds, "versions": versions, "queues": ["default"], "limit": 3, "begins": True},
         ).fetchall()
     assert len(taken) == 3
     assert scene.value("SELECT count(*) FROM holdfast.jobs WHERE state = 'running'") == 3

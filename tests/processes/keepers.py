@@ -313,6 +313,12 @@ def state(conn: psycopg.Connection[Any], job_id: int) -> str:
     return str(row(conn, job_id)[0])
 
 
+def start_is_written(conn: psycopg.Connection[Any], job_id: int) -> bool:
+    """Whether the database knows that the attempt has begun: from then on its loss counts."""
+    found = conn.execute("SELECT begun_at >= claimed_at FROM holdfast.jobs WHERE id = %s", [job_id]).fetchone()
+    return found == (True,)
+
+
 def moves(conn: psycopg.Connection[Any], job_id: int) -> list[tuple[str, str | None]]:
     found = conn.execute("SELECT move, reason FROM holdfast.history WHERE job_id = %s ORDER BY id", [job_id]).fetchall()
     return [(move, reason) for move, reason in found]

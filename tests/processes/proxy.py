@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from collections.abc import Callable
 
 from sqlalchemy.engine import make_url
 
@@ -19,7 +20,8 @@ class Proxy:
         self.url = to.set(host="127.0.0.1", port=self._listener.getsockname()[1]).render_as_string(hide_password=False)
         self._hole = threading.Event()
         self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self._run(self._accept)
 
     def hole(self) -> None:
         """From now on nothing comes through, in either direction; connections stay open."""
@@ -27,8 +29,16 @@ class Proxy:
 
     def close(self) -> None:
         self._hole.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # a close alone does not wake a thread that waits for a connection
+        for thread in self._threads:
+            thread.join()
         for one in (self._listener, *self._open):
             one.close()
+
+    def _run(self, target: Callable[..., None], *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
         while True:
@@ -40,7 +50,7 @@ class Proxy:
             if not self._hole.is_set():
                 server = socket.create_connection(self._target)
                 self._open.append(server)
-                threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
+                self._run(self._forward, client, server)
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
         other = {client: server, server: client}

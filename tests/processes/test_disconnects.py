@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from keepers import KILL, Kept, Start, is_alive, moves, row, state, until
+from keepers import KILL, Kept, Start, is_alive, moves, row, start_is_written, state, until
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
@@ -45,7 +45,7 @@ def two_keepers(start: Start, db: Conn) -> list[Kept]:
 def test_keeper_and_executor_killed_together_lose_their_job_long_before_the_lease(start: Start, db: Conn):
     keepers = two_keepers(start, db)
     job = enqueue_sync(db, NewJob("endless")).id
-    until(lambda: state(db, job) == "running")
+    until(lambda: start_is_written(db, job))
     victim, other = holder(db, job, keepers)
     executor = victim.executor()
 

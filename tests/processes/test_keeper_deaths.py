@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from keepers import CONTINUE, KILL, STOP, TERM, Start, is_alive, moves, row, state, until
+from keepers import CONTINUE, KILL, STOP, TERM, Start, is_alive, moves, row, start_is_written, state, until
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
@@ -136,11 +137,26 @@ def test_f_18_a_handler_that_holds_the_gil_for_longer_than_the_lease_keeps_its_j
     assert keeper.hears("executor_blocked")
 
 
+def test_a_handler_that_holds_the_gil_from_its_start_has_a_deadline_all_the_same(start: Start, db: Conn):
+    """Its executor cannot beat; the keeper writes its start. Beyond its longest time, the job is somebody else's."""
+    job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000}, max_runtime=timedelta(hours=1))).id
+    start("--kinds", "native", HOLDFAST_LEASE_SECONDS="3600")
+    until(lambda: start_is_written(db, job), "no start was written")
+    assert db.execute("SELECT deadline_at - begun_at FROM holdfast.jobs").fetchall() == [(timedelta(hours=1),)]
+
+    db.execute("UPDATE holdfast.jobs SET deadline_at = deadline_at - interval '2 hours'")
+    start("--kinds", "quick")
+
+    until(lambda: state(db, job) == "pending")
+    assert row(db, job) == ("pending", 1, 0, 1)
+    assert moves(db, job) == [("rescue", "it ran beyond its longest time")]
+
+
 def test_f_19_a_stopped_executor_is_not_kept_alive_and_what_it_writes_later_is_refused(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("until_told")).id
     first = start(HOLDFAST_LEASE_SECONDS="2")
     stopped = first.executor()
-    until(lambda: state(db, job) == "running")
+    until(lambda: start_is_written(db, job))
     os.kill(stopped, STOP)
     second = start()
     until(lambda: row(db, job)[:2] == ("running", 2))
@@ -160,7 +176,7 @@ def test_f_03_executors_die_with_their_keeper_and_their_jobs_are_rescued_when_th
     job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000})).id
     keeper = start(HOLDFAST_LEASE_SECONDS="2")
     executor = keeper.executor()
-    until(lambda: state(db, job) == "running")
+    until(lambda: start_is_written(db, job))
 
     keeper.signal(KILL)
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from keepers import TERM, Start, moves, row, state, until
+from keepers import TERM, Start, moves, row, start_is_written, state, until
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
 
 pytestmark = pytest.mark.processes
 Conn = psycopg.Connection[Any]
+SESSIONS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
 
 
 def test_f_70_a_surplus_worker_finds_nothing_says_so_and_ends_well(start: Start):
@@ -97,13 +98,16 @@ def test_once_asks_an_engine_when_that_is_all_there_is_to_do(start: Start, db: C
 
 def test_once_runs_a_job_whose_worker_is_gone(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("counted", max_crashes=5)).id
-    doomed = start(HOLDFAST_CRASH_KEEPER_AT="reap.in_tx", HOLDFAST_CRASH_AT="run.before_start", HOLDFAST_LEASE_SECONDS="1")
+    doomed = start(HOLDFAST_CRASH_KEEPER_AT="reap.in_tx", HOLDFAST_CRASH_AT="run.before_start")
     assert doomed.wait() == -9
-    until(lambda: db.execute("SELECT bool_and(lease_until < clock_timestamp()) FROM holdfast.workers").fetchone() == (True,))
+    until(lambda: db.execute(SESSIONS).fetchall() == [])  # no beat of theirs is on its way any more
+    counts = int(start_is_written(db, job))
+    db.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp()")
 
     assert start("--once").wait() == 0
 
-    assert row(db, job) == ("completed", 2, 0, 1)
+    assert row(db, job) == ("completed", 2, 0, counts)
+    assert [move for move, _ in moves(db, job)] == ["rescue", "complete"]
 
 
 def test_drain_ends_by_itself_when_there_is_nothing_left(start: Start, db: Conn):

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from keepers import INT, STOP, TERM, Kept, Start, is_alive, moves, row, state, until
+from keepers import INT, STOP, TERM, Kept, Start, is_alive, moves, row, start_is_written, state, until
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
@@ -221,7 +221,7 @@ def test_a_keeper_that_dies_during_the_shutdown_leaves_the_rest_to_the_lease(sta
     job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000})).id
     keeper = start(HOLDFAST_GRACE_SECONDS="0.1", HOLDFAST_LEASE_SECONDS="2", HOLDFAST_CRASH_KEEPER_AT="keeper.before_release")
     executor = keeper.executor()
-    keeper.has_begun()
+    until(lambda: start_is_written(db, job))
 
     keeper.signal(TERM)
 

@@ -28,19 +28,20 @@ SNAPSHOT = """
     SELECT mapping_id, 1, 'ada', 'bank', 'failed', 'duckdb', %s, gen_random_uuid(), 'test', 'PT1H',
         clock_timestamp() - interval '2 hours', clock_timestamp() FROM v RETURNING id
 """
+# Time is moved by moving rows.
+DUE = "UPDATE holdfast.loops SET next_due_at = clock_timestamp() WHERE name = 'lifecycle'"
 FREE = "UPDATE holdfast.loops SET held_until = clock_timestamp() WHERE name = 'lifecycle'"
 
 
 @pytest.fixture
 def start(tmp_path: Path, database: str, programs: Programs) -> Iterator[Callable[..., Started]]:
-    """Starts schedulers whose loop `lifecycle` is due every half second; whatever is left of them is killed afterwards."""
+    """Starts schedulers; whatever is left of them is killed afterwards."""
     started: list[Started] = []
 
     def run(**environment: str) -> Started:
         own = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         settings = {
             "HOLDFAST_SCHEDULER_LOOK_SECONDS": "0.2",
-            "HOLDFAST_LIFECYCLE_JOB_INTERVAL_SECONDS": "0.5",
             "HOLDFAST_DATABASE_URL": database,
             "HOLDFAST_EXPORT_DIRS": str(tmp_path),
         }
@@ -81,6 +82,7 @@ def test_l_03_a_scheduler_killed_between_files_and_row_leaves_the_row_for_the_ne
     db.execute("UPDATE holdfast.snapshots SET location = %s", [str(folder)])
 
     doomed = start(HOLDFAST_CRASH_AT=point)
+    until(lambda: db.execute(DUE).rowcount, tmp_path)  # it has registered its loops
     until(lambda: doomed.poll() is not None, tmp_path)
 
     assert doomed.poll() == -9

@@ -9,12 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
+from keepers import PATIENCE, until
 
 pytestmark = pytest.mark.processes
 
@@ -72,14 +72,11 @@ def test_ctrl_c_ends_every_process(tmp_path: Path):
         text=True,
     )
     try:
-        deadline = time.monotonic() + 60
-        while not _workers(running.pid):
-            assert time.monotonic() < deadline, "the demo never started its workers"
-            time.sleep(0.05)
+        until(lambda: _workers(running.pid), "the demo never started its workers")
         workers = _workers(running.pid)
 
         running.send_signal(signal.SIGINT)
-        output, _ = running.communicate(timeout=60)
+        output, _ = running.communicate(timeout=PATIENCE)
     finally:
         running.kill()
         running.wait()

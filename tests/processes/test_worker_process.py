@@ -156,7 +156,7 @@ def test_a_claim_is_leased_for_as_long_as_the_setting_says_and_nobody_sees_the_j
     with psycopg.connect(database, autocommit=True) as conn:
         made = enqueue_sync(conn, NewJob("endless"))
         doomed = start(HOLDFAST_LEASE_SECONDS="1800")
-        until(lambda: state_of(conn, made.id)[0] == "running")
+        until(lambda: conn.execute("SELECT begun_at >= claimed_at FROM holdfast.jobs").fetchone() == (True,))
         until(lambda: round(float((conn.execute(left).fetchone() or (0,))[0])) == 1800)
         doomed.kill()
         doomed.wait()

@@ -26,6 +26,10 @@ OwnerOf = Callable[
 def _storable(text: str) -> str:
     if "\x00" in text:
         raise ValueError("a NUL character cannot be stored")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half of a surrogate pair is not text") from None
     return text
 
 

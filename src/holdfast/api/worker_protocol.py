@@ -15,13 +15,27 @@ from uuid import UUID
 import psycopg
 from fastapi import APIRouter, BackgroundTasks, Depends, Request
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
-from pydantic import Field
 
 from holdfast.api.fenced import Actor, Attempt, Pool, holding, said_as, workers_only
 from holdfast.api.paging import JobNumber
 from holdfast.api.plane import plane_of
 from holdfast.api.reserved import refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
+from holdfast.api.worker_bodies import (
+    MOST_CLAIMS,
+    Beating,
+    Chain,
+    Claiming,
+    Completions,
+    Handle,
+    Lines,
+    Looking,
+    Plan,
+    Progress,
+    Publication,
+    Registration,
+    Waiting,
+)
 from holdfast.errors import ClaimLost, UsageError
 from holdfast.jobs import begin, effects, logs, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
@@ -34,28 +48,11 @@ from holdfast.jobs.pipelines import complete_and_chain
 from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.renew import Beat, WorkerInfo, can_claim, register, renew, resign
 from holdfast.jobs.rescue import rescue, rescue_worker
-from holdfast.jobs.wire import (
-    Name,
-    Said,
-    SaidAttempt,
-    SaidCompletion,
-    SaidDeclaration,
-    SaidEnd,
-    SaidJob,
-    SaidLine,
-    SaidRunning,
-    Text,
-    of_beat,
-    of_claim,
-    of_effect,
-    seconds,
-)
+from holdfast.jobs.wire import SaidAttempt, SaidEnd, of_beat, of_claim, of_effect, seconds
 from holdfast.telemetry.kept import tidy
 from holdfast.telemetry.log import log
 
-MOST_CLAIMS = 20  # in one answer: each may bring a payload of a megabyte
-LONGEST_WAIT = 30.0  # seconds that a worker may wait for something to claim
-FIRST_LOOK, LAST_LOOK = 0.05, 1.0  # seconds between two looks meanwhile
+FIRST_LOOK, LAST_LOOK = 0.05, 1.0  # seconds between two looks for something to claim
 
 REFUSES = (
     "not-found",
@@ -79,48 +76,6 @@ router = APIRouter(
 # A worker comes, lives and goes
 # ---------------------------------------------------------------------------------------------------------------------
 
-Lease = Annotated[float, Field(ge=1, le=3600)]
-Kinds = Annotated[dict[Name, Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(max_length=1000)]
-Queues = Annotated[list[Name], Field(max_length=100)]
-
-
-class Registration(Said):
-    name: Name
-    host: Name
-    pid: Annotated[int, Field(ge=0, le=2**31 - 1)]
-    version: Name
-    git_sha: Name | None = None
-    pod: Name | None = None
-    kinds: Kinds
-    queues: Queues | None = None
-    concurrency: Annotated[int, Field(ge=1, le=100_000)] = 1
-    lease: Lease
-
-
-class Looking(Said):
-    """What a worker can run, with the newest version of each kind that it knows."""
-
-    kinds: Kinds
-    queues: Queues
-
-
-class Beating(Looking):
-    name: Name
-    lease: Lease
-    held: Annotated[list[SaidAttempt], Field(max_length=100_000)]
-    running: Annotated[list[SaidRunning], Field(max_length=100_000, default_factory=list)]
-
-
-class Claiming(Looking):
-    """`begins`: everything that is claimed starts at once. If not, beats say what has started."""
-
-    limit: Annotated[int, Field(ge=1)] = MOST_CLAIMS
-    begins: bool = True
-
-
-class Waiting(Looking):
-    seconds: Annotated[float, Field(ge=0, le=LONGEST_WAIT)]
-
 
 @router.put("/{worker_id}", status_code=204)
 async def register_worker(
@@ -134,11 +89,6 @@ async def register_worker(
     worker = WorkerInfo(WorkerId(str(worker_id)), runner="remote", owner=actor, **about)
     async with pool.connection() as conn:
         await register(conn, worker, lease=timedelta(seconds=said.lease))
-
-
-class Publication(Said):
-    name: Name
-    kinds: Annotated[list[SaidDeclaration], Field(max_length=1000)]
 
 
 @router.put("/{worker_id}/kinds", status_code=204)
@@ -274,17 +224,6 @@ async def promote_due(pool: Pool) -> dict[str, Json]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class Completions(Said):
-    """Plain completions, each fenced by its own attempt."""
-
-    completions: Annotated[list[SaidCompletion], Field(min_length=1, max_length=1000)]
-
-
-class Chain(Said):
-    result: Json = None
-    child: SaidJob
-
-
 def _as_text(result: Json) -> str | None:
     return None if result is None else to_json(result, what="result")
 
@@ -337,27 +276,6 @@ async def was_written(job_id: JobNumber, attempt: Attempt, pool: Pool) -> dict[s
 # ---------------------------------------------------------------------------------------------------------------------
 # While it runs
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-class Progress(Said):
-    progress: Annotated[float, Field(ge=0, le=1)] | None = None
-    message: Text | None = None
-
-
-class Plan(Said):
-    kind: Name
-    tag: Name | None = None
-    detail: dict[str, Json] | None = None
-    temporary: bool = False
-    adoptable: bool = False
-
-
-class Lines(Said):
-    lines: Annotated[list[SaidLine], Field(min_length=1, max_length=logs.MOST_LINES)]
-
-
-class Handle(Said):
-    handle: Json = None
 
 
 @router.post("/jobs/{job_id}/begin", status_code=204)

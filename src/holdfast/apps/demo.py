@@ -81,7 +81,8 @@ async def play(url: str, console: Console) -> bool:
     try:
         pipeline, ids = await _enqueue(conn)
         story.tell(f"pipeline enqueued: load, {demo_jobs.PARTS} parts, total", "bold")
-        workers = [await _start_worker(url, f"worker-{number}", story) for number in range(1, WORKERS + 1)]
+        for number in range(1, WORKERS + 1):  # one by one: a Ctrl-C in between must find those that were started
+            workers.append(await _start_worker(url, f"worker-{number}", story))
         ending = asyncio.create_task(_trouble(conn, ids, workers, story))
         with Live(console=console, refresh_per_second=12, transient=False, auto_refresh=console.is_terminal) as live:
             await _watch(conn, pipeline, story, live)

@@ -1,4 +1,5 @@
-"""Write that the handler of an attempt has started. Called by: heartbeats, for what runs; lanes, for jobs with `confirm_start`.
+"""Write that the handler of an attempt has started. Called by: heartbeats, for what runs; keepers, for executors whose
+interpreter is blocked; lanes, for jobs with `confirm_start`.
 
 A worker holds short jobs ahead of its lanes, so a claim alone says nothing. The start of a short job is never written: it
 has ended before the next beat. `max_runtime`, the crash budget and `explain` count from what is written here. A job whose
@@ -15,7 +16,7 @@ from psycopg.rows import tuple_row
 
 from holdfast.database import arrays
 from holdfast.errors import ClaimLost
-from holdfast.jobs.model import AttemptId, Claim, JobId
+from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
 
 # An earlier attempt's `begun_at` is before the claim of this one.
 HAS_BEGUN = "(begun_at IS NOT NULL AND begun_at >= claimed_at)"
@@ -45,6 +46,25 @@ async def note_begun(conn: psycopg.AsyncConnection[Any], running: Sequence[tuple
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(NOTE_BEGUN, parameters)
         return [row[0] for row in await cursor.fetchall()]
+
+
+NOTE_BEGUN_BLOCKED = f"""
+    WITH unseen AS MATERIALIZED (
+        SELECT id, greatest(claimed_at, clock_timestamp() - interval '1 second' * %(seconds)s) AS began
+        FROM holdfast.jobs
+        WHERE worker_id = %(worker_id)s AND id = ANY (%(ids)s::bigint[]) AND NOT {HAS_BEGUN}
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE holdfast.jobs j SET begun_at = unseen.began, deadline_at = unseen.began + j.max_runtime
+    FROM unseen WHERE j.id = unseen.id
+"""
+
+
+async def note_begun_blocked(
+    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, jobs: Sequence[JobId], *, seconds: float
+) -> None:
+    """Write the start of what a worker runs that has been blocked for so long: its own beat cannot."""
+    await conn.execute(NOTE_BEGUN_BLOCKED, {"worker_id": worker_id, "ids": arrays.of_words(jobs), "seconds": seconds})
 
 
 BEGIN = f"""

@@ -19,7 +19,7 @@ from psycopg.rows import class_row, tuple_row
 from holdfast.errors import KindNotPublished, NotFound, NotMigrated
 from holdfast.jobs.declare import Declaration, digest_of, from_json, requested_job
 from holdfast.jobs.model import Json, NewJob
-from holdfast.jobs.payload import to_json
+from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.telemetry.log import log
 
 KEPT: Final = timedelta(days=180)
@@ -91,6 +91,7 @@ NAMES = "SELECT DISTINCT kind FROM holdfast.kinds ORDER BY kind LIMIT 10000"
 
 async def find(conn: psycopg.AsyncConnection[Any], kind: str) -> Declaration | None:
     """What a new job of this kind is made by; None: no worker has published it."""
+    refuse_bad_text(kind, "kind")
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(CHOOSE, {"kind": kind})
         row = await cursor.fetchone()

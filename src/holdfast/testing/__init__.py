@@ -38,6 +38,7 @@ from holdfast.jobs.client import Client, made_current
 from holdfast.jobs.client import connect as connect_client
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.finish import finish
+from holdfast.jobs.kinds import publish
 from holdfast.jobs.model import Claim, Enqueued, JobId, NewJob, WorkerId, refuse_no_job
 from holdfast.jobs.outcome import decide
 from holdfast.jobs.poll import claim_to_poll, fail_overdue
@@ -194,6 +195,7 @@ class Harness:
 
     async def register(self) -> None:
         host = socket.gethostname()
+        await publish(self.conn, [kind.published for kind in self._kinds.values()], worker="harness")
         await register(self.conn, WorkerInfo(self.worker_id, "harness", host, 0, "test"), lease=LEASE)
 
     async def _enqueue(self, job: NewJob) -> Enqueued:

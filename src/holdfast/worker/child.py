@@ -71,6 +71,11 @@ class Child:
         return stat.rpartition(")")[2].split()[0] in ("T", "t")
 
     @property
+    def runs(self) -> list[JobId]:
+        """The jobs that have begun in it and not ended, while it lives."""
+        return [JobId(job_id) for job_id in self.board.begun if job_id]
+
+    @property
     def blocked_for(self) -> float:
         """How many seconds ago its event loop turned last."""
         turned_at = self.board.times[TURNED_AT]
@@ -101,7 +106,7 @@ class Child:
             returncode = self._process.wait()
             self._hear()  # its last words
             self._line.close()
-            self.begun = [JobId(job_id) for job_id in self.board.begun if job_id]
+            self.begun = self.runs
             self.board.close()
             self.died.set_result(returncode)
 

@@ -27,6 +27,7 @@ import psycopg
 from holdfast.crashpoints import crashpoint
 from holdfast.database.pool import Link
 from holdfast.errors import UsageError
+from holdfast.jobs.begin import note_begun_blocked
 from holdfast.jobs.model import JobId, WorkerId
 from holdfast.jobs.release import Released, release_worker
 from holdfast.jobs.renew import renew_leases, resign
@@ -51,6 +52,7 @@ A_KILL_TAKES: Final = 0.5  # at most, unless the kernel itself is stuck
 TIDY: Final = 2.0
 TIDY_IN_A_HURRY: Final = 1.0
 MARGIN: Final = 1.0
+BLOCKED: Final = 1.0  # seconds without a turn of an executor's event loop, which notes two turns a second
 AGAIN: Final = 0.2  # pause before the database is asked once more
 A_LONG_LIFE: Final = 5.0  # an executor that was ready for so long did not die of its start
 UNREACHABLE = (psycopg.Error, OSError, TimeoutError)
@@ -253,6 +255,7 @@ class Keeper:
         try:
             async with asyncio.timeout(self._orders.beat + 2), self._beats as conn:
                 renewed = await renew_leases(conn, [child.id for child in living], lease=lease)
+                await self._note_begun(conn, [child for child in living if child.id in renewed])
         except UNREACHABLE as error:
             log.warning("heartbeat_failed", error=str(error), worker_id=[child.id for child in living])
             return
@@ -261,6 +264,13 @@ class Keeper:
                 child.board.keep_until(asked_at + self._orders.lease * SAFE_SHARE, time.monotonic())
                 if child.blocked_for > self._orders.lease:
                     log.warning("executor_blocked", pid=child.pid, worker_id=child.id, seconds=round(child.blocked_for))
+
+    async def _note_begun(self, conn: psycopg.AsyncConnection[Any], renewed: Sequence[Child]) -> None:
+        """Write what runs in executors that are blocked: where the GIL is held, no beat of theirs can. Without it, a job that
+        blocks for ever would have no deadline."""
+        for child in renewed:
+            if child.is_alive and (blocked_for := child.blocked_for) > BLOCKED and (jobs := child.runs):
+                await note_begun_blocked(conn, child.id, jobs, seconds=blocked_for)
 
     # ------------------------------------------------------------------------------------------------- shutdown
 

@@ -8,7 +8,7 @@ import pytest
 
 from factories import HOUR, add, column, everything, hold, lose, make_due, moves_of, silence, start_worker, value
 from holdfast.errors import ClaimLost
-from holdfast.jobs.begin import begin, note_begun
+from holdfast.jobs.begin import begin, note_begun, note_begun_blocked
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.explain import explain
 from holdfast.jobs.finish import finish
@@ -50,6 +50,23 @@ async def test_a_start_is_written_once_and_is_never_before_the_claim(conn: Any) 
     assert await note_begun(conn, run_for(5, held)) == []
     await begin(conn, held)
     assert await column(conn, held.id, "begun_at") == first
+
+
+async def test_a_keeper_writes_the_start_of_what_a_blocked_worker_runs_and_of_nothing_else(conn: Any) -> None:
+    waiting, running, other = await hold_ahead(conn, 3, max_runtime=HOUR)
+    elsewhere = await start_worker(conn, "elsewhere")
+    await conn.execute("UPDATE holdfast.jobs SET worker_id = %s WHERE id = %s", [elsewhere, other.id])
+    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '1 day'")
+
+    await note_begun_blocked(conn, running.worker_id, [running.id, other.id], seconds=60)
+
+    known = await column(conn, running.id, "begun_at")
+    assert await column(conn, running.id, "deadline_at") == known + HOUR
+    for one in (waiting, other):
+        assert await column(conn, one.id, "begun_at") is None
+        assert await column(conn, one.id, "deadline_at") is None
+    await note_begun_blocked(conn, running.worker_id, [running.id], seconds=1)
+    assert await column(conn, running.id, "begun_at") == known, "once"
 
 
 async def test_the_start_of_an_earlier_attempt_is_not_the_start_of_this_one(conn: Any) -> None:

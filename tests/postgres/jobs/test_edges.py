@@ -29,6 +29,7 @@ from holdfast.errors import NotFound, PayloadInvalid, UsageError
 from holdfast.jobs import control
 from holdfast.jobs.cancel import abort, cancel
 from holdfast.jobs.enqueue import WORTH_A_COPY, enqueue, enqueue_many, enqueue_many_sync
+from holdfast.jobs.kinds import job_by_name
 from holdfast.jobs.model import JobId, Lock, NewJob
 from holdfast.jobs.outcome import Done, Fail
 from holdfast.jobs.pipelines import complete_and_chain, read_pipeline
@@ -272,6 +273,12 @@ async def test_a_kind_that_cannot_be_stored_is_refused_by_every_control(conn: An
             await act(conn, text, actor="ada")
     with pytest.raises(PayloadInvalid, match="the kind contains"):
         await control.resume(conn, text)
+
+
+@bad_text
+async def test_a_kind_that_cannot_be_stored_is_refused_where_its_declaration_is_looked_up(conn: Any, text: str) -> None:
+    with pytest.raises(PayloadInvalid, match="the kind contains"):
+        await job_by_name(conn, text, allow_unknown=True)
 
 
 async def test_what_cannot_be_stored_leaves_a_running_job_alone(conn: Any) -> None:

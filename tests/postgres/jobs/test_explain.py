@@ -8,15 +8,37 @@ from typing import Any
 
 import pytest
 
-from factories import HOUR, add, end, everything, hold, lose, make_due, poll, silence, start_worker, submit, take
+from factories import (
+    HOUR,
+    KIND,
+    add,
+    end,
+    everything,
+    hold,
+    lose,
+    make_due,
+    poll,
+    publish_kinds,
+    silence,
+    start_worker,
+    submit,
+    take,
+)
 from holdfast.errors import NotFound
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.claim import claim_by_id
 from holdfast.jobs.control import pause
+from holdfast.jobs.declare import Declaration
 from holdfast.jobs.explain import explain
 from holdfast.jobs.model import JobId, Lock
 from holdfast.jobs.outcome import Done, Fail, Retry, Snooze
 from holdfast.jobs.progress import report
+
+
+@pytest.fixture(autouse=True)
+def published(database: str) -> None:
+    """A worker has published the kind that these tests are about."""
+    publish_kinds(database, Declaration(KIND))
 
 
 async def _says(conn: Any, job_id: int) -> str:

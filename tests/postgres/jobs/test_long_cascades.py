@@ -96,14 +96,14 @@ async def test_what_hangs_on_a_distant_dependant_is_given_back(conn: Any) -> Non
     head = await hold(conn)
     middle = await add(conn, after=(head.id,))
     await add(conn, after=(middle,))
-    last = (await enqueue(conn, NewJob("k", after=(middle,), locks=(Lock("l", when_busy="reject"),)))).id
+    last = (await enqueue(conn, NewJob("k", after=(middle,), locks=(Lock("l"),), slot_key="s"))).id
     runs = await add(conn, after=(last, middle), if_parent_fails="run")
-    assert await rows(conn, "SELECT job_id FROM holdfast.lock_holders") == [(last,)]
 
     await end(conn, head, Fail("no"))
 
     assert await state_of(conn, last) == "cancelled"
-    assert await rows(conn, "SELECT job_id FROM holdfast.lock_holders") == []
+    assert await rows(conn, "SELECT job_id FROM holdfast.lock_wants WHERE waiting") == []
+    assert (await enqueue(conn, NewJob("k", locks=(Lock("l"),), slot_key="s"))).created, "its slot is free"
     assert await state_of(conn, runs) == "pending", "both of its parents have ended, in one transaction"
     assert await moves_of(conn, runs) == ["wake"]
     await take(conn, runs)

@@ -141,4 +141,4 @@ async def test_what_an_engine_had_for_too_long_ends_one_by_one(connect: Any) -> 
         await waits(conn, acting)
         assert await rows(other, HOLD_KEY, "b") == [("b",)]
 
-    assert await act == [first.id, second.id]
+    assert await act == ([first.id, second.id], [])

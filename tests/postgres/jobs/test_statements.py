@@ -262,17 +262,18 @@ SWEEPS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"worker_id": WORKER, "kinds": ["k"], "versions": [1], "queues": ["q"], "limit": 50, "begins": False},
         "jobs_to_poll",
     ),
-    "work that is overdue at its engine": (
-        poll.CLAIM_OVERDUE,
-        {"worker_id": WORKER, "limit": 50, "begins": False},
-        "jobs_to_poll",
-    ),
+    "work that is overdue at its engine": (poll.FIND_OVERDUE, {"limit": 1, "tried": [7]}, "jobs_to_poll"),
     "delayed jobs": (promote.PROMOTE_DUE, {"limit": 1000}, "jobs_delayed"),
     "workers that went silent": (rescue.HOLD_DEAD, {"tried": [WORKER]}, "jobs_held"),
     "what they hold": (rescue.HOLD_THEIR_JOBS, {"found": WORKER}, "jobs_held"),
     "silent holders": (rescue.RESCUE, {"cause": "c", "error": "e", "actor": "a", "found": WORKER}, "jobs_held"),
     "overdue attempts": (rescue.HOLD_OVERDUE, {"grace": HOUR, "tried": [7]}, "jobs_held"),
     "an overdue attempt": (rescue.RESCUE_OVERDUE, {"cause": "c", "error": "e", "actor": "a", "found": 7}, "jobs_pkey"),
+    "what runs in a blocked worker": (
+        begin.NOTE_BEGUN_BLOCKED,
+        {"worker_id": WORKER, "ids": "{7}", "seconds": 1.0},
+        "jobs_held",
+    ),
     "the jobs of a dead worker": (
         rescue.RESCUE_WORKER,
         {"cause": "c", "error": "e", "actor": "a", "worker_id": WORKER, "ids": None, "attempts": None, "begun": None},

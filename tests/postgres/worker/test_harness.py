@@ -17,6 +17,7 @@ from holdfast.crashpoints import POINTS
 from holdfast.errors import UnknownKind, UsageError
 from holdfast.jobs.claim import claim_by_id
 from holdfast.jobs.enqueue import enqueue
+from holdfast.jobs.kinds import job_by_name
 from holdfast.jobs.model import WorkerId
 from holdfast.jobs.renew import WorkerInfo, register
 from holdfast.testing import Harness, crash_at, harness
@@ -52,6 +53,12 @@ async def test_a_job_survives_a_death_at_every_point_and_leaves_its_lock_to_the_
     assert report.is_safe, report
     assert (await h.run(tied.new(table="t"))).state == "completed"
     assert await rows(conn, "SELECT key FROM holdfast.lock_holders") == []
+
+
+async def test_its_kinds_are_published_so_that_they_can_be_enqueued_by_name(h: Harness, conn: Any) -> None:
+    made = await enqueue(conn, await job_by_name(conn, "harness.tied", {"table": "t"}, locks=(Lock("t"),)))
+
+    assert await h.drain() == [made.id]
 
 
 async def test_a_point_that_was_not_reached_is_in_the_report(h: Harness) -> None:

@@ -155,17 +155,17 @@ async def test_the_start_of_a_suspect_is_written_before_its_handler_runs(databas
 
 
 async def test_a_suspect_that_was_lost_meanwhile_does_not_run(
-    database: str, conn: Any, monkeypatch: pytest.MonkeyPatch
+    database: str, conn: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran = []
+    ran, other = [], await connect()
 
     async def stale() -> None:
         ran.append(1)
 
     async def begin_too_late(self: Direct, claim: Claim) -> None:
-        await silence(conn, claim)
-        await rescue(conn)
-        monkeypatch.undo()
+        monkeypatch.undo()  # for the second attempt, which may begin as soon as the rescue commits
+        await silence(other, claim)
+        await rescue(other)
         await self.begin(claim)
 
     monkeypatch.setattr(Direct, "begin", begin_too_late)
@@ -173,8 +173,10 @@ async def test_a_suspect_that_was_lost_meanwhile_does_not_run(
     made = await enqueue(conn, kind.new())
     await conn.execute("UPDATE holdfast.jobs SET confirm_start = true, priority = 0")
 
-    async with working(Worker(database, [kind], PATIENT)):
+    worker = Worker(database, [kind], PATIENT)
+    async with working(worker):
         await until(lambda: _rescued(conn, made.id))
+        worker.nudge()  # the hint of the rescue may have come before the worker listened
         await ended(conn, made.id)
 
     assert ran == [1], "the second attempt ran, and the first did not"

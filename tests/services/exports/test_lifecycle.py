@@ -18,7 +18,7 @@ from holdfast.jobs.outcome import Done, Fail
 from holdfast.schedule.context import Held, Pass
 from holdfast.schedule.registry import Loop
 from holdfast.services.exports import measures
-from holdfast.services.exports.lifecycle import decide, loop, snapshots
+from holdfast.services.exports.lifecycle import decide, delete, loop, snapshots
 from holdfast.services.exports.lifecycle.decide import Because
 from holdfast.services.exports.snapshots import steer
 from holdfast.services.exports.snapshots.create import NewSnapshot, create
@@ -186,8 +186,19 @@ async def test_a_ttl_that_was_extended_since_it_was_observed_counts(ops: Client,
     longer = await ops.put(f"/api/snapshots/{made['id']}/lifecycle", json={"ttl": "P1D"})
     assert longer.status_code == 200, longer.text
 
-    assert not await snapshots.delete(ctx, made["id"])
+    assert not await delete.delete_snapshot(ctx, made["id"])
     assert made["file"].exists()
+
+
+async def test_only_its_owner_and_operators_say_how_long_a_snapshot_lives(ops: Client, as_role: Any, conn: Any) -> None:
+    made = await make(ops, conn, ttl="PT1H")
+    await conn.execute("UPDATE holdfast.snapshots SET owner = 'token:ada'")
+    here = f"/api/snapshots/{made['id']}/lifecycle"
+    ada, bob = await as_role("analyst", "ada"), await as_role("analyst", "bob")
+
+    assert (await bob.put(here, json={"ttl": None})).status_code == 403
+    assert await value(conn, "SELECT ttl FROM holdfast.snapshots") == "PT1H"
+    assert [(await one.put(here, json={"ttl": "P1D"})).status_code for one in (ada, ops)] == [200, 200]
 
 
 async def test_a_store_that_fails_keeps_the_row_and_the_others_are_deleted(
@@ -196,14 +207,14 @@ async def test_a_store_that_fails_keeps_the_row_and_the_others_are_deleted(
     """L-04, L-09, E-15: the row is the only record of the files, so it stays until they are gone."""
     stuck, other = await make(ops, conn, ttl="PT1H"), await make(ops, conn, ttl="PT1H")
     await age(conn, "snapshots", "2 hours")
-    really = snapshots.remove_place
+    really = delete.remove_place
 
     async def fail(to: str) -> int:
         if to == stuck["location"]:
             raise StoreUnavailable("no connection")
         return await really(to)
 
-    monkeypatch.setattr(snapshots, "remove_place", fail)
+    monkeypatch.setattr(delete, "remove_place", fail)
     before = counted(measures.cleanup_failures), counted(measures.termination_failures.labels("snapshot"))
 
     result = await loop.enforce(ctx)
@@ -214,7 +225,7 @@ async def test_a_store_that_fails_keeps_the_row_and_the_others_are_deleted(
     assert f"event='snapshot_cleanup_failed' snapshot_id={stuck['id']}" in caplog.text
     assert not other["file"].exists()
 
-    monkeypatch.setattr(snapshots, "remove_place", really)
+    monkeypatch.setattr(delete, "remove_place", really)
     assert (await loop.enforce(ctx)).items == 1
     assert (await ids(conn), stuck["file"].exists()) == ([], False)
 
@@ -241,7 +252,7 @@ async def test_a_retry_that_holds_the_jobs_is_waited_for(ops: Client, conn: Any,
 
     async with theirs.transaction():
         await steer.retry(theirs, made["id"], actor="ada", reason="test")
-        deleting = asyncio.create_task(snapshots.delete(ctx, made["id"]))
+        deleting = asyncio.create_task(delete.delete_snapshot(ctx, made["id"]))
         await one_waits(conn)
     assert await deleting is False
 

@@ -321,6 +321,7 @@ async def test_f_58_a_full_disk_fails_the_attempt_and_the_worker_goes_on(
 @pytest.fixture
 def s3_settings(proxy: ObjectProxy, key_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Exports find the S3 server and their key as they would in a pod."""
+    monkeypatch.setenv("HOLDFAST_EXPORT_BUCKETS", "s3://bucket")
     monkeypatch.setenv("HOLDFAST_S3_ENDPOINT", proxy.url)
     monkeypatch.setenv("HOLDFAST_S3_REGION", "us-east-1")
     monkeypatch.setenv("HOLDFAST_S3_CREDENTIALS_FILE", str(key_file))

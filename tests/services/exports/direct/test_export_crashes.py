@@ -16,6 +16,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
+import workers
 from factories import add, job, rows, value
 from holdfast.jobs.effects import clean
 from holdfast.jobs.rescue import rescue
@@ -28,6 +29,7 @@ PATIENCE = 180.0
 ROWS = 300_000
 SQL = f"SELECT i AS id, 'name ' || i AS name FROM range({ROWS}) t(i)"
 SILENCE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '1 s'"
+HAS_BEGUN = "SELECT begun_at >= claimed_at FROM holdfast.jobs WHERE id = %s"
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -129,7 +131,8 @@ async def test_a_pod_that_is_gone_half_way_is_followed_by_another(
     sql = f"SELECT i AS id, md5(i::varchar) AS name FROM range({rows_wanted}) t(i)"
     job_id = await add(conn, KIND, payload={"sql": sql, "to": str(to)})
 
-    first = start(HOLDFAST_LEASE_SECONDS="60")
+    first = start(HOLDFAST_LEASE_SECONDS="60", HOLDFAST_BEAT_SECONDS="0.1")
+    await workers.until(lambda: value(conn, HAS_BEGUN, job_id))  # a death before the first beat would not count
     until(lambda: any(file.stat().st_size for file in to.rglob(".part*")), "a file that grows", folder / "log")
     kill(first)
     dead = {path.name for path in to.glob("attempt=*")}

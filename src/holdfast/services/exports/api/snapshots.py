@@ -232,7 +232,7 @@ async def set_lifecycle(snapshot_id: JobNumber, asked: LifecycleAsked, act: Acti
         await steer.set_lifecycle(conn, snapshot_id, asked.ttl, asked.inactivity_timeout)
         return Answer(200, await read.get(conn, snapshot_id))
 
-    return await act.run(f"snapshot/{snapshot_id}", do, detail=asked.model_dump())
+    return await act.run(f"snapshot/{snapshot_id}", do, owner=_owner(snapshot_id), detail=asked.model_dump())
 
 
 class Gone(Model):

@@ -17,6 +17,7 @@ from holdfast.schedule.registry import Result
 from holdfast.services.exports import measures
 from holdfast.services.exports.lifecycle import mappings, snapshots
 from holdfast.services.exports.lifecycle.decide import Because, Life, Verdict, decide, invalid_durations, refuse_too_many
+from holdfast.services.exports.lifecycle.delete import delete_mapping, delete_snapshot
 from holdfast.telemetry.log import log
 
 NAME: Final = "lifecycle"
@@ -40,8 +41,8 @@ class Part:
 
 
 PARTS: Final = (
-    Part(snapshots.NAME, snapshots.read_page, snapshots.count, snapshots.delete, measures.snapshots_deleted),
-    Part(mappings.NAME, mappings.read_page, mappings.count, mappings.delete, measures.mappings_deleted),
+    Part(snapshots.NAME, snapshots.read_page, snapshots.count, delete_snapshot, measures.snapshots_deleted),
+    Part(mappings.NAME, mappings.read_page, mappings.count, delete_mapping, measures.mappings_deleted),
 )
 
 

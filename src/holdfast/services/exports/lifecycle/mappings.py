@@ -1,4 +1,4 @@
-"""Mappings that have expired: removed in one transaction, if no snapshot stands on them."""
+"""The rows of mappings that expire: read, and removed if no snapshot stands on them. Called by: `delete.py`, the loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from psycopg.rows import class_row, tuple_row
 
 from holdfast.api import audit
 from holdfast.errors import NotFound
-from holdfast.schedule.context import Pass
 from holdfast.services.exports.lifecycle.decide import Life, decide
 from holdfast.services.exports.lifecycle.snapshots import SYSTEM
 from holdfast.services.exports.mappings import store
@@ -51,23 +50,23 @@ async def count(conn: Conn) -> int:
 READ = LIVES + " WHERE m.id = %(id)s"
 
 
-async def delete(ctx: Pass, mapping_id: int) -> bool:
-    """Delete one that has expired; False if by now it has not, or is in use, or is gone.
+async def remove_row(conn: Conn, mapping_id: int) -> bool:
+    """Remove one that has expired, with its versions; False if by now it has not, or is in use, or is gone.
 
     The row is held before it is read: a snapshot is made with the same row held, so it is seen here, or finds its mapping gone.
+    Call it in a transaction.
     """
-    async with ctx.transaction() as conn:
-        try:
-            await store.get(conn, mapping_id, hold=True)
-        except NotFound:
-            return False
-        async with conn.cursor(row_factory=class_row(Life)) as cursor:
-            await cursor.execute(READ, {"id": mapping_id})
-            life = await cursor.fetchone()
-        verdict = None if life is None else decide(life)
-        if life is None or verdict is None or verdict.blocked_by:
-            return False
-        await store.delete(conn, mapping_id)
-        detail = {"owner": life.owner, "name": life.name, "ttl": life.ttl, "inactivity_timeout": life.inactivity_timeout}
-        await audit.write(conn, SYSTEM, "mappings.change", f"mapping/{mapping_id}", reason="it has expired", detail=detail)
+    try:
+        await store.get(conn, mapping_id, hold=True)
+    except NotFound:
+        return False
+    async with conn.cursor(row_factory=class_row(Life)) as cursor:
+        await cursor.execute(READ, {"id": mapping_id})
+        life = await cursor.fetchone()
+    verdict = None if life is None else decide(life)
+    if life is None or verdict is None or verdict.blocked_by:
+        return False
+    await store.delete(conn, mapping_id)
+    detail = {"owner": life.owner, "name": life.name, "ttl": life.ttl, "inactivity_timeout": life.inactivity_timeout}
+    await audit.write(conn, SYSTEM, "mappings.change", f"mapping/{mapping_id}", reason="it has expired", detail=detail)
     return True

@@ -1,12 +1,7 @@
-"""Snapshots that have expired: marked in one transaction, their files removed, their row removed in another.
-
-The files go first and the row last. Whatever stops it in between (a crash, a store that fails), the row stays, marked, and the
-next pass goes on with it; removing files twice does no harm. With the row first, the only record of the files would be gone.
-"""
+"""The rows of snapshots that expire: read, marked before their files go, removed after. Called by: `delete.py`, the loop."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,21 +10,13 @@ from psycopg.rows import class_row, dict_row, tuple_row
 
 from holdfast.api import audit
 from holdfast.api.plane import Principal
-from holdfast.crashpoints import crashpoint
-from holdfast.errors import UsageError
-from holdfast.schedule.context import Pass
-from holdfast.services.exports import measures
-from holdfast.services.exports.export.remove import remove_place
 from holdfast.services.exports.lifecycle.decide import Life, decide
 from holdfast.services.exports.mappings import store
 from holdfast.services.exports.snapshots.steer import hold_jobs
-from holdfast.services.exports.stores.paths import location_of
-from holdfast.telemetry.log import log
 
 Conn = psycopg.AsyncConnection[Any]
 NAME: Final = "snapshot"
 SYSTEM: Final = Principal("loop:lifecycle", "loop", None)
-LONGEST_REMOVAL: Final = 300.0  # seconds for the files of one snapshot; the next pass goes on with the rest
 
 LIVES = """
     SELECT id, owner, name, created_at, greatest(created_at, finished_at, last_used_at) AS used_at, ttl, inactivity_timeout,
@@ -71,20 +58,6 @@ async def count(conn: Conn) -> int:
     return int(found)
 
 
-async def delete(ctx: Pass, snapshot_id: int) -> bool:
-    """Delete one that has expired; False if by now it has not, or is gone."""
-    async with ctx.transaction() as conn:
-        location = await mark(conn, snapshot_id)
-    if location is None:
-        return False
-    crashpoint("lifecycle.marked")
-    ctx.check()
-    await _remove_files(snapshot_id, location)
-    crashpoint("lifecycle.files_removed")
-    async with ctx.transaction() as conn:
-        return await remove_row(conn, snapshot_id)
-
-
 HOLD = LIVES + " WHERE id = %(id)s FOR UPDATE"
 MARK = """
     UPDATE holdfast.snapshots SET deleting_since = coalesce(deleting_since, clock_timestamp()), updated_at = clock_timestamp()
@@ -111,19 +84,6 @@ async def mark(conn: Conn, snapshot_id: int) -> str | None:
         await rows.execute(MARK, {"id": snapshot_id})
         ((location,),) = await rows.fetchall()
     return str(location)
-
-
-async def _remove_files(snapshot_id: int, location: str) -> None:
-    """Remove everything at the place of a snapshot. A place that is not the snapshot's own folder is left alone."""
-    try:
-        if location_of(location).prefix.rpartition("/")[2] != str(snapshot_id):
-            raise UsageError(f"{location} is not the folder of snapshot {snapshot_id}; correct its location")
-        async with asyncio.timeout(LONGEST_REMOVAL):
-            await remove_place(location)
-    except Exception as error:
-        measures.cleanup_failures.inc()
-        log.error("snapshot_cleanup_failed", snapshot_id=snapshot_id, location=location, error=str(error) or repr(error))
-        raise
 
 
 REMOVE = """
