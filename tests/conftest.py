@@ -45,9 +45,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def our_logs_are_heard() -> None:
-    """A command that another test ran in this process has told our logger to be silent."""
-    logging.getLogger("holdfast").setLevel(logging.NOTSET)
+def our_logs_are_heard() -> Iterator[None]:
+    """A command that a test runs in this process configures our loggers: its handler writes to a stream that is closed after
+    the test, and its level may silence the next test."""
+    loggers = [logging.getLogger(), logging.getLogger("holdfast")]
+    loggers[1].setLevel(logging.NOTSET)
+    before = [(logger, list(logger.handlers), logger.propagate) for logger in loggers]
+    yield
+    for logger, handlers, propagate in before:
+        logger.handlers[:] = [handler for handler in logger.handlers if handler in handlers]
+        logger.propagate = propagate
 
 
 @pytest.fixture(scope="session")

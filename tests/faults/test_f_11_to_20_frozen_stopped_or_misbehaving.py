@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from datetime import timedelta
 
 import pytest
@@ -23,12 +24,11 @@ def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene
     walks = scene.add("fault.walker")
     talks = scene.add("fault.talker")  # still at it when it wakes up: the heartbeat tells it first
     child = scene.add("fault.parent", key="k", waits=True, _locks=(Lock("k"),))
-    worker = scene.worker(name="frozen")
+    worker = scene.worker(name="frozen", lease=5.0)  # the lease ends by itself: until then an effect would be allowed
     scene.until(lambda: {line.job for line in scene.lines("start")} == {walks, talks, child})
     scene.until(lambda: scene.lines("effect", walks))
     worker.stop()
-    scene.expire(worker)
-    acted = [line for line in scene.lines("effect") if line.pid == worker.pid]
+    stopped = time.monotonic()
 
     scene.worker(name="successor", concurrency=8)
     scene.until(lambda: scene.job(child)[0] == "completed" and scene.job(talks)[0] == "completed")
@@ -41,7 +41,7 @@ def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene
     scene.until(lambda: len([line for line in scene.said(refused) if line["job_id"] == talks]) == 2)
 
     assert {line["job_id"] for line in scene.said(refused)} == {walks, talks, child}
-    assert [line for line in scene.lines("effect") if line.pid == worker.pid] == acted, "it acted after its lease"
+    assert all(line.checked < stopped for line in scene.lines("effect") if line.pid == worker.pid), "it was allowed to act"
     scene.touch("walked")
     assert scene.value("SELECT count(*) FROM holdfast.jobs WHERE parent_id = %s", child) == 1
 

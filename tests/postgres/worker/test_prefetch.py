@@ -164,9 +164,12 @@ async def test_a_suspect_that_was_lost_meanwhile_does_not_run(
 
     async def begin_too_late(self: Direct, claim: Claim) -> None:
         monkeypatch.undo()  # for the second attempt, which may begin as soon as the rescue commits
-        await silence(other, claim)
-        await until(lambda: rescue(other))  # it skips a worker whose row is just being written
+        await until(lambda: lose_worker(claim))
         await self.begin(claim)
+
+    async def lose_worker(claim: Claim) -> Any:
+        await silence(other, claim)  # again and again: the first beat of the worker may come after it and renew the lease
+        return await rescue(other)
 
     monkeypatch.setattr(Direct, "begin", begin_too_late)
     kind = a_kind(stale)
