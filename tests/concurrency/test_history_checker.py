@@ -541,6 +541,23 @@ def test_a_beat_that_waited_for_the_rescue_was_too_late_and_no_robbery(transacti
     assert bool(found) is robbed
 
 
+@breaks("line")
+def a_reader_that_overtook_a_writer(tale: Tale) -> None:
+    tale.records.wants += [WantRow(1, "red", 1, "wait"), WantRow(2, "red", None, "wait")]
+    tale.enqueue(1, state="blocked")
+    tale.row(1, "block", "blocked", reason="lock red")
+    completed(tale, 2)
+
+
+@breaks("I23")
+def a_crash_for_a_job_that_never_began(tale: Tale) -> None:
+    tale.enqueue(1, attempt_no=1, crashes=1, state="pending")
+    tale.claimed_at = tale.now()
+    claimed = SimpleNamespace(attempt_no=1, fence_token=1, kind="k", pipeline_id=None)
+    tale.note("claim", job=1, attempt="a1", worker="w", claim=claimed, how="batch", begins=False)
+    tale.row(1, "rescue", "pending", "a1", 1, actor="sweep", detail={"cause": "lease_lost"})
+
+
 @pytest.mark.parametrize(("invariant", "plant"), PLANTS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_story_is_noticed(invariant: str, plant: Plant) -> None:
     tale = Tale()
