@@ -119,7 +119,6 @@ ALLOWED = [
     "SELECT id FROM shop.main.orders UNION ALL BY NAME SELECT id FROM shop.orders",
     "SELECT * FROM range(100) USING SAMPLE 10",
     "SELECT pg_typeof(1) AS t, current_date AS d, * EXCLUDE (i) REPLACE (1 AS j) FROM (SELECT 1 AS i, 2 AS j)",
-    f"SELECT {' + '.join(['1'] * 900)} AS many",
 ]  # fmt: skip
 
 
@@ -185,7 +184,15 @@ def test_system_schemas_are_no_default_place_either(sandbox: Sandbox, place: dic
 @pytest.mark.parametrize("sql", ALLOWED)
 def test_what_only_reads_tables_and_computes_passes_both_checks(sandbox: Sandbox, sql: str) -> None:
     assert refused(sandbox, sql) is None
-    sandbox.database.sql(sql).fetchall()
+    sandbox.database.execute(sql).fetchall()
+    assert not [*reasons_against(sql, "duckdb")]
+
+
+def test_a_deep_expression_is_checked_and_does_not_exhaust_the_stack(sandbox: Sandbox) -> None:
+    """It is not run: DuckDB itself needs a minute to bind it."""
+    sql = f"SELECT {' + '.join(['1'] * 900)} AS many"
+
+    assert refused(sandbox, sql) is None
     assert not [*reasons_against(sql, "duckdb")]
 
 
