@@ -54,7 +54,7 @@ def surroundings(database: str, proxy: UnloadProxy, store: Store) -> dict[str, s
 def test_a_snapshot_is_unloaded_by_the_engine_itself(
     surroundings: dict[str, str], proxy: UnloadProxy, place: Any, tmp_path: Path
 ) -> None:
-    """The columns are asked for, UNLOAD is submitted, polled to its end, and counted by the files' own footers."""
+    """B-06: the columns are asked for, UNLOAD is submitted, polled to its end, and counted by the files' own footers."""
     (tmp_path / "map.yaml").write_text(MAPPING.replace("acctbal FROM", "CAST(acctbal AS REAL) AS acctbal FROM"))
     command(surroundings, "mapping", "apply", "-f", str(tmp_path / "map.yaml"))
     number = str(command(surroundings, "snapshot", "create", "shop", "--runtime", "unload")["id"])
