@@ -295,7 +295,7 @@ async def test_no_lost_answer_of_the_api_costs_a_job(word: bytes, when: When, da
         made = await enqueue(conn, kind.new())
         async with working(transport, kind, child_kind, options=options):
             await until(lambda: _all_over(conn))
-        assert cut.done.is_set()
+            await until(lambda: _is(cut.done.is_set()))
 
     assert (await get_job(conn, made.id)).state == "completed"
     assert await rows(conn, "SELECT state, count(*) FROM holdfast.jobs GROUP BY 1") == [("completed", 2)]
