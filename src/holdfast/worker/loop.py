@@ -270,7 +270,7 @@ class Worker:
         self._claiming.on_free_lane()
 
     def _on_hint(self, hint: str) -> None:
-        if hint == "@":  # something for later: the beat tells when
+        if hint in ("@", ""):  # something for later, or hints before we listened were lost: the beat tells when
             self._heartbeat.beat_now()
         self._claiming.tell()
 
