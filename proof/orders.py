@@ -21,9 +21,20 @@ def nobody_runs_early(story: Story) -> Violations:
             continue  # an operator who wants it again wants it now
         if any(other.job == event.job and not other.detail["created"] for other in story.witness.of("enqueue")):
             continue  # another trigger of its slot found it, and may have wanted it sooner
+        if _pulled_forward_by_a_child(story, event):
+            continue
         for claim in story.claims_of.get(event.job or 0, ())[:1]:
             if not any(time.acked > event.begun and time.begun < claim.acked for time in passed):
                 yield f"job {event.job} was claimed before its time"
+
+
+def _pulled_forward_by_a_child(story: Story, enqueue: Event) -> bool:
+    """Whether a job ended with a child of the same kind and slot: the child is merged into the job that waits there."""
+    wanted = enqueue.detail["spec"]
+    children = [child for end in story.witness.of("end") if end.acked > enqueue.begun for child in end.detail["children"]]
+    return wanted.slot_key is not None and any(
+        (child.kind, child.slot_key) == (wanted.kind, wanted.slot_key) for child in children
+    )
 
 
 def pause_and_drain_are_obeyed(story: Story) -> Violations:

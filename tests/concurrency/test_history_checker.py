@@ -567,6 +567,18 @@ def test_a_broken_story_is_noticed(invariant: str, plant: Plant) -> None:
     assert invariant in {violation.invariant for violation in check(tale.story())}
 
 
+def test_a_child_of_its_slot_may_bring_a_delayed_job_forward() -> None:
+    """It is merged into the job that waits there, and wants it now."""
+    tale = Tale()
+    tale.enqueue(1, attempt_no=1, spec={"run_after": LEASE, "slot_key": "s"}, slot_key="s")
+    tale.enqueue(2, attempt_no=1)
+    tale.claim(2, "b1")
+    tale.end(2, "b1", children=[NewJob("k", slot_key="s")])
+    tale.claim(1, "a1")
+
+    assert "delay" not in {violation.invariant for violation in check(tale.story())}
+
+
 def test_every_invariant_is_broken_by_some_story() -> None:
     assert {invariant for invariant, _ in PLANTS} == set(INVARIANTS)
 
