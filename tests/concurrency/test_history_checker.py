@@ -573,7 +573,7 @@ def test_a_child_of_its_slot_may_bring_a_delayed_job_forward() -> None:
     tale.enqueue(1, attempt_no=1, spec={"run_after": LEASE, "slot_key": "s"}, slot_key="s")
     tale.enqueue(2, attempt_no=1)
     tale.claim(2, "b1")
-    tale.end(2, "b1", children=[NewJob("k", slot_key="s")])
+    tale.end(2, "b1", children=[NewJob("k", {"n": 3}, slot_key="s")])
     tale.claim(1, "a1")
 
     assert "delay" not in {violation.invariant for violation in check(tale.story())}
