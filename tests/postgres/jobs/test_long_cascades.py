@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from factories import add, column, end, hold, moves_of, rows, silence, state_of, take, value
+from holdfast.jobs import dependants
 from holdfast.jobs import finish as finishing
 from holdfast.jobs.cancel import abort, cancel
 from holdfast.jobs.enqueue import enqueue
@@ -20,7 +22,8 @@ MANY = 10_000
 CHAIN = """
     WITH made AS (
         INSERT INTO holdfast.jobs (kind, queue, payload, state, waiting_for, parents_left, ties)
-        SELECT 'k', 'default', '{}', 'blocked', 'parents', 1, 4 FROM generate_series(1, %(count)s) RETURNING id
+        SELECT 'k', 'default', '{}', 'blocked', 'parents', 1, CASE WHEN %(chain)s THEN 4 ELSE 0 END
+        FROM generate_series(1, %(count)s) RETURNING id
     ), ordered AS (
         SELECT id, coalesce(lag(id) OVER (ORDER BY id), %(head)s) AS before FROM made
     ), tied AS (
@@ -77,6 +80,33 @@ async def test_ten_thousand_dependants_of_a_job_that_completes(conn: Any, chain:
 
     expected = {"completed": 1, "pending": 1, "blocked": MANY - 1} if chain else {"completed": 1, "pending": MANY}
     assert await _states(conn) == expected
+
+
+async def test_a_wide_fan_out_is_not_searched_through_once_for_each_of_its_jobs(conn: Any) -> None:
+    """The statistics say that every parent has 10,000 dependants. In truth only the head has any."""
+    claim = await hold(conn)
+    await _below(conn, claim.id, chain=False)
+    await conn.execute("VACUUM ANALYZE holdfast.jobs, holdfast.dependencies")
+    statements = {
+        dependants.HOLD_DEPENDANTS: {"parents": [claim.id], "deep": True},
+        dependants.holding("SELECT unnest(%(ids)s::bigint[])"): {"ids": [claim.id]},
+        dependants.CANCEL_DEPENDANTS: {"ids": [claim.id], "states": ["failed"]},
+        dependants.COUNT_DOWN: {"ids": [claim.id], "states": ["failed"]},
+    }
+
+    for statement, parameters in statements.items():
+        async with conn.transaction(force_rollback=True):
+            cursor = await conn.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + statement, parameters)
+            ((plan,),) = await cursor.fetchall()
+        searched = [node["Actual Loops"] for node in _nodes(plan[0]["Plan"]) if node.get("Relation Name") == "dependencies"]
+        assert searched
+        assert sum(searched) <= 3, "once for the head in each part of the statement"
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
 
 
 async def test_a_pipeline_of_a_thousand_steps_can_be_aborted(conn: Any) -> None:
