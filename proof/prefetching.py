@@ -16,21 +16,31 @@ from holdfast.worker.loop import LONGEST_WAIT
 
 
 def claim_for_lanes(world: World, worker: Worker) -> Work | None:
-    """As the worker's loop claims: for free lanes, and short jobs ahead of them."""
+    """As the worker's loop claims: for free lanes, and short jobs ahead of them. A hint makes every worker claim, in turn."""
+    hint = world.chance(0.5)
 
     async def go() -> None:
-        wanted = worker.lanes.wanted()
-        if wanted.limit <= 0:
-            return
-        facts = worker.lanes.facts()
-        claims = await claim_batch(world, worker, list(wanted.takes.versions), wanted.limit, begins=False, facts=facts)
-        others_hold = any(other.lanes.waiting for other in world.workers if other is not worker)
-        world.witness.exercised["claim: others hold ahead"] += facts["free"] > 0 and len(claims) < wanted.limit and others_hold
-        worker.held += worker.lanes.hand_out(claims)
-        world.witness.exercised["claim: ahead"] += bool(worker.lanes.waiting)
-        world.witness.exercised["claim: short kinds only"] += not wanted.any_kind
+        others = [other for other in world.workers if other is not worker] if hint and world.alone else []
+        for one in (worker, *others):
+            await _claim_for_lanes(world, one)
 
     return go()
+
+
+async def _claim_for_lanes(world: World, worker: Worker) -> None:
+    wanted = worker.lanes.wanted()
+    if wanted.limit <= 0:
+        return
+    facts = worker.lanes.facts()
+    claims = await claim_batch(world, worker, list(wanted.takes.versions), wanted.limit, begins=False, facts=facts)
+    others_hold = any(other.lanes.waiting for other in world.workers if other is not worker)
+    worker.held += worker.lanes.hand_out(claims)
+    met = {
+        "claim: ahead": bool(worker.lanes.waiting),
+        "claim: short kinds only": not wanted.any_kind,
+        "claim: others hold ahead": facts["free"] > 0 and len(claims) < wanted.limit and others_hold,
+    }
+    world.witness.exercised.update(what for what, is_met in met.items() if is_met)
 
 
 def beat_and_return(world: World, worker: Worker) -> Work | None:

@@ -67,9 +67,9 @@ OTHERS_ACTS: dict[str, tuple[tuple[int, ByOther], ...]] = {
 FAULTS: tuple[tuple[int, ByWorker], ...] = (
     (3, steering.crash),
     (5, steering.stall),
-    (1, steering.bury),
+    (2, steering.bury),
     (1, steering.step_down),
-    (1, prefetching.shut_down),
+    (2, prefetching.shut_down),
     (2, working.claim_in_vain),
     (3, steering.find_strays),
 )
@@ -153,7 +153,9 @@ def _draw(world: World, who: str | None = None) -> Turn | None:
     who = who or world.rng.choices(ACTORS, (56, 10 if len(world.jobs) < world.crowd else 2, 6, 9, 6, 7))[0]
     if who in ("worker", "fault"):
         busy = [worker for worker in world.workers if worker.held]
-        worker = world.rng.choice(busy if busy and world.chance(0.7) else world.workers)
+        holding = [worker for worker in busy if worker.lanes.waiting]
+        chosen = holding if who == "fault" and holding else busy
+        worker = world.rng.choice(chosen if chosen and world.chance(0.7) else world.workers)
         act = _weighted(world, WORKERS_ACTS if who == "worker" else FAULTS)
         return _turn(act.__name__, worker.conn, act(world, worker))
     if who == "time":

@@ -30,7 +30,7 @@ LEASE = timedelta(hours=1)  # far beyond any schedule: a lease ends when the see
 WORKERS = 3
 USUAL = (0.02, 0.02, 2.0)  # seconds that jobs take: short ones are held ahead, long ones are not
 STEPS = (0.002, 0.02, 0.3)
-HOLDS_AHEAD, MANY = 0.3, 14
+HOLDS_AHEAD, MANY = 0.4, 14
 
 # Plans that a small table never gets, on one worker of each process: a statement that is right only for the plan
 # that the planner likes today is caught here.

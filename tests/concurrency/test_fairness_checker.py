@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from proof.checker import check
 from proof.fairness import FAIR
+from proof.lanes import Clock, SteppedLanes
 
+from holdfast.worker import lanes as product
 from tales import Tale
 
 SHORT, LONG = "short", "long"
@@ -38,12 +42,8 @@ def holding(tale: Tale, count: int, kind: str, *, worker: str = "busy", **more: 
     for number in range(1, count + 1):
         tale.enqueue(number, attempt_no=1, kind=kind)
         claim = tale.claim(number, f"{worker}{number}", worker=worker, kind=kind, begins=False, for_lanes=True)
-        tale.witness.events[tale.witness.events.index(claim)] = replace_begun(claim, begun)
+        tale.witness.events[-1] = replace(claim, begun=begun)
     tale.witness.note("claims", begun, worker=worker, limit=count, got=count, taken=[], **facts(free=0) | more)
-
-
-def replace_begun(event: Any, begun: int) -> Any:
-    return type(event)(event.what, begun, event.acked, event.outcome, event.job, event.attempt, event.worker, event.detail)
 
 
 def asking(tale: Tale, *, limit: int = 2, **more: Any) -> None:
@@ -200,3 +200,40 @@ def test_short_kinds_alone_may_be_asked_for_within_half_a_second() -> None:
     asking(tale, free=0, kinds=[SHORT], clock=100.4)
 
     assert broken(tale) == set()
+
+
+def a_flow_of_short_jobs(tale: Tale, rounds: int = 120) -> int:
+    """A worker works through short jobs, and asks once more while its lanes run; how often it left out the long kind."""
+    clock, left_out = Clock(), 0
+    lanes = SteppedLanes(tale.witness, clock, "busy", queues=["default"], usual={SHORT: 0.02, LONG: 2.0})
+    running: list[Any] = []
+    for number in range(rounds):
+        wanted = lanes.wanted()
+        if wanted.limit > 0:
+            asked = {"kinds": sorted(wanted.takes.versions), "limit": wanted.limit, "got": wanted.limit, "taken": []}
+            tale.note("claims", worker="busy", **lanes.facts() | asked)
+            left_out += not wanted.any_kind
+            running += lanes.hand_out([_short_job(f"{number}-{count}") for count in range(wanted.limit)])
+        if number % 2:
+            clock.now += 0.02
+            running = [begun for one in running for begun in lanes.end(one)]
+    return left_out
+
+
+def _short_job(attempt: str) -> Any:
+    return SimpleNamespace(id=1, kind=SHORT, attempt_id=attempt, attempt_no=2, waited=None)
+
+
+def test_a_flow_of_short_jobs_does_not_keep_the_worker_from_asking_for_long_ones() -> None:
+    tale = Tale()
+
+    assert a_flow_of_short_jobs(tale) > 10
+    assert broken(tale) == set()
+
+
+def test_a_worker_that_asks_only_for_short_jobs_during_a_flow_of_them_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "ANY_KIND_EVERY", 3600.0)
+    tale = Tale()
+
+    assert a_flow_of_short_jobs(tale) > 10
+    assert broken(tale) == {"priority"}
