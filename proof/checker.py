@@ -1,8 +1,8 @@
 """The history checker: two logs in, a list of violations out. Called by: the schedules, and the tests of other layers.
 
 The system's log is what Postgres says (`records.py`), the witness's log is what the actors were told (`witness.py`).
-Neither is believed alone. The invariants stand in `invariants.py` (jobs and attempts) and `sharing.py` (locks, slots
-and the like), each a small function with the number it has in the reliability reference.
+Neither is believed alone. The invariants stand in `invariants.py` (jobs and attempts), `sharing.py` (locks, slots
+and the like) and beside them, each a small function with the number it has in the reliability reference.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from proof.fairness import FAIR
 from proof.invariants import ATTEMPTS
 from proof.orders import ORDERS
+from proof.parents import FAMILIES
 from proof.records import Story
 from proof.sharing import SHARED
 from proof.starts import STARTS
 
-INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = {**ATTEMPTS, **SHARED, **ORDERS, **STARTS}
+INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = {**ATTEMPTS, **FAMILIES, **SHARED, **ORDERS, **STARTS, **FAIR}
 MOST_SENTENCES = 5  # of one invariant: the first few say it all
 
 
@@ -48,8 +50,8 @@ SOMETIMES = (
     "enqueue: unique", "enqueue: after", "enqueue: UsageError",
     "enqueue: found a twin", "enqueue: undone", "enqueue: LockBusy", "enqueue: Draining", "enqueue: IdempotencyConflict",
     "pipeline",
-    "claim: batch", "claim: by id", "claim: poll", "claim: chain",
-    "beat", "begin", "begin: lost", "begin by beat", "progress", "progress: lost", "progress: cancel asked",
+    "claim: batch", "claim: ahead", "claim: others hold ahead", "claim: not all", "claim: by id", "claim: poll", "claim: chain",
+    "beat", "returned", "begin", "begin: lost", "begin by beat", "progress", "progress: lost", "progress: cancel asked",
     "checkpoint", "checkpoint: lost", "checkpoint: cancel asked",
     "plan", "plan: lost", "confirm", "confirm: lost", "adopt", "adopt: lost",
     "resolve: held", "resolve: ended", "resolve: lost",
@@ -57,7 +59,7 @@ SOMETIMES = (
     "end by finish: lost", "end by finish: undone", "end by finish: refused", "end by plain: undone", "end by chain: undone",
     "cancel", "cancel: refused", "ask to stop", "rerun", "rerun: refused", "recover", "recover: refused", "abort",
     "pause", "drain", "resume",
-    "rescue", "crash", "stall", "bury", "resign", "overrun", "expire", "claim in vain", "find strays",
+    "rescue", "crash", "stall", "bury", "shut down", "resign", "overrun", "expire", "claim in vain", "find strays",
     "promote", "wake", "clean", "pass time",
     "overlap", "waited", "move: block", "move: wake", "move: quarantine", "move: rescue", "move: recover",
 )  # fmt: skip

@@ -63,6 +63,11 @@ async def complete_one(world: World, worker: Worker, one: Claim) -> None:
         await _end(world, worker, one, decide(one, None), [])
 
 
+async def give_back(world: World, worker: Worker, one: Claim) -> None:
+    """Return a job that never began."""
+    await _end(world, worker, one, released("its worker was busy with others"), [])
+
+
 def end_and_chain(world: World, worker: Worker) -> Work | None:
     """Complete and hold the next step at once; if that does not go, the long way."""
     one = world.some_held(worker)
@@ -85,6 +90,7 @@ def _chain(world: World, worker: Worker, one: Claim, child: NewJob, *, insist: b
         if following is not None:
             world.learn(following.id)
             note_claims(world, worker, begun, [following], "chain")
+            worker.held.append(following)
         elif insist:
             await _end(world, worker, one, decide(one, Done(then=[child])), [child])
 

@@ -1,7 +1,7 @@
-"""What must hold of jobs and attempts, whatever happened: I1 to I7 and I10 to I15 of the reliability reference.
+"""What must hold of jobs and attempts, whatever happened: I1 to I7, I10, I11, I14 and I15 of the reliability reference.
 
 Each function looks at the whole story of a schedule and returns what is wrong with it, as sentences. What jobs share
-(locks, slots, permits: I8, I9, I16) is in `sharing.py`.
+(locks, slots, permits: I8, I9, I16) is in `sharing.py`, parents and children (I12, I13) are in `parents.py`.
 """
 
 from __future__ import annotations
@@ -256,53 +256,6 @@ def _beat(story: Story, event: Event) -> Violations:
             yield f"worker {event.worker} was told that attempt {attempt} of job {job_id} is over, and it is not"
 
 
-def children_come_with_their_parent(story: Story) -> Violations:
-    """I12: parent's completion and its children are one transaction; exactly one child per step, none missing."""
-    steps = Counter((job.parent_id, job.step) for job in story.jobs.values() if job.parent_id is not None)
-    for (parent, step), count in steps.items():
-        if count > 1:
-            yield f"job {parent} has {count} children for step {step}"
-    for job in story.jobs.values():
-        if job.parent_id is None:
-            continue
-        xids = [move.xid for move in story.moves.get(job.parent_id, ()) if move.move == "complete"]
-        if xids != [job.created_xid]:
-            yield f"job {job.id} was made in transaction {job.created_xid}, its parent completed in {xids}"
-    made = {(job.parent_id, job.token) for job in story.jobs.values()}
-    for event in story.witness.of("end"):
-        if event.outcome != OK or event.detail["state"] != "completed" or _pipeline_aborted(story, event):
-            continue
-        for child in event.detail["children"]:
-            if child.is_plain and child.step is None and (event.job, child.payload["n"]) not in made:
-                yield f"job {event.job} completed, but its child {child.payload['n']} was never made"
-
-
-def _pipeline_aborted(story: Story, event: Event) -> bool:
-    """Whether the pipeline of the job may have been aborted before: then nothing new is made."""
-    pipeline = story.claims[event.attempt].detail["claim"].pipeline_id if event.attempt in story.claims else None
-    return any(abort.detail["pipeline"] == pipeline and abort.begun < event.acked for abort in story.witness.of("abort"))
-
-
-def nobody_runs_before_its_parents(story: Story) -> Violations:
-    """I13: no child of a parent that did not complete, and no run before every parent has ended as it must."""
-    for job in story.jobs.values():
-        if job.parent_id is not None and not any(m.move == "complete" for m in story.moves.get(job.parent_id, ())):
-            yield f"job {job.id} is a child of job {job.parent_id}, which never completed"
-    for parent_id, job_id in story.records.dependencies:
-        moves = story.moves.get(job_id, [])
-        first = next((move for move in moves if move.claimed_at is not None or move.move == "rerun"), None)
-        if first is None or first.claimed_at is None or parent_id not in story.jobs:
-            continue  # it never ran, or an operator wanted it to run all the same
-        # One that was released by the end of its parents is not taken back when an operator reruns one of them.
-        woken = next((move.at for move in reversed(moves) if move.move == "wake" and move.at < first.claimed_at), None)
-        before = [move for move in story.moves.get(parent_id, ()) if move.at < (woken or first.claimed_at)]
-        ended = next((move for move in reversed(before) if move.is_end or move.move == "rerun"), None)
-        if ended is None or not ended.is_end:
-            yield f"job {job_id} ran before its parent {parent_id} had ended"
-        elif ended.state != "completed" and story.jobs[job_id].if_parent_fails == "cancel":
-            yield f"job {job_id} ran although its parent {parent_id} {ended.state}"
-
-
 def cancelled_stays_cancelled(story: Story) -> Violations:
     """I14: what was cancelled is not claimed again, and who was asked to stop is told so at the next checkpoint."""
     reruns = [event for event in story.witness.of("rerun") if event.outcome == OK]
@@ -388,8 +341,6 @@ ATTEMPTS = {
     "I7": budgets_are_kept,
     "I10": leases_are_respected,
     "I11": the_dead_change_nothing,
-    "I12": children_come_with_their_parent,
-    "I13": nobody_runs_before_its_parents,
     "I14": cancelled_stays_cancelled,
     "I15": every_move_is_legal,
     "publish": nothing_half_done,

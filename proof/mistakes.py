@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from proof.mutations import Code, Mutant, Schema, Text, Whole
+from proof.worker_mistakes import WORKER_MUTANTS
 
 from holdfast.jobs import admission, locks, pipelines
 from holdfast.jobs import claim as claiming
@@ -426,4 +427,5 @@ MUTANTS: tuple[Mutant, ...] = (
            (Schema("DROP INDEX holdfast.one_waiting_per_slot"),), ("test_slots",)),
     Mutant("drain-ignored", "a kind that is being drained takes new jobs",
            (Text("enqueue.ENQUEUE", "AND drained_at IS NOT NULL", "AND drained_at > 'infinity'"),), ("test_control",)),
+    *WORKER_MUTANTS,
 )  # fmt: skip

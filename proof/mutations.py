@@ -23,7 +23,7 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Swap a piece of a statement. `where` is `module.CONSTANT` below `holdfast.jobs`."""
+    """Swap a piece of a statement. `where` is `module.CONSTANT` below `holdfast.jobs`, or `worker.module.NAME`."""
 
     where: str
     old: str
@@ -101,9 +101,10 @@ class Mutant:
 
 def _find(where: str) -> tuple[Any, str]:
     path, _, name = where.rpartition(".")
-    module = importlib.import_module(f"holdfast.jobs.{path}")
+    package = "holdfast" if path.startswith("worker.") else "holdfast.jobs"
+    module = importlib.import_module(f"{package}.{path}")
     if not hasattr(module, name):
-        raise DoesNotApply(f"holdfast.jobs.{where} does not exist")
+        raise DoesNotApply(f"{package}.{where} does not exist")
     return module, name
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from proof import invariants, sharing
+from proof import invariants, parents, sharing
 from proof.checker import MOST_SENTENCES, Violation
 from proof.records import MoveRow, Story, read_records
 from proof.witness import Witness
@@ -256,8 +256,8 @@ SYSTEM: Mapping[str, Callable[[Story], Violations]] = {
     "I3": invariants.no_job_is_lost,
     "I5": invariants.attempts_count_up_by_one,
     "I7": invariants.budgets_are_kept,
-    "I12": invariants.children_come_with_their_parent,
-    "I13": invariants.nobody_runs_before_its_parents,
+    "I12": parents.children_come_with_their_parent,
+    "I13": parents.nobody_runs_before_its_parents,
     "I15": invariants.every_move_is_legal,
     "I8": sharing.locks_are_exclusive,
     "I9": sharing.locks_are_freed_by_their_owner,

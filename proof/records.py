@@ -17,7 +17,7 @@ from psycopg.rows import class_row
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
 WRITES = frozenset({"begin", "progress", "checkpoint", "plan", "confirm", "adopt"})
-TAKEN = frozenset({"rescue", "recover", "cancel"})  # what others do to an attempt
+TAKEN = frozenset({"rescue", "recover", "cancel", "release"})  # what others do to an attempt
 
 
 @dataclass(frozen=True, slots=True)

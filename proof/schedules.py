@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from proof import ending, making, steering, watching, working
+from proof import ending, making, prefetching, steering, watching, working
 from proof.checker import Violation, check
 from proof.making import THEMES
 from proof.quiesce import quiesce
@@ -36,7 +36,9 @@ WORKERS_ACTS: tuple[tuple[int, ByWorker], ...] = (
     (8, working.claim_some),
     (5, working.claim_this),
     (3, working.claim_polls),
+    (6, prefetching.claim_for_lanes),
     (3, working.beat),
+    (3, prefetching.beat_and_return),
     (10, working.write_on),
     (9, ending.write_as_ghost),
     (3, ending.end_plain),
@@ -65,12 +67,14 @@ OTHERS_ACTS: dict[str, tuple[tuple[int, ByOther], ...]] = {
 FAULTS: tuple[tuple[int, ByWorker], ...] = (
     (3, steering.crash),
     (5, steering.stall),
-    (1, steering.bury),
+    (2, steering.bury),
     (1, steering.step_down),
+    (2, prefetching.shut_down),
     (2, working.claim_in_vain),
     (3, steering.find_strays),
 )
 FAVOURITES: dict[str, ByWorker] = {"effects": working.write_on, "engines": working.claim_polls}
+AHEAD = (prefetching.claim_for_lanes, prefetching.beat_and_return)  # favourites where workers mostly claim for their lanes
 TIME: tuple[tuple[int, ByOther], ...] = ((5, steering.pass_time), (1, steering.overrun))
 
 ACTORS = ("worker", "enqueuer", "operator", "sweeper", "fault", "time")
@@ -97,9 +101,10 @@ async def play(stage: Stage, seed: int) -> Result:
     rng = random.Random(seed)
     theme = rng.choice(tuple(THEMES))
     world = await World.begin(stage, seed, theme, rng)
-    for _ in range(rng.randint(1, 2)):
+    for _ in range(rng.randint(4, 6) if world.holds_ahead else rng.randint(1, 2)):
         await _one_act(world, "enqueuer")
     for _ in range(rng.randint(20, 36)):
+        world.clock.now += world.step
         if world.chance(OVERLAPS):
             await _several_acts(world)
             if world.chance(0.6):
@@ -148,7 +153,9 @@ def _draw(world: World, who: str | None = None) -> Turn | None:
     who = who or world.rng.choices(ACTORS, (56, 10 if len(world.jobs) < world.crowd else 2, 6, 9, 6, 7))[0]
     if who in ("worker", "fault"):
         busy = [worker for worker in world.workers if worker.held]
-        worker = world.rng.choice(busy if busy and world.chance(0.7) else world.workers)
+        holding = [worker for worker in busy if worker.lanes.waiting]
+        chosen = holding if who == "fault" and holding else busy
+        worker = world.rng.choice(chosen if chosen and world.chance(0.7) else world.workers)
         act = _weighted(world, WORKERS_ACTS if who == "worker" else FAULTS)
         return _turn(act.__name__, worker.conn, act(world, worker))
     if who == "time":
@@ -163,8 +170,8 @@ def _draw(world: World, who: str | None = None) -> Turn | None:
 
 
 def _weighted(world: World, acts: tuple[tuple[int, Any], ...]) -> Any:
-    favourite = FAVOURITES.get(world.theme)
-    weights = [4 * weight if act is favourite else weight for weight, act in acts]
+    favourites = (FAVOURITES.get(world.theme), *(AHEAD if world.holds_ahead else ()))
+    weights = [4 * weight if act in favourites else weight for weight, act in acts]
     return world.rng.choices([act for _, act in acts], weights)[0]
 
 

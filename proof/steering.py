@@ -200,14 +200,14 @@ def sweep(world: World) -> Work:
 
 
 def bury(world: World, worker: Worker) -> Work | None:
-    """The parent of a process sees it die: its jobs are taken at once, and a new incarnation starts."""
-    held = [one.id for one in worker.held]
+    """The parent of a process sees it die: its jobs are taken at once, and a new incarnation starts. It may know what ran."""
+    running = [one.id for one in worker.held] if world.chance(0.7) else None
 
     async def go() -> None:
         begun = world.witness.tick()
-        taken = await rescue_worker(world.stage.sweeper, worker.id, cause="signal", error="killed")
+        taken = await rescue_worker(world.stage.sweeper, worker.id, cause="signal", error="killed", begun=running)
         _note_taken(world, "rescue", begun, taken)
-        world.witness.note("bury", begun, worker=worker.id, held=held)
+        world.witness.note("bury", begun, worker=worker.id, running=running)
         await world.incarnate(worker)
 
     return go()
@@ -259,9 +259,10 @@ def find_strays(world: World, worker: Worker) -> Work | None:
 
     async def go() -> None:
         begun = world.witness.tick()
-        answer = await renew(worker.conn, worker.id, worker.held, lease=NO_TIME)
+        held = [*worker.held, *worker.lanes.waiting]
+        answer = await renew(worker.conn, worker.id, held, lease=NO_TIME)
         taken = await rescue_worker(worker.conn, worker.id, cause="claim_unanswered", error="no answer", attempts=answer.strays)
-        await renew(worker.conn, worker.id, worker.held, lease=LEASE)
+        await renew(worker.conn, worker.id, held, lease=LEASE)
         row = await (await worker.conn.execute(READ_LEASE, [worker.id])).fetchone()
         _note_taken(world, "rescue", begun, taken)
         at, until, xid = row or (None, None, None)
@@ -355,6 +356,7 @@ def pass_time(world: World) -> Work:
         begun = world.witness.tick()
         await world.stage.watcher.execute(PASS_TIME, {"base": world.base})
         world.witness.note("pass time", begun)
+        world.clock.now += 2.0
         if noticed:
             await promote(world)
 

@@ -39,6 +39,19 @@ LOOK = """
 """
 
 
+CLAIMABLE = """
+    SELECT id, kind, ties & 3 <> 0 FROM holdfast.jobs j
+    WHERE id > %(base)s AND state = 'pending' AND run_after IS NULL
+      AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL)
+    ORDER BY priority, id
+"""
+
+
+async def claimable(world: World) -> list[tuple[int, str, bool]]:
+    """What a claim could take now, in its order: id, kind, and whether it needs a lock or a slot."""
+    return await (await world.stage.watcher.execute(CLAIMABLE, {"base": world.base}, prepare=True)).fetchall()
+
+
 async def look_around(world: World) -> None:
     """Who holds which lock, who is current, who waits twice."""
     begun = world.witness.tick()

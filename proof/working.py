@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from proof import watching
 from proof.witness import CANCEL_ASKED, LOST, OK
 from proof.world import KINDS, LEASE, QUEUES, READ_LEASE, Work, Worker, World
 
@@ -23,12 +24,13 @@ from holdfast.jobs.progress import checkpoint, report
 from holdfast.jobs.renew import renew
 
 
-def note_claims(world: World, worker: Worker, begun: int, claims: Sequence[Claim], how: str, *, begins: bool = True) -> None:
+def note_claims(
+    world: World, worker: Worker, begun: int, claims: Sequence[Claim], how: str, *, begins: bool = True, for_lanes: bool = False
+) -> None:
     for one in sorted(claims, key=lambda one: one.id):  # the order of RETURNING is the planner's affair
-        facts = {"worker": worker.id, "claim": one, "how": how, "begins": begins}
+        facts = {"worker": worker.id, "claim": one, "how": how, "begins": begins, "for_lanes": for_lanes}
         world.witness.note("claim", begun, job=one.id, attempt=one.attempt_id, **facts)
         world.witness.exercised[f"claim: {how}"] += 1
-        worker.held.append(one)
 
 
 def claim_some(world: World, worker: Worker) -> Work | None:
@@ -37,12 +39,25 @@ def claim_some(world: World, worker: Worker) -> Work | None:
     limit, begins = world.rng.randint(1, 5), world.chance(0.5)
 
     async def go() -> None:
-        begun = world.witness.tick()
-        claims = await claim(worker.conn, worker.id, kinds=kinds, queues=QUEUES, limit=limit, begins=begins)
-        note_claims(world, worker, begun, claims, "batch", begins=begins)
-        world.witness.note("claims", begun, worker=worker.id, limit=limit, got=len(claims))
+        worker.held += await claim_batch(world, worker, kinds, limit, begins=begins)
 
     return go()
+
+
+async def claim_batch(
+    world: World, worker: Worker, kinds: Sequence[str], limit: int, *, begins: bool = True, facts: dict[str, Any] | None = None
+) -> list[Claim]:
+    """Claim, and note what was there to be claimed: only when nothing else is under way, because else it may change."""
+    claimable = await watching.claimable(world) if world.alone else None
+    begun = world.witness.tick()
+    claims = await claim(worker.conn, worker.id, kinds=kinds, queues=QUEUES, limit=limit, begins=begins)
+    note_claims(world, worker, begun, claims, "batch", begins=begins, for_lanes=facts is not None)
+    asked = {"kinds": sorted(kinds), "limit": limit, "claimable": claimable}
+    taken = [one.id for one in claims]
+    left = [row for row in claimable or () if row[1] in kinds][limit:]
+    world.witness.exercised["claim: not all"] += bool(left)
+    world.witness.note("claims", begun, worker=worker.id, got=len(claims), taken=taken, **asked, **facts or {})
+    return claims
 
 
 def claim_this(world: World, worker: Worker) -> Work | None:
@@ -55,6 +70,7 @@ def claim_this(world: World, worker: Worker) -> Work | None:
         begun = world.witness.tick()
         one = await claim_by_id(worker.conn, worker.id, job_id)
         note_claims(world, worker, begun, [one] if one else [], "by id")
+        worker.held += [one] if one else []
 
     return go()
 
@@ -64,10 +80,7 @@ def claim_in_vain(world: World, worker: Worker) -> Work | None:
 
     async def go() -> None:
         begun = world.witness.tick()
-        claims = await claim(worker.conn, worker.id, kinds=KINDS, queues=QUEUES, limit=2)
-        held = worker.held
-        note_claims(world, worker, begun, claims, "batch")
-        worker.held = held[: len(held) - len(claims)]
+        claims = await claim_batch(world, worker, KINDS, 2)
         worker.strays += claims
         world.witness.note("claim in vain", begun, worker=worker.id, jobs=[one.id for one in claims])
 
@@ -82,6 +95,7 @@ def claim_polls(world: World, worker: Worker) -> Work | None:
         begun = world.witness.tick()
         claims = await claim_to_poll(worker.conn, worker.id, kinds=KINDS, queues=QUEUES, limit=limit)
         note_claims(world, worker, begun, claims, "poll")
+        worker.held += claims
 
     return go()
 
@@ -89,36 +103,37 @@ def claim_polls(world: World, worker: Worker) -> Work | None:
 def beat(world: World, worker: Worker) -> Work | None:
     """The heartbeat, now and then as part of a transaction that began a while ago."""
     in_old_transaction = world.chance(0.4)
-    held = [*worker.held, *(worker.past if world.chance(0.5) else ())]
+    held = [*worker.held, *worker.lanes.waiting, *(worker.past if world.chance(0.5) else ())]
+    return renew_lease(world, worker, held, in_old_transaction=in_old_transaction)
 
-    async def go() -> None:
-        begun = world.witness.tick()
-        if not in_old_transaction:
+
+async def renew_lease(world: World, worker: Worker, held: list[Claim], *, in_old_transaction: bool = False) -> None:
+    """Renew the lease of a worker that believes to hold these."""
+    begun = world.witness.tick()
+    if not in_old_transaction:
+        answer = await renew(worker.conn, worker.id, held, lease=LEASE, kinds=KINDS, queues=QUEUES)
+        row = await (await worker.conn.execute(READ_LEASE, [worker.id])).fetchone()
+        clock = None
+    else:
+        async with worker.conn.transaction():
+            clock = (await (await worker.conn.execute("SELECT clock_timestamp()")).fetchone() or (None,))[0]
             answer = await renew(worker.conn, worker.id, held, lease=LEASE, kinds=KINDS, queues=QUEUES)
             row = await (await worker.conn.execute(READ_LEASE, [worker.id])).fetchone()
-            clock = None
-        else:
-            async with worker.conn.transaction():
-                clock = (await (await worker.conn.execute("SELECT clock_timestamp()")).fetchone() or (None,))[0]
-                answer = await renew(worker.conn, worker.id, held, lease=LEASE, kinds=KINDS, queues=QUEUES)
-                row = await (await worker.conn.execute(READ_LEASE, [worker.id])).fetchone()
-        world.witness.note(
-            "beat",
-            begun,
-            worker=worker.id,
-            held=[(one.id, one.attempt_id) for one in held],
-            lost=answer.lost,
-            known=answer.known,
-            clock=clock,
-            lease=LEASE,
-            at=row[0] if row else None,
-            until=row[1] if row else None,
-            xid=row[2] if row else None,
-        )
-        for one in [one for one in worker.held if one.attempt_id in answer.lost]:
-            worker.let_go(one)
-
-    return go()
+    world.witness.note(
+        "beat",
+        begun,
+        worker=worker.id,
+        held=[(one.id, one.attempt_id) for one in held],
+        lost=answer.lost,
+        known=answer.known,
+        clock=clock,
+        lease=LEASE,
+        at=row[0] if row else None,
+        until=row[1] if row else None,
+        xid=row[2] if row else None,
+    )
+    for one in [one for one in worker.held if one.attempt_id in answer.lost]:
+        worker.let_go(one)
 
 
 async def _write(world: World, worker: Worker, what: str, one: Claim, writing: Callable[[], Awaitable[Any]]) -> Any:
@@ -225,10 +240,9 @@ def write_on(world: World, worker: Worker) -> Work | None:
 
 async def claim_everything(world: World, worker: Worker, *, polls: bool) -> None:
     """Whatever can be claimed, to run and to poll."""
-    begun = world.witness.tick()
-    claims = await claim(worker.conn, worker.id, kinds=KINDS, queues=QUEUES, limit=100)
-    note_claims(world, worker, begun, claims, "batch")
+    worker.held += await claim_batch(world, worker, KINDS, 100)
     if polls:
         begun = world.witness.tick()
         claims = await claim_to_poll(worker.conn, worker.id, kinds=KINDS, queues=QUEUES)
         note_claims(world, worker, begun, claims, "poll")
+        worker.held += claims

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from proof.lanes import Clock, SteppedLanes
 from proof.stepper import SteppedConnection
 from proof.witness import Witness
 
@@ -27,6 +28,9 @@ KINDS = ("proof.a", "proof.b", "proof.c")
 QUEUES = ("default", "other")
 LEASE = timedelta(hours=1)  # far beyond any schedule: a lease ends when the seed says so
 WORKERS = 3
+USUAL = (0.02, 0.02, 2.0)  # seconds that jobs take: short ones are held ahead, long ones are not
+STEPS = (0.002, 0.02, 0.3)
+HOLDS_AHEAD, MANY = 0.4, 14
 
 # Plans that a small table never gets, on one worker of each process: a statement that is right only for the plan
 # that the planner likes today is caught here.
@@ -66,13 +70,14 @@ class Worker:
     number: int
     conn: SteppedConnection
     id: WorkerId
-    held: list[Claim] = field(default_factory=list)
+    lanes: SteppedLanes
+    held: list[Claim] = field(default_factory=list)  # what runs; what waits for a lane is in `lanes`
     past: list[Claim] = field(default_factory=list)  # ended or lost: whatever is written under them must be refused
     strays: list[Claim] = field(default_factory=list)  # claimed in its name, and the answer never came
 
     def let_go(self, claim: Claim) -> None:
         """The attempt is over, one way or the other; it stays around as a ghost that tries to write."""
-        self.held = [held for held in self.held if held.attempt_id != claim.attempt_id]
+        self.held = [held for held in self.held if held.attempt_id != claim.attempt_id] + self.lanes.end(claim)
         self.past = [*self.past[-5:], claim]
 
 
@@ -123,6 +128,10 @@ class World:
     theme: str
     base: int
     workers: list[Worker]
+    clock: Clock
+    usual: dict[str, float]  # how long jobs of each kind took before the schedule, in seconds
+    step: float  # seconds that pass with every act, for the lanes
+    holds_ahead: bool  # whether there are many jobs, and workers mostly claim for their lanes
     jobs: list[JobId] = field(default_factory=list)
     pipelines: list[str] = field(default_factory=list)
     effects: dict[str, list[Effect]] = field(default_factory=dict)  # by attempt: what it planned
@@ -138,17 +147,24 @@ class World:
         await stage.watcher.execute(START)
         row = await (await stage.watcher.execute(BASE)).fetchone()
         assert row is not None
-        world = cls(stage, seed, rng, Witness(), theme, row[0], [], crowd=rng.choice((2, 4, 6, 10)))
+        holds_ahead = rng.random() < HOLDS_AHEAD
+        crowd, step = MANY if holds_ahead else rng.choice((2, 4, 6, 10)), rng.choice(STEPS)
+        usual = {kind: rng.choice(USUAL) for kind in KINDS}
+        world = cls(stage, seed, rng, Witness(), theme, row[0], [], Clock(), usual, step, holds_ahead, crowd=crowd)
         stage.played += 1
         for number, conn in enumerate(stage.workers):
-            world.workers.append(Worker(number, conn, WorkerId("")))
+            world.workers.append(Worker(number, conn, WorkerId(""), world.new_lanes(WorkerId(""))))
             await world.incarnate(world.workers[-1])
         return world
+
+    def new_lanes(self, worker_id: WorkerId) -> SteppedLanes:
+        """Empty lanes of a worker that has run jobs of every kind before."""
+        return SteppedLanes(self.witness, self.clock, worker_id, queues=QUEUES, usual=self.usual)
 
     async def incarnate(self, worker: Worker) -> None:
         """A new start of the process: a new id, and no memory."""
         worker.id = WorkerId(str(uuid.UUID(int=self.rng.getrandbits(128))))
-        worker.held, worker.past, worker.strays = [], [], []
+        worker.held, worker.past, worker.strays, worker.lanes = [], [], [], self.new_lanes(worker.id)
         begun = self.witness.tick()
         await register(worker.conn, WorkerInfo(worker.id, f"worker-{worker.number}", "here", 1, "1"), lease=LEASE)
         self.witness.note("register", begun, worker=worker.id)
