@@ -44,6 +44,8 @@ KNOWN_NODES: Final = frozenset({
     "EMPTY", "BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "PIVOT",
     "ORDER_DEFAULT", "ASCENDING", "DESCENDING",
 })  # fmt: skip
+# Functions and operators of one SELECT. Together with the deepest expression it bounds the time to bind, to a few seconds.
+MOST_CALLS: Final = 2_000
 PARTS: Final = ("_MODIFIER", "_TYPE_INFO")
 SYSTEM: Final = SYSTEM_PLACES["duckdb"]
 
@@ -92,6 +94,9 @@ def _of_tree(fields: list[tuple[int, int, str, str | None]], views: frozenset[st
             functions[at] = parent
         elif atom is not None:
             nodes[parent][key] = str(json.loads(atom))
+    calls = sum("function_name" in node for node in nodes.values())
+    if calls > MOST_CALLS:
+        yield f"it has {calls:,} functions and operators; at most {MOST_CALLS:,}, so move parts of it into a view"
     for at, node in nodes.items():
         if node.get("error") == "True":
             yield f"an export is one SELECT that DuckDB can describe: {node.get('error_message', 'it cannot')}"
