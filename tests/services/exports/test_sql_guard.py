@@ -254,8 +254,30 @@ def test_a_select_of_too_many_operators_is_refused(sandbox: Sandbox) -> None:
     assert "it has 2,079 functions and operators; at most 2,000" in str(refused(sandbox, f"SELECT {sums}"))
     wide = ", ".join(f"upper(a{at}) || '-' AS c{at}" for at in range(500))
     assert refused(sandbox, f"SELECT {wide} FROM shop.orders") is None
+    again = ", ".join(f"upper(c{at}) || c{at} AS c{at}" for at in range(500))
+    assert refused(sandbox, f"SELECT {again} FROM (SELECT {wide} FROM shop.orders)") is None, "columns are no aliases"
+    sums = ", ".join(f"o.c{at} + o.c{at + 1} AS c{at + 2}" for at in range(100))
+    assert refused(sandbox, f"SELECT {sums} FROM shop.orders o") is None, "nor are names with a table before them"
     terms = " OR ".join(f"id = {at}" for at in range(500))
     assert refused(sandbox, f"SELECT id FROM shop.orders WHERE {terms}") is None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1 AS a0, {doubled}",
+        "SELECT * FROM (SELECT 1 AS a0, {doubled})",
+        "WITH w AS (SELECT 1 AS a0, {doubled}) SELECT a29 FROM w",
+        "SELECT 1 AS A0, {doubled} ORDER BY a3",
+        "SELECT 1 AS a0, {nested}",
+    ],
+)
+def test_aliases_that_double_an_expression_thirty_times_are_refused(sandbox: Sandbox, sql: str) -> None:
+    """Binding 18 of them takes DuckDB half a minute, and each one more twice as long."""
+    doubled = ", ".join(f"a{at} + a{at} AS a{at + 1}" for at in range(30))
+    nested = ", ".join(f"(SELECT 1 AS z) + a{at} + a{at} AS a{at + 1}" for at in range(30))
+
+    assert "each use of an alias counted" in str(refused(sandbox, sql.format(doubled=doubled, nested=nested)))
 
 
 async def test_an_error_of_duckdb_while_a_sandbox_opens_is_an_error_of_the_engine(tmp_path: Path) -> None:
