@@ -216,6 +216,12 @@ class Settings(BaseSettings):
         default_factory=dict, description='Databases that DuckDB attaches, read-only, as JSON: {"shop": "/data/shop.duckdb"}.'
     )
     duckdb_memory: str = Field(default="128MB", description="How much memory DuckDB takes before it spills to the scratch.")
+    duckdb_max_spill: str = Field(
+        default="10GB",
+        pattern=r"(?i)^\s*\d+(\.\d+)?\s*([KMGT]i?B|B)\s*$",
+        description="How much disk one query of DuckDB may take in the scratch, like `10GB`; a query that needs more fails. "
+        "HOLDFAST_EXPORT_STREAMS queries may take it at once.",
+    )
     duckdb_threads: int | None = Field(default=None, ge=1, description="How many threads DuckDB uses; default: one a core.")
     s3_endpoint: str | None = Field(
         default=None,

@@ -68,6 +68,7 @@ COUNT_AGAIN = f"""
 # A job with `reject` locks gave them back when it ended; it runs under `wait` from now on, since nobody is there to reject,
 # and holds none while it waits (ties & 32).
 WAIT_FROM_NOW_ON = "UPDATE holdfast.lock_wants SET when_busy = 'wait' WHERE job_id = %(id)s AND when_busy = 'reject'"
+SNAPSHOT_IS_BEING_DELETED = "deleted_only_after_its_end"  # the constraint
 READ_STATE = "SELECT state FROM holdfast.jobs WHERE id = %(id)s"
 
 
@@ -93,4 +94,10 @@ async def rerun(
     except psycopg.errors.UniqueViolation as taken:
         raise Refused(
             f"job {job_id} cannot wait again: another job waits under its unique key or slot ({taken.diag.constraint_name})"
+        ) from None
+    except psycopg.errors.CheckViolation as broken:  # the job's move opens its snapshot again, by a trigger
+        if broken.diag.constraint_name != SNAPSHOT_IS_BEING_DELETED:
+            raise
+        raise IllegalMove(
+            f"job {job_id} cannot be run again: its snapshot has expired and is being deleted; make a new snapshot"
         ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,21 +21,29 @@ from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.database.pool import pool
-from holdfast.services.exports.setup import Exports
+from holdfast.services.exports.setup import Exports, use_engines
+from holdfast.settings import settings
 
 Client = httpx.AsyncClient
 AsRole = Callable[..., Awaitable[Client]]
 
 
 @pytest.fixture
-def engine() -> TablesEngine:
-    return TablesEngine()
+def engine(request: pytest.FixtureRequest) -> TablesEngine:
+    """An engine of the type that the module names as `ENGINE`; default: one that knows tables and writes nothing by itself."""
+    made: TablesEngine = getattr(request.module, "ENGINE", TablesEngine)()
+    return made
 
 
 @pytest.fixture
-def here(engine: TablesEngine, tmp_path: Any) -> Exports:
-    """What the API keeps open for exports."""
-    return exports(engine, root=str(tmp_path / "snapshots"))
+async def here(engine: TablesEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Exports]:
+    """What the API keeps open for exports. Handlers and loops find the same engine, and may write below `tmp_path`."""
+    monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
+    settings.cache_clear()
+    made = exports(engine, root=str(tmp_path / "snapshots"))
+    use_engines(made.engines)
+    yield made
+    settings.cache_clear()
 
 
 @pytest.fixture

@@ -415,6 +415,21 @@ async def test_a_duration_of_zero_is_refused(ops: Client) -> None:
     assert "must be positive" in answer.text
 
 
+async def test_an_export_of_a_snapshot_that_is_being_deleted_is_not_run_again(ops: Client, conn: Any) -> None:
+    """The pass has marked the snapshot and its files go: the job stays as it is, and the answer says what to do."""
+    made = await make(ops, conn, ended=Fail("no such table"), ttl="PT1H")
+    await age(conn, "snapshots", "1 hour")
+    assert await snapshots.mark(conn, made["id"])
+    (job_id, *_) = [row[0] for row in await rows(conn, "SELECT job_id FROM holdfast.exports ORDER BY job_id")]
+
+    answer = await ops.post(f"/api/jobs/{job_id}/retry", json={"reason": "once more"})
+
+    assert answer.status_code == 409, answer.text
+    assert "its snapshot has expired and is being deleted; make a new snapshot" in answer.json()["detail"]
+    assert await value(conn, "SELECT state FROM holdfast.jobs WHERE id = %s", job_id) == "failed"
+    assert await value(conn, "SELECT count(*) FROM holdfast.history WHERE move = 'rerun'") == 0
+
+
 async def test_deletion_waits_for_the_end_of_a_snapshot_in_the_database_too(ops: Client, conn: Any) -> None:
     made = await make(ops, conn, ended=None)
 

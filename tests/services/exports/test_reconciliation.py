@@ -23,11 +23,11 @@ from holdfast.schedule.registry import Loop
 from holdfast.services.exports import reconcile
 from holdfast.services.exports.engines.port import Phase
 from holdfast.services.exports.figures import jobs_by_status
-from holdfast.services.exports.setup import Exports, use_engines
-from holdfast.settings import settings
+from holdfast.services.exports.setup import Exports
 from loop_factories import LONG, taken
 
 Client = httpx.AsyncClient
+ENGINE = UnloadingEngine  # of the fixtures `engine` and `here`
 WRITTEN = {"rows": 7, "bytes": 70, "files": [], "columns": [], "runtime": "direct"}
 
 
@@ -45,21 +45,6 @@ async def refuse(conn: Any, table: str, *ids: int, key: str = "id") -> None:
         f" ({', '.join(map(str, ids))}) THEN RAISE EXCEPTION 'row % is broken', NEW.{key}; END IF; RETURN NEW; END $$;"
         f" CREATE TRIGGER refuse BEFORE UPDATE ON holdfast.{table} FOR EACH ROW EXECUTE FUNCTION holdfast.refuse()"
     )
-
-
-@pytest.fixture
-def engine() -> UnloadingEngine:
-    return UnloadingEngine()
-
-
-@pytest.fixture
-async def here(engine: UnloadingEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
-    settings.cache_clear()
-    made: Exports = exports(engine, root=str(tmp_path / "snapshots"))
-    use_engines(made.engines)
-    yield made
-    settings.cache_clear()
 
 
 @pytest.fixture

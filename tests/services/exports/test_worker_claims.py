@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from tests.conformance.cutting import cutting
 
-from export_factories import UnloadingEngine, exports, mapping
+from export_factories import UnloadingEngine, mapping
 from factories import rows, state_of, value
 from holdfast.jobs.effects import clean
 from holdfast.jobs.rescue import rescue
@@ -21,28 +21,13 @@ from holdfast.schedule.context import Held, Pass
 from holdfast.schedule.registry import Loop
 from holdfast.services.exports import kinds, reconcile
 from holdfast.services.exports.engines.port import Phase
-from holdfast.services.exports.setup import Exports, use_engines
-from holdfast.settings import settings
+from holdfast.services.exports.setup import Exports
 from holdfast.worker.kinds import cleaners
 from loop_factories import LONG, taken, until
 
 Client = httpx.AsyncClient
+ENGINE = UnloadingEngine  # of the fixtures `engine` and `here`
 assert kinds.KINDS  # importing them registers the cleaners
-
-
-@pytest.fixture
-def engine() -> UnloadingEngine:
-    return UnloadingEngine()
-
-
-@pytest.fixture
-async def here(engine: UnloadingEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
-    settings.cache_clear()
-    made: Exports = exports(engine, root=str(tmp_path / "snapshots"))
-    use_engines(made.engines)
-    yield made
-    settings.cache_clear()
 
 
 @pytest.fixture

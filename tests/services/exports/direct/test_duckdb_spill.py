@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -17,10 +18,10 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.services.exports.engines.duckdb import spill
-from holdfast.services.exports.engines.duckdb.engine import from_settings
+from holdfast.services.exports.engines.duckdb.engine import DuckDbEngine, from_settings
 from holdfast.services.exports.engines.duckdb.sandbox import Sandbox, open_sandbox
 from holdfast.services.exports.engines.duckdb.spill import PREFIX
-from holdfast.services.exports.engines.port import EngineUnavailable
+from holdfast.services.exports.engines.port import EngineUnavailable, Query, QueryRefused
 from holdfast.settings import Settings
 
 # More than the memory below holds, so it goes to disk; every row says whose it is.
@@ -57,6 +58,33 @@ def test_two_that_spill_at_the_same_time_have_each_their_own_rows(two: tuple[San
         batches[mine] += list(reader)
         assert sum(batch.num_rows for batch in batches[mine]) == ROWS
         assert {whose for batch in batches[mine] for whose in batch.column("whose").unique().to_pylist()} == {mine}
+
+
+# Some 110 MB.
+LONG = "SELECT hash(i) AS k, repeat('x', 100) || i AS long FROM range(1000000) t(i) ORDER BY k"
+
+
+async def test_a_query_that_spills_more_than_it_may_fails_and_says_what_to_set(scratch: Path):
+    async def exported(**limits: str) -> int:
+        engine = DuckDbEngine(partial(open_sandbox, memory="32MB", threads=1, scratch=scratch, **limits))
+        async with engine.stream(Query(LONG, "tag")) as rows:
+            return sum([batch.num_rows async for batch in rows.batches()])
+
+    assert await exported() == 1_000_000
+
+    with pytest.raises(QueryRefused, match="more disk than HOLDFAST_DUCKDB_MAX_SPILL allows; raise it"):
+        await exported(max_spill="1MB")
+    assert names_in(scratch) == set()
+
+
+async def test_the_settings_say_how_much_may_be_spilled(scratch: Path):
+    engine = from_settings(Settings(duckdb_max_spill="64MiB", scratch_dir=scratch))
+    with closing(engine._opening()) as sandbox:
+        found = sandbox.database.execute("SELECT current_setting('max_temp_directory_size')").fetchone()
+
+    assert found == ("64.0 MiB",)
+    with pytest.raises(ValueError, match="duckdb_max_spill"):
+        Settings(duckdb_max_spill="a lot")
 
 
 def test_a_folder_is_for_its_user_alone_and_goes_with_its_sandbox(scratch: Path):

@@ -5,7 +5,7 @@ Synchronous, to be called in a thread. At most one row group is held here beside
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,16 +60,18 @@ class PartFiles:
         self._number = 0
         self.open_bytes = 0  # of the file that is being written
 
-    def write(self, batches: Sequence[pa.RecordBatch]) -> Part | None:
-        """One row group; the file, if it has its size now."""
+    def write(self, batches: list[pa.RecordBatch]) -> Part | None:
+        """One row group; the file, if it has its size now. Empties the list, and returns the memory to the system: the pool of
+        Arrow would keep it while DuckDB, which has an allocator of its own, needs as much."""
         table = pa.Table.from_batches([fitted(batch, self.schema) for batch in batches], self.schema)
+        batches.clear()
         with as_ours():
             self._open()
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
             self.open_bytes = self._file.tell()
-            if self.open_bytes < self._shape.file_bytes:
-                return None
-        return self._close()
+        del table
+        pa.default_memory_pool().release_unused()
+        return self._close() if self.open_bytes >= self._shape.file_bytes else None
 
     def finish(self) -> Part | None:
         """Close the last file. Without any row there is one file that has none: the schema is part of the result."""

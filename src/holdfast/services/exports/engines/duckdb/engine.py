@@ -251,6 +251,7 @@ def from_settings(settings: Settings) -> DuckDbEngine:
             folders=settings.duckdb_folders,
             attach=settings.duckdb_attach,
             memory=settings.duckdb_memory,
+            max_spill=settings.duckdb_max_spill,
             threads=settings.duckdb_threads,
             scratch=scratch,
         )

@@ -44,6 +44,8 @@ KNOWN_NODES: Final = frozenset({
     "EMPTY", "BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "PIVOT",
     "ORDER_DEFAULT", "ASCENDING", "DESCENDING",
 })  # fmt: skip
+# Functions and operators of one SELECT. Together with the deepest expression it bounds the time to bind, to a few seconds.
+MOST_CALLS: Final = 2_000
 PARTS: Final = ("_MODIFIER", "_TYPE_INFO")
 SYSTEM: Final = SYSTEM_PLACES["duckdb"]
 
@@ -53,6 +55,14 @@ SYNTAX_TREE: Final = """
     WHERE key IN ('type', 'class', 'function', 'function_name', 'table_name', 'schema_name', 'catalog_name',
                   'error', 'error_message')
 """
+# The same tree in the order of the text: what is called, and which names may be aliases. A name with a table before it is none.
+EXPRESSIONS: Final = """
+    SELECT key, atom, fullkey FROM json_tree(json_serialize_sql($sql))
+    WHERE atom IS NOT NULL AND (key IN ('alias', 'function_name') OR path LIKE '%.column_names')
+    QUALIFY key IN ('alias', 'function_name') OR count(*) OVER (PARTITION BY parent) = 1
+    ORDER BY id
+"""
+SELECTED: Final = re.compile(r"(.*)\.select_list\[\d+\]", re.DOTALL)
 SYSTEM_VIEWS: Final = (
     "SELECT DISTINCT lower(view_name) FROM duckdb_views() WHERE internal AND schema_name <> 'information_schema'"
 )
@@ -73,6 +83,11 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: Query, *, files: bo
     views = frozenset(name for (name,) in connection.execute(SYSTEM_VIEWS).fetchall())
     for reason in (*_of_place(query), *_of_tree(connection.execute(SYNTAX_TREE, {"sql": sql}).fetchall(), views, files)):
         raise QueryRefused(reason)
+    if expanded_calls(connection.execute(EXPRESSIONS, {"sql": sql}).fetchall()) > MOST_CALLS:
+        raise QueryRefused(
+            f"it has more than {MOST_CALLS:,} functions and operators, each use of an alias counted as its expression; "
+            "move parts of it into a WITH clause or a view, and write a table before the name of a column that is no alias"
+        )
     return sql
 
 
@@ -92,6 +107,9 @@ def _of_tree(fields: list[tuple[int, int, str, str | None]], views: frozenset[st
             functions[at] = parent
         elif atom is not None:
             nodes[parent][key] = str(json.loads(atom))
+    calls = sum("function_name" in node for node in nodes.values())
+    if calls > MOST_CALLS:
+        yield f"it has {calls:,} functions and operators; at most {MOST_CALLS:,}, so move parts of it into a view"
     for at, node in nodes.items():
         if node.get("error") == "True":
             yield f"an export is one SELECT that DuckDB can describe: {node.get('error_message', 'it cannot')}"
@@ -102,6 +120,28 @@ def _of_tree(fields: list[tuple[int, int, str, str | None]], views: frozenset[st
             yield from _of_table(node, views, files=files)
         elif "class" not in node and "type" in node and node["type"] not in KNOWN_NODES and not node["type"].endswith(PARTS):
             yield f"{node['type'].removesuffix('_REF')} has no place in an export; it must be a SELECT all through"
+
+
+def expanded_calls(fields: list[tuple[str, str, str]]) -> int:
+    """How many functions and operators DuckDB binds. It puts an expression in the place of each use of its alias, so
+    `1 AS a, a + a AS b, b + b AS c, …` doubles with every column. Pure."""
+    total = 0
+    begun: list[tuple[str, str, int]] = []  # the columns that a field is in: where, their name, the total before them
+    sizes: dict[str, list[tuple[str, int]]] = defaultdict(list)  # of a name: the SELECT that has it, and its calls
+    for key, atom, at in fields:
+        while begun and not at.startswith(f"{begun[-1][0]}."):
+            column, name, before = begun.pop()
+            sizes[name].append((column.rpartition(".select_list[")[0] + ".", total - before))
+        text = str(json.loads(atom)).lower()
+        if key == "function_name":
+            total += 1
+        elif key == "alias":
+            column = at.removesuffix(".alias")
+            if text and SELECTED.fullmatch(column):
+                begun.append((column, text, total))
+        else:
+            total += sum(size for select, size in sizes[text] if at.startswith(select))
+    return total
 
 
 def _of_function(name: str, *, is_source: bool, files: bool) -> Iterator[str]:
