@@ -407,7 +407,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # With its row held before, a snapshot would see every parent that has ended; so the two go together.
     Mutant("fan-in-from-a-snapshot", "a fan-in is not held, and counts its parents in a snapshot and not on its row",
            (Text("dependants.HOLD_DEPENDANTS", " ORDER BY j.id FOR UPDATE OF j", " ORDER BY j.id"),
-            Text("dependants.COUNT_DOWN", "CASE WHEN parents_left = h.fewer", f"CASE WHEN {NO_OTHER_PARENT_LIVES}")),
+            Text("dependants.COUNT_DOWN", "CASE WHEN parents_left = (f.by_id -> j.id::text)::int",
+                 f"CASE WHEN {NO_OTHER_PARENT_LIVES}")),
            ("test_pipelines",)),
     Mutant("parents-not-held", "a parent can end between the look and the tie",
            (Text("enqueue.TIE_TO_PARENTS", " ORDER BY id FOR UPDATE", " ORDER BY id"),), ("test_pipelines", "test_enqueue")),

@@ -55,31 +55,41 @@ async def hold_dependants(cursor: Cursor, parents: list[JobId], *, deep: bool) -
     return dict(await cursor.fetchall())
 
 
-# The jobs that wait for `parent`. OFFSET 0 keeps it a lookup by index for each, whatever the statistics say.
+# The jobs that wait for `parent`. OFFSET 0 keeps it a lookup by index for each, whatever the statistics say. The state is read
+# there and compared outside: where it is a condition, statistics that have seen no blocked job make each lookup a walk over all
+# blocked jobs.
 CHILDREN = """LATERAL (SELECT d.job_id AS id FROM holdfast.dependencies d WHERE d.parent_id = parent.id OFFSET 0) AS child
-        CROSS JOIN LATERAL (SELECT j.if_parent_fails, j.ties & 4 <> 0 AS has_dependants FROM holdfast.jobs j
-            WHERE j.id = child.id AND j.state = 'blocked' AND j.waiting_for = 'parents' OFFSET 0) AS waits"""
+        CROSS JOIN LATERAL (SELECT j.if_parent_fails, j.ties & 4 <> 0 AS has_dependants,
+                j.state = 'blocked' AND j.waiting_for = 'parents' AS waits
+            FROM holdfast.jobs j WHERE j.id = child.id OFFSET 0) AS found"""
 ENDED = "unnest(%(ids)s::bigint[], %(states)s::text[]) AS parent (id, state)"
+
+# Rows are chosen by lists of their ids and what is written into each is looked up in a map: a join could be planned as a nested
+# loop over two lists, because statistics may have seen neither a blocked job nor a dependency.
 
 # Every job is walked through once, by whichever parent. Which parent it names in its error is decided afterwards.
 CANCEL_DEPENDANTS = f"""
     WITH RECURSIVE below (id, has_dependants) AS (
-        SELECT child.id, waits.has_dependants FROM {ENDED} CROSS JOIN {CHILDREN}
-        WHERE parent.state <> 'completed' AND waits.if_parent_fails = 'cancel'
+        SELECT child.id, found.has_dependants FROM {ENDED} CROSS JOIN {CHILDREN}
+        WHERE parent.state <> 'completed' AND found.waits AND found.if_parent_fails = 'cancel'
         UNION
-        SELECT child.id, waits.has_dependants FROM below AS parent CROSS JOIN {CHILDREN}
-        WHERE parent.has_dependants AND waits.if_parent_fails = 'cancel'
+        SELECT child.id, found.has_dependants FROM below AS parent CROSS JOIN {CHILDREN}
+        WHERE parent.has_dependants AND found.waits AND found.if_parent_fails = 'cancel'
     ), gone AS (
         SELECT id, state FROM {ENDED} WHERE state <> 'completed'
         UNION ALL SELECT id, 'cancelled' FROM below WHERE has_dependants
     ), children AS MATERIALIZED (
-        SELECT DISTINCT ON (child.id) child.id, parent.id AS parent_id, parent.state AS parent_state
-        FROM gone AS parent CROSS JOIN {CHILDREN} WHERE waits.if_parent_fails = 'cancel' ORDER BY child.id, parent.id
+        SELECT DISTINCT ON (child.id) child.id, 'parent ' || parent.id || ' ' || parent.state AS error
+        FROM gone AS parent CROSS JOIN {CHILDREN}
+        WHERE found.waits AND found.if_parent_fails = 'cancel' ORDER BY child.id, parent.id
+    ), held AS MATERIALIZED (
+        SELECT j.id, j.state FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM children))
+        ORDER BY j.id FOR UPDATE OF j
     ), spoilt AS (
         UPDATE holdfast.jobs j
         SET state = 'cancelled', waiting_for = NULL, finished_at = clock_timestamp(), cause = 'parent',
-            error = 'parent ' || c.parent_id || ' ' || c.parent_state
-        FROM children c WHERE j.id = c.id AND j.state = 'blocked'
+            error = (SELECT jsonb_object_agg(id, error) FROM children) ->> j.id::text
+        WHERE j.id = ANY (ARRAY(SELECT id FROM held WHERE state = 'blocked'))
         RETURNING j.id, j.ties, j.slot_key, j.state, j.attempt_no, j.error
     ), noted AS (
         INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
@@ -91,18 +101,19 @@ CANCEL_DEPENDANTS = f"""
 # that ends in another transaction waits for the row, so no count is lost.
 COUNT_DOWN = f"""
     WITH children AS MATERIALIZED (
-        SELECT child.id, count(*)::int AS parents, (count(*) FILTER (WHERE parent.state = 'completed'))::int AS completed
-        FROM {ENDED} CROSS JOIN {CHILDREN} GROUP BY child.id
+        SELECT child.id, count(*) AS fewer FROM {ENDED} CROSS JOIN {CHILDREN}
+        WHERE found.waits AND (parent.state = 'completed' OR found.if_parent_fails = 'run') GROUP BY child.id
     ), held AS MATERIALIZED (
-        SELECT j.id, CASE j.if_parent_fails WHEN 'run' THEN c.parents ELSE c.completed END AS fewer
-        FROM children c JOIN holdfast.jobs j ON j.id = c.id ORDER BY j.id FOR UPDATE OF j
+        SELECT j.id, j.state = 'blocked' AND j.waiting_for = 'parents' AS waits FROM holdfast.jobs j
+        WHERE j.id = ANY (ARRAY(SELECT id FROM children)) ORDER BY j.id FOR UPDATE OF j
+    ), fewer AS MATERIALIZED (
+        SELECT jsonb_object_agg(id, fewer) AS by_id FROM children
     ), counted AS (
         UPDATE holdfast.jobs j
-        SET parents_left = parents_left - h.fewer,
-            state = CASE WHEN parents_left = h.fewer THEN 'pending' ELSE j.state END,
-            waiting_for = CASE WHEN parents_left = h.fewer THEN NULL ELSE waiting_for END
-        FROM held h
-        WHERE j.id = h.id AND h.fewer > 0 AND j.state = 'blocked' AND j.waiting_for = 'parents'
+        SET parents_left = parents_left - (f.by_id -> j.id::text)::int,
+            state = CASE WHEN parents_left = (f.by_id -> j.id::text)::int THEN 'pending' ELSE j.state END,
+            waiting_for = CASE WHEN parents_left = (f.by_id -> j.id::text)::int THEN NULL ELSE waiting_for END
+        FROM fewer f WHERE j.id = ANY (ARRAY(SELECT id FROM held WHERE waits))
         RETURNING j.id, j.queue, j.state, j.attempt_no
     ), noted AS (
         INSERT INTO holdfast.history (job_id, move, state, attempt_no, reason)
