@@ -59,12 +59,15 @@ async def test_jobs_are_enqueued_and_run(database: str, conn: Any, scope: str, n
     quoted = ", ".join(f"'{part}'" for part in setting.split(", "))
     await conn.execute(f"ALTER {whose} SET {name} = {quoted}")
 
-    async with holdfast.connect(database) as client, beside(Worker(database, [note], OPTIONS)):
-        await client.enqueue(note.new(**TEXT))
-        await client.enqueue(NewJob("settings.note", TEXT, run_after=timedelta(milliseconds=300)))
-        await client.enqueue_many([NewJob("settings.note", TEXT, max_runtime=timedelta(minutes=3)) for _ in range(60)])
-        await _on_a_connection_of_the_callers(database)
-        await until(lambda: _ended(conn, 62 + 122))
+    try:
+        async with holdfast.connect(database) as client, beside(Worker(database, [note], OPTIONS)):
+            await client.enqueue(note.new(**TEXT))
+            await client.enqueue(NewJob("settings.note", TEXT, run_after=timedelta(milliseconds=300)))
+            await client.enqueue_many([NewJob("settings.note", TEXT, max_runtime=timedelta(minutes=3)) for _ in range(60)])
+            await _on_a_connection_of_the_callers(database)
+            await until(lambda: _ended(conn, 62 + 122))
+    finally:
+        await conn.execute(f"ALTER {whose} RESET {name}")  # the next test can have this database
 
     assert set(seen) == {TEXT["text"], "plain"}
     assert await rows(conn, "SELECT DISTINCT state, result->>'text', max_runtime FROM holdfast.jobs ORDER BY 2, 3") == [
