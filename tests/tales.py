@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -96,3 +97,17 @@ def completed(tale: Tale, number: int = 1, **fields: Any) -> None:
     tale.enqueue(number, attempt_no=1, **fields)
     tale.claim(number, f"a{number}")
     tale.end(number, f"a{number}")
+
+
+MakeStory = Callable[[Tale], None]
+
+
+class Broken(list[tuple[str, MakeStory]]):
+    """Stories that break an invariant, each with its name."""
+
+    def breaks(self, invariant: str) -> Callable[[MakeStory], MakeStory]:
+        def add(story: MakeStory) -> MakeStory:
+            self.append((invariant, story))
+            return story
+
+        return add

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,20 +12,12 @@ from proof.fairness import FAIR
 from proof.lanes import Clock, SteppedLanes
 
 from holdfast.worker import lanes as product
-from tales import Tale
+from tales import Broken, MakeStory, Tale
 
 SHORT, LONG = "short", "long"
 BOTH = [LONG, SHORT]
-Plant = Callable[[Tale], None]
-PLANTS: list[tuple[str, Plant]] = []
-
-
-def breaks(invariant: str) -> Callable[[Plant], Plant]:
-    def add(plant: Plant) -> Plant:
-        PLANTS.append((invariant, plant))
-        return plant
-
-    return add
+BROKEN = Broken()
+breaks = BROKEN.breaks
 
 
 def facts(**more: Any) -> dict[str, Any]:
@@ -112,17 +103,17 @@ def a_worker_that_never_asks_for_long_jobs(tale: Tale) -> None:
     asking(tale, free=0, kinds=[SHORT], clock=100.6)
 
 
-@pytest.mark.parametrize(("invariant", "plant"), PLANTS, ids=lambda value: getattr(value, "__name__", value))
-def test_a_broken_story_is_noticed(invariant: str, plant: Plant) -> None:
+@pytest.mark.parametrize(("invariant", "story"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
+def test_a_broken_story_is_noticed(invariant: str, story: MakeStory) -> None:
     tale = Tale()
 
-    plant(tale)
+    story(tale)
 
     assert broken(tale) == {invariant}
 
 
 def test_every_invariant_is_broken_by_some_story() -> None:
-    assert {invariant for invariant, _ in PLANTS} == set(FAIR)
+    assert {invariant for invariant, _ in BROKEN} == set(FAIR)
 
 
 @pytest.mark.parametrize(("count", "kind"), [(2, LONG), (6, SHORT)])

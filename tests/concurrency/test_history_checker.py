@@ -6,7 +6,6 @@ Each story is made by hand: what Postgres would say (`records`) and what the act
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ from proof.records import EffectRow, JobRow, WantRow
 from proof.witness import LOST, REFUSED
 
 from holdfast.jobs.model import Lock, NewJob
-from tales import LEASE, NOON, Tale, completed
+from tales import LEASE, NOON, Broken, MakeStory, Tale, completed
 
 
 def a_quiet_day(tale: Tale) -> None:
@@ -37,16 +36,8 @@ def a_quiet_day(tale: Tale) -> None:
 # What breaks which invariant
 # ---------------------------------------------------------------------------------------------------------------------
 
-Plant = Callable[[Tale], None]
-PLANTS: list[tuple[str, Plant]] = []
-
-
-def breaks(invariant: str) -> Callable[[Plant], Plant]:
-    def add(plant: Plant) -> Plant:
-        PLANTS.append((invariant, plant))
-        return plant
-
-    return add
+BROKEN = Broken()
+breaks = BROKEN.breaks
 
 
 @breaks("I1")
@@ -576,11 +567,11 @@ def an_error_of_a_job_that_never_got_a_lane(tale: Tale) -> None:
     tale.end(1, "a1", 1, "fail", "failed")
 
 
-@pytest.mark.parametrize(("invariant", "plant"), PLANTS, ids=lambda value: getattr(value, "__name__", value))
-def test_a_broken_story_is_noticed(invariant: str, plant: Plant) -> None:
+@pytest.mark.parametrize(("invariant", "story"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
+def test_a_broken_story_is_noticed(invariant: str, story: MakeStory) -> None:
     tale = Tale()
 
-    plant(tale)
+    story(tale)
 
     assert invariant in {violation.invariant for violation in check(tale.story())}
 
@@ -599,7 +590,7 @@ def test_a_child_of_its_slot_may_bring_a_delayed_job_forward() -> None:
 
 def test_every_invariant_is_broken_by_some_story() -> None:
     """Those of `fairness.py` have their stories in `test_fairness_checker.py`."""
-    assert {invariant for invariant, _ in PLANTS} == set(INVARIANTS) - set(FAIR)
+    assert {invariant for invariant, _ in BROKEN} == set(INVARIANTS) - set(FAIR)
 
 
 def test_every_invariant_says_which_promise_it_checks() -> None:

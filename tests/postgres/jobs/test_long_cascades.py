@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from factories import add, column, end, hold, moves_of, rows, silence, state_of, take, value
+from factories import add, column, end, hold, moves_of, rows, silence, state_of, take, value, waits
 from holdfast.jobs import dependants
 from holdfast.jobs import finish as finishing
 from holdfast.jobs.cancel import abort, cancel
@@ -16,6 +17,7 @@ from holdfast.jobs.model import Lock, NewJob
 from holdfast.jobs.outcome import Done, Fail
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.rescue import OVERDUE_GRACE, rescue
+from holdfast.jobs.states import State
 
 MANY = 10_000
 # What `after` writes, for thousands at once: a statement for each would be most of the test.
@@ -154,6 +156,27 @@ async def test_what_hangs_on_a_distant_dependant_is_given_back(conn: Any) -> Non
     assert await state_of(conn, runs) == "pending", "both of its parents have ended, in one transaction"
     assert await moves_of(conn, runs) == ["wake"]
     await take(conn, runs)
+
+
+@pytest.mark.parametrize("parent", [State.FAILED, State.COMPLETED])
+async def test_a_dependant_that_is_cancelled_meanwhile_stays_as_it_is(conn: Any, connect: Any, parent: State) -> None:
+    """The end of its parent waits for the row, then sees that it is over: the job is neither cancelled again nor woken."""
+    other, observer = await connect(), await connect()
+    head = await hold(conn)
+    child = await add(conn, after=(head.id,))
+
+    async def settle() -> list[Any]:
+        async with conn.transaction(), conn.cursor() as cursor:
+            return await dependants.settle(cursor, {head.id: parent})
+
+    async with other.transaction():
+        await cancel(other, child, actor="ada")
+        settling = asyncio.create_task(settle())
+        await waits(observer, conn)
+
+    assert await settling == []
+    assert await state_of(conn, child) == "cancelled"
+    assert await moves_of(conn, child) == ["cancel"]
 
 
 async def test_a_fan_in_of_parents_that_end_together_is_counted_once_for_each(conn: Any) -> None:
