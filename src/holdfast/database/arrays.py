@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 def of_words(values: Iterable[object]) -> str:
-    """For numbers, uuids and our own state names, which need no quotes."""
+    """For numbers, UUIDs and names of states, which need no quotes."""
     return "{" + ",".join(map(str, values)) + "}"
 
 

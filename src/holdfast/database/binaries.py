@@ -1,7 +1,7 @@
-"""Which Postgres to use: an address, the programs of the wheel, or those of the system. Called by: apps, embedded.py.
+"""Find the Postgres to use: an address, the binaries of the wheel, or those of the system. Called by: apps, embedded.py.
 
-What always holds: an address that was given wins, nothing older than Postgres 15 is used, and the error that is left
-names every way out. The wheel is looked at and never imported: importing it creates folders.
+Invariants: a given address wins, nothing older than Postgres 15 is used, and the error lists every fix. The wheel is located
+without importing it, because importing it creates folders.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from holdfast.database import launch
+from holdfast.distribution import install_hint
 from holdfast.errors import DatabaseProblem, NoPostgres
 
 OLDEST_MAJOR = 15
@@ -30,21 +31,14 @@ SYSTEM_FOLDER = Path("/usr/lib/postgresql")
 COPIES = Path("/var/cache/holdfast")
 WAYS_OUT = (
     f"Any one of these helps: set HOLDFAST_DATABASE_URL to a Postgres {OLDEST_MAJOR} or newer; "
-    "run pip install 'holdfast[embedded]'; "
+    f"run {install_hint('embedded')}; "
     f"install a Postgres >= {OLDEST_MAJOR} on this machine (on Debian: apt install postgresql)."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalServer:
-    """A server that somebody else runs."""
-
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
 class ServerBinaries:
-    """The programs of one Postgres: `postgres` and `initdb` in one folder."""
+    """The binaries of one Postgres: `postgres` and `initdb` in one folder."""
 
     folder: Path
     version: str
@@ -57,13 +51,8 @@ class ServerBinaries:
         return str(self.folder / name)
 
 
-def resolve_server(database_url: str | None = None, *, places: Sequence[Path] | None = None) -> ExternalServer | ServerBinaries:
-    """The server to use: the one at the address, else one of our own from the first place that has usable programs."""
-    return ExternalServer(database_url) if database_url else find_binaries(places)
-
-
 def find_binaries(places: Sequence[Path] | None = None) -> ServerBinaries:
-    """The first usable programs in these folders; without any, in the wheel and then in the system."""
+    """The first usable binaries in these folders; by default in the wheel and then in the system."""
     refused = []
     for folder in known_places() if places is None else places:
         version = version_of(folder)
@@ -73,17 +62,17 @@ def find_binaries(places: Sequence[Path] | None = None) -> ServerBinaries:
             refused.append(f"{folder} ({version} is older than {OLDEST_MAJOR})")
         else:
             return found
-    looked_at = f" Found, but of no use: {', '.join(refused)}." if refused else ""
-    raise NoPostgres(f"there is no Postgres to use. {WAYS_OUT}{looked_at}")
+    unusable = f" Found, but not usable: {', '.join(refused)}." if refused else ""
+    raise NoPostgres(f"no usable Postgres was found. {WAYS_OUT}{unusable}")
 
 
 def known_places() -> list[Path]:
-    """Folders that may hold the programs, best first, each once."""
+    """Folders that may contain the binaries, best first, without duplicates."""
     return list(dict.fromkeys([*wheel_places(), *system_places()]))
 
 
 def wheel_places() -> list[Path]:
-    """The wheel holds several versions: `pginstall18` beside an older `pginstall`."""
+    """The folders of the wheel, which contains several versions: `pginstall18` and an older `pginstall`."""
     spec = find_spec(WHEEL)
     roots = spec.submodule_search_locations or [] if spec else []
     found = [place for root in roots for place in Path(root).glob("pginstall*/bin")]
@@ -102,17 +91,17 @@ def system_places() -> Iterator[Path]:
 
 
 def version_of(folder: Path) -> str | None:
-    """What the server in this folder calls itself, or None if it does not run here."""
+    """The version of the server in this folder, or None if it does not run here."""
     return _version([str(folder / "postgres"), "--version"])
 
 
 def reachable(
     binaries: ServerBinaries, account: pwd.struct_passwd | None, say: Callable[[str], None], copies: Path = COPIES
 ) -> ServerBinaries:
-    """Programs that the server's user can run: these, or a copy if they lie in a folder that only root may enter.
+    """Binaries that the server's user can run: these, or a copy if they are in a folder that only root may enter.
 
-    Programs find their libraries by their path, so a descriptor (see launch.py) does not help here. The copy lies where
-    only root can write; without it things work the same after the next copy.
+    Binaries find their libraries by path, so a file descriptor (see launch.py) does not help here. The copy is in a folder that
+    only root can write to. It may be deleted: the next call copies again.
     """
     if account is None or _is_open_to_all(binaries.folder) or _runs_as(account, binaries.folder):
         return binaries
@@ -124,16 +113,16 @@ def reachable(
         why = f"the copy {copied} does not run"
     if copied is None or not _runs_as(account, copied):
         raise DatabaseProblem(
-            f"the server runs as {account.pw_name}, who cannot run the programs in {binaries.folder}, and {why}. "
+            f"the server runs as user {account.pw_name}, which cannot run the binaries in {binaries.folder}, and {why}. "
             "Install holdfast where every user may read it, do not run it as root, or set HOLDFAST_DATABASE_URL."
         )
     if copied != binaries.folder:
-        say(f"the server runs as {account.pw_name}, who may not enter {binaries.folder}; using the copy {copied}")
+        say(f"the server runs as user {account.pw_name}, which may not enter {binaries.folder}; using the copy {copied}")
     return ServerBinaries(copied, binaries.version)
 
 
 def sync_filesystem(path: Path) -> None:
-    """Makes all that was written there durable; os.sync() would wait for every other file system as well."""
+    """Flush the file system of this path to disk; os.sync() would wait for every other file system as well."""
     if sys.platform != "linux":
         os.sync()
         return
@@ -147,7 +136,7 @@ def sync_filesystem(path: Path) -> None:
 
 
 def _copy(binaries: ServerBinaries, copies: Path) -> Path:
-    """The programs, readable by everybody, under a name that says what was copied; made once, whole or not at all."""
+    """A copy of the binaries, readable by every user, in a folder named after the source; created once and atomically."""
     copies.mkdir(mode=0o755, parents=True, exist_ok=True)
     status = copies.stat()
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -160,7 +149,7 @@ def _copy(binaries: ServerBinaries, copies: Path) -> Path:
         work = Path(tempfile.mkdtemp(prefix=".copy-", dir=copies))
         try:
             _copy_installation(home, work)
-            # A name that is durable before its content would be a broken server after a power cut.
+            # Sync before the rename: otherwise a power failure could leave a folder with incomplete files.
             sync_filesystem(work)
             work.rename(target)
         finally:
@@ -169,7 +158,7 @@ def _copy(binaries: ServerBinaries, copies: Path) -> Path:
 
 
 def _copy_installation(home: Path, work: Path) -> None:
-    """Keeps the layout: a repaired wheel has its libraries in `<package>.libs` beside the package."""
+    """Copy with the same layout: a repaired wheel has its libraries in `<package>.libs` next to the package."""
     inside = work / home.parent.name / home.name
     for part in ("bin", "lib", "share"):
         if (home / part).is_dir():
@@ -183,7 +172,7 @@ def _copy_installation(home: Path, work: Path) -> None:
 
 
 def _is_open_to_all(folder: Path) -> bool:
-    """The usual case, told without starting a process."""
+    """Whether every user may read the folder: the usual case, checked without starting a process."""
     programs = folder.resolve()
     return all(place.stat().st_mode & stat.S_IXOTH for place in [programs / "postgres", programs, *programs.parents])
 

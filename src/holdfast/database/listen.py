@@ -1,6 +1,6 @@
-"""Hear that something was enqueued: a hint, never a promise. Called by: the worker's transport.
+"""Receive notifications (hints) that a job was enqueued. Called by: the worker's transport.
 
-Whatever happens to this connection, nothing is lost: the worker looks by itself every few seconds.
+Hints may be lost with this connection. Nothing depends on them: the worker also polls every few seconds.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ from typing import Any
 import psycopg
 
 from holdfast.database.pool import Link
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
 
 CHANNEL = "holdfast"
 
 
 class ListeningLink(Link):
-    """A link that hears hints while nobody uses it.
+    """A link that receives notifications while it is idle.
 
-    The hint wakes the server process at the other end, and the claim that follows goes to the same one: it is still
-    warm, where a second connection's would have to be woken too.
+    The notification wakes the Postgres backend of this connection, and the claim that follows uses the same backend, which is
+    then faster than a second one that has to be woken too.
     """
 
     def __init__(self, url: str, *channels: str) -> None:
-        """`channels`: what else to hear beside the hints that something was enqueued."""
+        """`channels`: further channels besides the one for enqueued jobs."""
         super().__init__(url)
         self._channels = (CHANNEL, *channels)
         self._wake: Callable[[str], None] | None = None
         self._lost = asyncio.Event()
         self._planned: asyncio.TimerHandle | None = None
-        self._socket = -1  # the one that is being watched
+        self._socket = -1  # the file descriptor that the event loop watches
 
     async def listen(self, wake: Callable[[str], None], *, again_after: float = 1.0) -> None:
-        """Call `wake` for every hint, and once after every reconnect, for what was missed meanwhile. Runs until cancelled."""
+        """Call `wake` for every hint, and once after every reconnect, because hints may be missed. Runs until cancelled."""
         self._wake = wake
-        await self.close()  # one that was opened before is deaf
+        await self.close()  # a connection that was opened before does not listen
         while True:
             self._lost.clear()
             try:
@@ -45,12 +46,12 @@ class ListeningLink(Link):
                     pass
                 await self._lost.wait()
             except (psycopg.Error, OSError) as error:
-                log.warning("listen_lost", error=str(error))
+                log.warning("listen_lost", error=error_line(error))
                 await asyncio.sleep(again_after)
 
     async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
         conn = await super().__aenter__()
-        self._stop_watching()  # while it is used, the driver reads, and hears the hints that arrive meanwhile
+        self._stop_watching()  # while it is used, the driver reads and delivers hints
         return conn
 
     async def __aexit__(
@@ -58,7 +59,7 @@ class ListeningLink(Link):
     ) -> None:
         await super().__aexit__(kind, error, trace)
         if self._wake is not None and self._conn is not None:
-            # Not at once: whoever got jobs by this use has something better to do first.
+            # Not at once: the caller may have claimed jobs and starts them first.
             self._planned = asyncio.get_running_loop().call_later(0, self._watch, self._conn)
 
     async def _open(self) -> psycopg.AsyncConnection[Any]:
@@ -88,7 +89,7 @@ class ListeningLink(Link):
             asyncio.get_running_loop().add_reader(self._socket, self._read, conn)
 
     def _stop_watching(self) -> None:
-        """Before anybody else reads, and before the socket's number goes to another connection."""
+        """Stop before other code reads, and before another connection reuses the file descriptor."""
         if self._planned is not None:
             self._planned.cancel()
             self._planned = None
@@ -97,12 +98,12 @@ class ListeningLink(Link):
             self._socket = -1
 
     def _read(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        """Something has arrived at an idle connection: hints, or its end."""
+        """Read from an idle connection: hints, or its end."""
         try:
             conn.pgconn.consume_input()
             while hint := conn.pgconn.notifies():
                 self._hear(hint.extra.decode())
         except psycopg.Error as error:
-            log.warning("listen_lost", error=str(error))
+            log.warning("listen_lost", error=error_line(error))
             self._stop_watching()
             self._lost.set()

@@ -1,11 +1,12 @@
-"""Open connections that notice trouble. Called by: everything that talks to Postgres.
+"""Open connections with timeouts. Called by: everything that connects to Postgres.
 
-By default a client hangs for ever in a network partition, keep-alives or not: `tcp_user_timeout` ends that in 5 s.
+By default a client hangs for ever in a network partition, even with keepalives: `tcp_user_timeout` ends that in 5 s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -14,11 +15,12 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic_core import from_json
 
-from holdfast.errors import UsageError
+from holdfast.errors import DatabaseProblem, UsageError
 from holdfast.telemetry import redact
+from holdfast.telemetry.error_text import one_line
 
 CAREFUL = {
     "connect_timeout": "5",
@@ -28,12 +30,12 @@ CAREFUL = {
     "keepalives_count": "3",
     "application_name": "holdfast",
 }
-# A process that is frozen inside a transaction would keep everybody from the rows that it holds.
+# A process that is suspended inside a transaction would block others from the rows that it has locked.
 IDLE_LIMIT = "idle_in_transaction_session_timeout"
-# What we depend on, whatever a role or a database has as its default: how times and intervals are written, how text is
-# encoded, that numbers are written in full, and that a backslash in a literal is a backslash. Set by a statement after
-# connecting and not by the startup parameter `options`, which PgBouncer refuses. What a user may have chosen for the
-# handlers' own statements (search_path, TimeZone, isolation, time-outs, read-only) is left as it is.
+# Settings that this code depends on, whatever the defaults of the role or database are: the formats of times and intervals, the
+# encoding, full precision of numbers, and backslashes in literals. They are set by a statement after connecting and not by the
+# startup parameter `options`, which PgBouncer refuses. Settings that a user may have chosen for the statements of handlers
+# (search_path, TimeZone, isolation, timeouts, read-only) are not changed.
 SETTINGS = {
     "client_encoding": "UTF8",
     "DateStyle": "ISO, MDY",
@@ -46,12 +48,12 @@ TIMELINE = """
     SELECT CASE WHEN NOT pg_is_in_recovery()
            THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END
 """
-_newest_timeline: dict[str, int] = {}  # that this process has seen, of servers that an address names together
+_newest_timeline: dict[str, int] = {}  # the newest timeline that this process has seen, by address with several hosts
 
-# The database is not there for us: out of reach, overloaded, or read-only as in the middle of a failover. Another time.
-# Some errors that psycopg calls operational come again however often the statement is repeated: `is_permanent` tells those.
+# The database is not available: unreachable, overloaded, or read-only during a failover. A retry may succeed. Some errors that
+# psycopg calls operational never go away with a retry: `is_permanent` finds those.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
-# By the SQLSTATE, longest first. Another time it may work: connection (08), login (28: a password that is being changed),
+# By the SQLSTATE, longest first. A retry may succeed for: connection (08), login (28: a password that is being changed),
 # rollback and deadlock (40), resources (53), a lock or an object in use (55P03, 55006), operator and shutdown (57), the
 # server's own files (58, F0), a standby (25006). Everything else that an OperationalError can be is permanent: limits of the
 # program (54), objects in a wrong state (55), triggers and routines (27, 2F, 38, 39), savepoints (3B), foreign data (HV).
@@ -59,36 +61,69 @@ PASSING = ("08", "28", "40", "53", "55006", "55P03", "57", "58", "F0", "25006")
 PERMANENT = ("40002", "58P01", "58P02", "58P03")
 
 
+FIRST_CONNECT = 3.0  # seconds
+
+
+class CannotConnect(DatabaseProblem, PoolTimeout):
+    """The database does not answer, or refuses the login. Loops that wait for a lost database catch it as a `PoolTimeout`."""
+
+
+def cannot_connect(url: str, error: BaseException | None) -> CannotConnect:
+    """The error with host, port, user, database and cause; never with the password."""
+    cause = one_line(str(error)) if error is not None and str(error) else f"no answer within {FIRST_CONNECT:g} s"
+    return CannotConnect(
+        f"cannot connect to {place_of(url)}: {cause}; check that the server runs, and the host, port, user, password and "
+        "database of the address"
+    )
+
+
+async def require_reachable(url: str) -> None:
+    """Raise `CannotConnect` within 3 s unless a connection can be opened."""
+    try:
+        async with asyncio.timeout(FIRST_CONNECT):
+            conn = await psycopg.AsyncConnection.connect(careful(url))
+    except (psycopg.OperationalError, OSError) as error:  # TimeoutError is an OSError
+        raise cannot_connect(url, error) from None
+    await conn.close()
+
+
 def parts_of(url: str) -> dict[str, Any]:
-    """What an address says, or `UsageError`; never the address itself, which may hold a password."""
+    """The parts of an address, or `UsageError`; never the address itself, which may contain a password."""
+    if found := re.match(r"postgres(?:ql)?\+\w+://", url):
+        raise UsageError(
+            f"the address of the database starts with {found[0]}, which only SQLAlchemy understands; start it with postgresql://"
+        )
     try:
         return conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         raise UsageError(
-            "the address of the database cannot be read; it looks like postgresql://user:password@host:5432/name, "
+            "the address of the database is invalid; it must look like postgresql://user:password@host:5432/name, "
             "in HOLDFAST_DATABASE_URL or on the command line"
         ) from None
 
 
 def careful(url: str) -> str:
-    """The address with our time-outs, unless it says something else. Its password is not logged from here on."""
+    """The address with our default timeouts. From now on its password is masked in logs."""
     given = parts_of(url)
     password = str(given.get("password") or "")
-    if password not in (given.get("user"), given.get("dbname")):  # those stand in harmless lines too
+    if password not in (given.get("user"), given.get("dbname")):  # those occur in harmless lines too
         redact.hide(password)
     ours = {key: value for key, value in CAREFUL.items() if key not in given}
     return make_conninfo(url, **ours)
 
 
 def our_settings(url: str) -> str:
-    """The statement that sets what we depend on; the idle limit unless the address has its own."""
+    """The statement with the settings that this code depends on, and the idle limit unless the address sets it."""
     wanted = SETTINGS | ({} if IDLE_LIMIT in str(parts_of(url).get("options") or "") else {IDLE_LIMIT: "10s"})
     return "; ".join(f"SET {name} = '{value}'" for name, value in wanted.items())
 
 
 def connect_sync(url: str, **how: Any) -> psycopg.Connection[Any]:
     """One connection in autocommit for code without an event loop."""
-    conn = psycopg.connect(careful(url), autocommit=True, **how)
+    try:
+        conn = psycopg.connect(careful(url), autocommit=True, **how)
+    except psycopg.OperationalError as error:
+        raise cannot_connect(url, error) from None
     try:
         conn.execute(our_settings(url))
     except BaseException:
@@ -98,21 +133,24 @@ def connect_sync(url: str, **how: Any) -> psycopg.Connection[Any]:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether an error of the database comes again each time the same is asked; False for what is no error of the database."""
+    """Whether a retry of the same statement always fails with this database error. False for other exceptions."""
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     return state is not None and (state in PERMANENT or not state.startswith(PASSING))
 
 
 def place_of(url: str) -> str:
-    """Which database an address names, for people: without the password, and whatever else it says."""
+    """User, host, port and database of an address, without the password and the options."""
     parts = parts_of(url)
     user = f"{parts['user']}@" if parts.get("user") else ""
     return f"{user}{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
 
 async def connect(url: str) -> psycopg.AsyncConnection[Any]:
-    """One connection in autocommit: every statement is a transaction unless a block says otherwise."""
-    conn = await psycopg.AsyncConnection.connect(careful(url), autocommit=True)
+    """One connection in autocommit: every statement is a transaction, except in a `conn.transaction()` block."""
+    try:
+        conn = await psycopg.AsyncConnection.connect(careful(url), autocommit=True)
+    except psycopg.OperationalError as error:
+        raise cannot_connect(url, error) from None
     try:
         await _configure(conn, our_settings(url), several_in(url))
     except BaseException:
@@ -125,18 +163,18 @@ async def _configure(conn: psycopg.AsyncConnection[Any], settings: str, among: s
     set_json_loads(from_json, conn)  # four times as fast as json.loads on the bytes that come from the wire
     await conn.execute(settings)
     if among is not None:
-        await _refuse_the_past(conn, among)
+        await _refuse_old_timeline(conn, among)
 
 
 def several_in(url: str) -> str | None:
-    """The servers that an address names, if they are more than one: those of a primary and its standbys."""
+    """The hosts of an address, if there are several: a primary and its standbys."""
     hosts = str(parts_of(url).get("host") or "")
     return hosts + str(parts_of(url).get("port") or "") if "," in hosts else None
 
 
-async def _refuse_the_past(conn: psycopg.AsyncConnection[Any], among: str) -> None:
-    """A primary that was replaced and comes back takes writes like any other, and they would be lost. Every promotion begins
-    a new timeline: who has seen the newer one has nothing to do with an older."""
+async def _refuse_old_timeline(conn: psycopg.AsyncConnection[Any], among: str) -> None:
+    """Refuse a primary that was replaced and comes back: it accepts writes, and they would be lost. Every promotion starts a
+    new timeline, so a process that has seen a newer timeline refuses an older one."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(TIMELINE)
         row = await cursor.fetchone()
@@ -148,19 +186,52 @@ async def _refuse_the_past(conn: psycopg.AsyncConnection[Any], among: str) -> No
 
 
 async def _configure_for_our_statements(conn: psycopg.AsyncConnection[Any]) -> None:
-    """For connections that run the kernel's statements and nothing of a user's.
+    """For connections that run only the kernel's statements.
 
-    Those are written so that one plan fits every parameter: planning the claim costs 1 ms, because each partial index has
-    to be proven useful or not, and doing it for every execution would be most of an idle pick-up. A plan that is kept must
-    not be one that was right for an empty table: every row is reached by an index.
+    They are written so that one generic plan fits all parameters. Planning the claim costs 1 ms, because each partial index has
+    to be checked, and planning each execution would be most of the pick-up time of an idle worker. A cached plan must not be
+    one for an empty table, so sequential scans are off: every statement can use an index.
     """
     await conn.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 
 
+class Pool(AsyncConnectionPool[Any]):
+    """A pool that remembers why it could not connect, so that its timeout error has the cause."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._url = url
+        self._connect_error: BaseException | None = None
+        super().__init__(careful(url), connection_class=_recording_connection(self), **options)
+
+    async def getconn(self, timeout: float | None = None) -> psycopg.AsyncConnection[Any]:
+        try:
+            conn: psycopg.AsyncConnection[Any] = await super().getconn(timeout)
+        except PoolTimeout as error:
+            if self._connect_error is not None:
+                raise cannot_connect(self._url, self._connect_error) from None
+            raise PoolTimeout(f"{error}: all {self.max_size} connections to {place_of(self._url)} are in use") from None
+        return conn
+
+
+def _recording_connection(owner: Pool) -> type[psycopg.AsyncConnection[Any]]:
+    class Connection(psycopg.AsyncConnection[Any]):
+        @classmethod
+        async def connect(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                made = await super().connect(*args, **kwargs)
+            except (psycopg.OperationalError, OSError) as error:
+                owner._connect_error = error
+                raise
+            owner._connect_error = None
+            return made
+
+    return Connection
+
+
 def pool(url: str, *, most: int = 4, patience: float = 10.0) -> AsyncConnectionPool[Any]:
-    """A pool, not yet open. `patience` is how many seconds somebody waits for a connection."""
-    return AsyncConnectionPool(
-        careful(url),
+    """A pool, not yet open. `patience` is how many seconds a caller waits for a connection."""
+    return Pool(
+        url,
         min_size=1,
         max_size=most,
         open=False,
@@ -171,9 +242,9 @@ def pool(url: str, *, most: int = 4, patience: float = 10.0) -> AsyncConnectionP
 
 
 class Link:
-    """One long-lived connection for one user of it at a time, opened again when it breaks.
+    """One long-lived connection for one user at a time, reopened when it breaks.
 
-    `async with link as conn:`, written out: it stands before the claim of an idle worker, where every step counts.
+    A context manager written as a class: it runs before the claim of an idle worker, where every microsecond counts.
     """
 
     def __init__(self, url: str) -> None:
@@ -182,7 +253,7 @@ class Link:
         self._one_at_a_time = asyncio.Lock()
 
     async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
-        """The connection, for the length of the block. One that broke inside is closed; the next use opens another."""
+        """The connection for the block. If it breaks inside, it is closed, and the next use opens another."""
         await self._one_at_a_time.acquire()
         try:
             if self._conn is None or self._conn.closed:

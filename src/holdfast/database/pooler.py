@@ -1,7 +1,7 @@
-"""Refuse a pooler that gives one connection another backend for each transaction. Called by: `revision.py`, `holdfast doctor`.
+"""Refuse a pooler in transaction mode. Called by: `revision.py`, `holdfast doctor`.
 
-PgBouncer with `pool_mode = transaction`, and poolers like it, lose everything that belongs to a session: LISTEN, settings,
-advisory locks, prepared statements. A worker behind one runs handlers and cannot write their ends. Session mode is fine.
+PgBouncer with `pool_mode = transaction`, and similar poolers, lose everything that belongs to a session: LISTEN, settings,
+advisory locks, prepared statements. A worker behind one runs handlers but cannot write their outcomes. Session mode works.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from holdfast.database.pool import careful, place_of
 from holdfast.errors import TransactionPooler
 
 READ_BACKEND = "SELECT pg_backend_pid()"
-OTHERS = 3  # connections that keep a backend busy meanwhile; an idle pooler would give us the same one again
-LONGEST_WAIT = 10.0  # seconds for them: a pooler in session mode may have no more
+OTHERS = 3  # connections that keep a backend busy; an idle pooler would assign the same backend again
+LONGEST_WAIT = 10.0  # seconds to open them: a pooler in session mode may have no more backends
 
 
 def require_own_session(url: str) -> None:
@@ -26,12 +26,13 @@ def require_own_session(url: str) -> None:
     with psycopg.connect(careful(url), autocommit=True, row_factory=scalar_row) as conn:
         backends = {conn.execute(READ_BACKEND).fetchone() for _ in range(2)}
         told = conn.info.backend_pid
-    if backends != {told} and (len(backends) > 1 or asyncio.run(_changes_backends(careful(url)))):  # a pooler makes a pid up
+    # A pooler reports an invented pid to its client.
+    if backends != {told} and (len(backends) > 1 or asyncio.run(_changes_backends(careful(url)))):
         raise TransactionPooler(place_of(url))
 
 
 async def _changes_backends(url: str) -> bool:
-    """Whether a connection loses its backend to another connection that is in a transaction."""
+    """Whether a connection gets another backend while other connections are in a transaction."""
     try:
         async with asyncio.timeout(LONGEST_WAIT), AsyncExitStack() as held:
             first = await held.enter_async_context(await psycopg.AsyncConnection.connect(url, autocommit=True))
@@ -40,7 +41,7 @@ async def _changes_backends(url: str) -> bool:
                 other = await held.enter_async_context(await psycopg.AsyncConnection.connect(url))
                 if await _backend_of(other) == mine or await _backend_of(first) != mine:
                     return True
-    except (TimeoutError, psycopg.OperationalError):  # there are no more: each connection keeps its own
+    except (TimeoutError, psycopg.OperationalError):  # no more backends: each connection keeps its own, so this is session mode
         return False
     return False
 

@@ -1,7 +1,7 @@
-"""Run one logic on every kind of connection. Called by: `jobs/enqueue.py`, which must join the caller's transaction.
+"""Run the same logic on every kind of connection. Called by: `jobs/enqueue.py`, which uses the caller's transaction.
 
-The logic is a generator that yields statements and is sent their rows; the three small loops below drive it on a
-psycopg connection (async or sync) or on the one inside an SQLAlchemy session. So there is one logic and no twin of it.
+The logic is a generator that yields statements and receives their rows. The functions below run it on a psycopg connection
+(async or sync), or on the one inside an SQLAlchemy session, so that the logic exists only once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from holdfast.errors import MIXED_UP, UsageError
+from holdfast.errors import MIXED_UP, NotMigrated, UsageError
 
 T = TypeVar("T")
 
@@ -26,7 +26,14 @@ class Statement(NamedTuple):
 
 
 Steps = Generator[Statement, list[tuple[Any, ...]], T]
+NO_SCHEMA = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName)
 POOLED = (psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName)  # 42P05, 26000
+
+
+def not_migrated(error: psycopg.Error) -> NotMigrated:
+    """The error for a statement that found no schema, or one of another version."""
+    found = error.diag.message_primary or str(error)
+    return NotMigrated(f"the schema of Holdfast is missing or older than this code ({found}); run `holdfast db migrate`")
 
 
 async def run_async(conn: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
@@ -36,7 +43,7 @@ async def run_async(conn: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
             async with conn.cursor(row_factory=tuple_row) as cursor:
                 if statement.copy is not None:
                     async with cursor.copy(statement.sql) as copy:
-                        for chunk in statement.copy:  # the server takes in one while we make the next
+                        for chunk in statement.copy:  # the server processes one chunk while the next is built
                             await copy.write(chunk)
                     rows: list[tuple[Any, ...]] = []
                 else:
@@ -47,6 +54,8 @@ async def run_async(conn: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
         return end.value  # type: ignore[no-any-return]
     except POOLED as error:
         raise UsageError(MIXED_UP) from error
+    except NO_SCHEMA as error:
+        raise not_migrated(error) from error
 
 
 def run_sync(conn: psycopg.Connection[Any], steps: Steps[T]) -> T:
@@ -67,17 +76,19 @@ def run_sync(conn: psycopg.Connection[Any], steps: Steps[T]) -> T:
         return end.value  # type: ignore[no-any-return]
     except POOLED as error:
         raise UsageError(MIXED_UP) from error
+    except NO_SCHEMA as error:
+        raise not_migrated(error) from error
 
 
 async def connection_of(tx: Any) -> psycopg.AsyncConnection[Any] | psycopg.Connection[Any]:
-    """The psycopg connection behind what the caller calls its transaction, whatever that is."""
+    """The psycopg connection of `tx`: a psycopg connection, or an SQLAlchemy session or connection."""
     if isinstance(tx, (psycopg.AsyncConnection, psycopg.Connection)):
         return tx
-    if hasattr(tx, "sync_session"):  # an AsyncSession: what waits in the session goes first, as before any query
+    if hasattr(tx, "sync_session"):  # an AsyncSession: flush pending objects first, as before any query
         await tx.flush()
         tx = await tx.connection()
     if hasattr(tx, "get_raw_connection"):  # an AsyncConnection of SQLAlchemy
-        if not tx.in_transaction():  # it counts only its own statements; without this its commit would do nothing
+        if not tx.in_transaction():  # SQLAlchemy tracks only its own statements; without begin() its commit would do nothing
             await tx.begin()
         return _psycopg_only((await tx.get_raw_connection()).driver_connection)
     return connection_of_sync(tx)
@@ -89,7 +100,7 @@ def connection_of_sync(tx: Any) -> psycopg.Connection[Any]:
         return tx
     if isinstance(tx, psycopg.AsyncConnection) or hasattr(tx, "sync_session") or hasattr(tx, "get_raw_connection"):
         raise UsageError(
-            f"`tx` is asynchronous ({type(tx).__name__}); await the asynchronous call instead, or pass a plain one"
+            f"`tx` is asynchronous ({type(tx).__name__}); use the async function with await, or pass a synchronous connection"
         )
     if hasattr(tx, "flush") and hasattr(tx, "connection"):  # a Session
         tx.flush()

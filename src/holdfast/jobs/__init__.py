@@ -1,1 +1,1 @@
-"""The kernel: what a job is, and one file per thing that can happen to it. `states.py` is the place to start."""
+"""The kernel: the data types of jobs, and one file for each operation on a job. Start with `states.py`."""

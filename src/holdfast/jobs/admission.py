@@ -1,8 +1,8 @@
-"""Who gets a lock: decided from who holds its key and who waits for it. Pure. Called by: `locks.py`.
+"""Decide which jobs get their locks, from the holders and waiters of each key. Pure. Called by: `locks.py`.
 
-The line of a key is ordered by priority, then by id. Nobody enters past a waiter that stands before it and would have to wait
-longer for it. A job stands in the line of each key that it found busy, and of no other: while it waits for one key it keeps
-nobody from its free ones (docs/decisions/0017).
+The line (wait queue) of a key is ordered by priority, then by id. A job must not overtake a waiter that would then wait longer.
+A job stands in the line of each key that it found busy, and of no other: while it waits for one key, it does not block its free
+keys for other jobs (docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from holdfast.jobs.model import JobId
 
-HEAD = 20  # how much of a line is read; who stands behind that much waits
+HEAD = 20  # how many waiters of a line are read; a job behind them waits
 
 
 class Want(NamedTuple):
-    """One key that one job asks for, with how much company it allows."""
+    """A key that a job needs, with how many jobs may hold it together."""
 
     job_id: JobId
     key: str
@@ -29,12 +29,12 @@ class Want(NamedTuple):
 
     @property
     def turn(self) -> tuple[int, int]:
-        """Its place in the line."""
+        """Its position in the line."""
         return self.priority, self.job_id
 
 
 class Holder(NamedTuple):
-    """One place on a key that is taken."""
+    """A permit of a key that a job holds."""
 
     key: str
     permit: int
@@ -44,22 +44,22 @@ class Holder(NamedTuple):
 
 @dataclass(slots=True)
 class Admission:
-    """Which jobs get all their keys, which places they take, and which keys the others must wait for."""
+    """The decision: jobs that get all their keys, the permits that they take, and the keys for which the others wait."""
 
     jobs: list[JobId] = field(default_factory=list)
     places: list[Holder] = field(default_factory=list)
     waiting: list[Want] = field(default_factory=list)
-    reopened: list[str] = field(default_factory=list)  # keys whose line a job has left for that of another key
+    reopened: list[str] = field(default_factory=list)  # keys whose line a job has left to wait only for another key
 
 
 def admit(wants: Mapping[JobId, Sequence[Want]], holders: Iterable[Holder], line: Iterable[Want] = ()) -> Admission:
-    """Decide who enters, in the given order. A key has room while its holders, the newcomer included, are no more than the
-    smallest `most` that any of them asked for, and while nobody in its line would be overtaken."""
+    """Decide for each job, in the given order. A job gets a key if the number of holders, with this job, stays within the
+    smallest `most` of all of them, and if it overtakes no waiter."""
     taken, lines = _by_key(holders), _by_key(line)
     result = Admission()
     for job_id, keys in wants.items():
         missing = [want for want in keys if not any(h.job_id == job_id for h in taken[want.key])]
-        for want in missing:  # it is decided anew in which lines it stands
+        for want in missing:  # its places in the lines are decided again
             lines[want.key] = [other for other in lines[want.key] if other.job_id != job_id]
         busy = [want for want in missing if not _may_enter(want, taken[want.key], lines[want.key])]
         if busy:
@@ -76,7 +76,7 @@ def admit(wants: Mapping[JobId, Sequence[Want]], holders: Iterable[Holder], line
 
 
 def first_in_line(holders: Iterable[Holder], line: Iterable[Want]) -> list[JobId]:
-    """Those at the head of each line that fit beside its holders and each other. Nobody behind one that does not fit."""
+    """The jobs at the head of each line that fit with its holders and with each other, up to the first that does not fit."""
     taken = _by_key(holders)
     found: dict[JobId, None] = {}
     for key, waiters in _by_key(line).items():
@@ -90,8 +90,8 @@ def first_in_line(holders: Iterable[Holder], line: Iterable[Want]) -> list[JobId
 
 
 def _may_enter(want: Want, holders: Sequence[Holder], line: Sequence[Want]) -> bool:
-    """Whether it fits beside the holders and all that stand before it. A waiter that does not fit ends the matter: whoever fits
-    where it does not allows more company, and would only make it wait longer."""
+    """Whether it fits with the holders and all waiters before it. If a waiter before it does not fit, the answer is no: a job
+    that fits where that waiter does not has a larger `most`, and would make the waiter wait longer."""
     inside = [holder.most for holder in holders]
     for other in line:
         if other.turn > want.turn:
@@ -100,7 +100,7 @@ def _may_enter(want: Want, holders: Sequence[Holder], line: Sequence[Want]) -> b
             return False
         inside.append(other.most)
     else:
-        if len(line) >= HEAD:  # nobody has read who else stands before it
+        if len(line) >= HEAD:  # waiters before it may not have been read
             return False
     return _fits(want.most, inside)
 

@@ -49,12 +49,12 @@ def compiled(schema: Schema, *, strict: bool = True) -> SchemaValidator:
 @lru_cache(maxsize=1000)
 def _compiled(text: str, strict: bool) -> SchemaValidator:
     schema = json.loads(text)
-    for patterns in (True, False):  # Python's `re` knows patterns that the engine with linear time does not
+    for patterns in (True, False):  # Python's `re` accepts patterns that the linear-time engine does not
         try:
             return SchemaValidator(_Compiler(strict, patterns).whole(schema))
         except (SchemaError, TypeError, AttributeError):
             continue
-    return SchemaValidator(core_schema.any_schema())  # what cannot be understood here is checked by the worker
+    return SchemaValidator(core_schema.any_schema())  # a schema that cannot be compiled is left to the worker's check
 
 
 def describe(schema: Any) -> str:

@@ -1,9 +1,10 @@
-"""Write that the handler of an attempt has started. Called by: heartbeats, for what runs; keepers, for executors whose
+"""Record that the handler of an attempt has started. Called by: heartbeats, for running jobs; keepers, for executors whose
 interpreter is blocked; lanes, for jobs with `confirm_start`.
 
-A worker holds short jobs ahead of its lanes, so a claim alone says nothing. The start of a short job is never written: it
-has ended before the next beat. `max_runtime`, the crash budget and `explain` count from what is written here. A job whose
-worker died before a beat could name it gets `confirm_start` (rescue.py): its next start is written before its handler runs.
+Workers prefetch short jobs, so a claim does not show that the handler has started. The start of a short job is never written,
+because the job ends before the next heartbeat. `max_runtime`, the crash limit and `explain` use the start time written here. A
+job whose worker died before a heartbeat could report it gets `confirm_start` (rescue.py): its next start is written before its
+handler runs.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from holdfast.database import arrays
 from holdfast.errors import ClaimLost
 from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
 
-# An earlier attempt's `begun_at` is before the claim of this one.
+# `begun_at` may be from an earlier attempt; then it is before the claim of this one.
 HAS_BEGUN = "(begun_at IS NOT NULL AND begun_at >= claimed_at)"
 
-# SKIP LOCKED: an end that is being written, perhaps in a long transaction of a handler, must not hold up the heartbeat.
+# SKIP LOCKED: the heartbeat must not wait for an end that is being written, perhaps in a long transaction of a handler.
 NOTE_BEGUN = f"""
     WITH unseen AS MATERIALIZED (
         SELECT j.id, greatest(j.claimed_at, clock_timestamp() - interval '1 second' * mine.seconds) AS began
@@ -37,7 +38,7 @@ NOTE_BEGUN = f"""
 
 
 async def note_begun(conn: psycopg.AsyncConnection[Any], running: Sequence[tuple[JobId, AttemptId, float]]) -> list[JobId]:
-    """Write the start of these attempts, each so many seconds ago; the ids of those that were not known to have begun."""
+    """Write the start of these attempts, each with the seconds since then. Returns the ids whose start was not known before."""
     parameters = {
         "ids": arrays.of_words(one[0] for one in running),
         "attempts": arrays.of_words(one[1] for one in running),
@@ -63,7 +64,7 @@ NOTE_BEGUN_BLOCKED = f"""
 async def note_begun_blocked(
     conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, jobs: Sequence[JobId], *, seconds: float
 ) -> None:
-    """Write the start of what a worker runs that has been blocked for so long: its own beat cannot."""
+    """Write the start of the jobs of a worker whose interpreter has been blocked for this long and sends no heartbeats."""
     await conn.execute(NOTE_BEGUN_BLOCKED, {"worker_id": worker_id, "ids": arrays.of_words(jobs), "seconds": seconds})
 
 
@@ -77,7 +78,7 @@ BEGIN = f"""
 
 
 async def begin(conn: psycopg.AsyncConnection[Any], claim: Claim) -> None:
-    """Write that this attempt starts now. Raises `ClaimLost` when it was replaced: then its handler must not run."""
+    """Write that this attempt starts now. Raises `ClaimLost` if it was replaced: then its handler must not run."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(BEGIN, {"id": claim.id, "attempt_id": claim.attempt_id})
         if await cursor.fetchone() is None:

@@ -1,7 +1,8 @@
-"""One act on many jobs, named by a filter: looked at first, then done in small bites. Called by: the API, and its own job.
+"""Bulk actions: one action on all jobs that match a filter, with a dry run and in small batches. Called by: the API, and the
+job that runs a bulk action.
 
-Not one large transaction: each job is moved by itself, under its own guard, so a bulk act can be stopped, resumed after a
-crash, and never holds thousands of rows. What has been done no longer matches, so doing it again is harmless.
+Each job is changed in a separate transaction, so a bulk action can be stopped, resumed after a crash, and never locks thousands
+of rows. A job that was changed does not match any more, so running the action again is harmless.
 """
 
 from __future__ import annotations
@@ -16,39 +17,39 @@ from psycopg.rows import class_row, tuple_row
 
 from holdfast.errors import HoldfastError, IllegalMove, NotFound, NotStale, Refused, UsageError
 from holdfast.jobs.cancel import cancel
-from holdfast.jobs.filters import FILTERS, where
 from holdfast.jobs.model import JobId
-from holdfast.jobs.read import VIEW_COLUMNS, JobView
 from holdfast.jobs.recover import recover
 from holdfast.jobs.rerun import rerun
+from holdfast.jobs.views.filters import FILTERS, where
+from holdfast.jobs.views.read import VIEW_COLUMNS, JobView
 
 KIND = "holdfast.bulk"
 QUEUE = "holdfast"
-MOST = 100_000  # jobs of one act
-BITE = 500
+MOST = 100_000  # jobs of one action
+BATCH = 500
 LISTED_FAILURES = 100
 
 
 class BulkAction(StrEnum):
-    """What can be done to many."""
+    """The bulk actions."""
 
     CANCEL = "cancel"
     RETRY = "retry"
     RECOVER = "recover"
 
 
-# Whatever the filter says, an act only finds what it can move; so what it has moved, it does not find again.
+# Added to every filter: an action matches only jobs that it can change, and not those that it has changed.
 MOVABLE = {
     BulkAction.CANCEL: "state IN ('blocked', 'pending', 'running', 'submitted') AND cancel_requested_at IS NULL",
     BulkAction.RETRY: "state IN ('failed', 'cancelled')",
     BulkAction.RECOVER: "worker_id IN (SELECT w.id FROM holdfast.workers w WHERE w.lease_until < clock_timestamp())",
 }
-# A search goes through the newest jobs, and who they are changes while an act is under way.
+# Without `q`: a search covers only the newest jobs, and those change while an action runs.
 NAMES = tuple(name for name in FILTERS if name not in ("before", "q"))
 
 
 def parse(text: str) -> dict[str, str]:
-    """A filter as people write it: `state:failed kind:export`. Pure."""
+    """Parse a filter such as `state:failed kind:export`. Pure."""
     found = {}
     for word in text.split():
         name, colon, value = word.partition(":")
@@ -59,12 +60,12 @@ def parse(text: str) -> dict[str, str]:
 
 
 def condition(action: BulkAction, filters: Mapping[str, Any]) -> str:
-    """The SQL condition of an act and its filter. Pure; the values stay parameters."""
+    """The SQL condition of an action and its filter. Pure; the values stay parameters."""
     unknown = set(filters) - set(NAMES)
     if unknown:
         raise UsageError(f"no filter {', '.join(sorted(unknown))}; there are: {', '.join(NAMES)}")
     if not any(value is not None for value in filters.values()):
-        raise UsageError("a bulk act needs a filter; to mean everything, name a queue or a state")
+        raise UsageError("a bulk action needs a filter; to match everything, use a queue or a state")
     return " AND ".join([where(filters), MOVABLE[action], f"kind <> '{KIND}'"])
 
 
@@ -77,16 +78,16 @@ SAMPLE = f"SELECT {VIEW_COLUMNS} FROM holdfast.jobs j WHERE {{condition}} ORDER 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a bulk act would touch now."""
+    """The jobs that a bulk action would change now."""
 
     matched: int
     by_kind: dict[str, int]
-    newest: int  # no job younger than this is touched later
+    newest: int  # jobs with a larger id are not changed by the action
     sample: list[JobView]
 
 
-async def look(conn: psycopg.AsyncConnection[Any], action: BulkAction, filters: Mapping[str, Any]) -> Match:
-    """The dry run."""
+async def dry_run(conn: psycopg.AsyncConnection[Any], action: BulkAction, filters: Mapping[str, Any]) -> Match:
+    """Count the jobs that match, with a sample."""
     which = condition(action, filters)
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(COUNT.format(condition=which), {**filters, "most": MOST})
@@ -101,13 +102,13 @@ async def look(conn: psycopg.AsyncConnection[Any], action: BulkAction, filters: 
 
 
 NEXT = """
-    SELECT id FROM holdfast.jobs j WHERE {condition} AND id > %(after)s AND id <= %(newest)s ORDER BY id LIMIT %(bite)s
+    SELECT id FROM holdfast.jobs j WHERE {condition} AND id > %(after)s AND id <= %(newest)s ORDER BY id LIMIT %(batch)s
 """
 
 
 @dataclass(slots=True)
 class Tally:
-    """How far a bulk act is."""
+    """The progress of a bulk action."""
 
     done: int = 0
     failed: int = 0
@@ -115,7 +116,7 @@ class Tally:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
 
-async def bite(
+async def run_batch(
     conn: psycopg.AsyncConnection[Any],
     action: BulkAction,
     filters: Mapping[str, Any],
@@ -125,10 +126,10 @@ async def bite(
     actor: str,
     reason: str,
 ) -> bool:
-    """Do the next few; whether there may be more. A job that cannot be moved is noted, and the rest go on."""
+    """Process the next batch. Returns whether there may be more. A job that cannot be changed is recorded as a failure."""
     statement = NEXT.format(condition=condition(action, filters))
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(statement, {**filters, "after": tally.after, "newest": newest, "bite": BITE})
+        await cursor.execute(statement, {**filters, "after": tally.after, "newest": newest, "batch": BATCH})
         found = [JobId(row[0]) for row in await cursor.fetchall()]
     for job_id in found:
         try:
@@ -137,7 +138,7 @@ async def bite(
         except (IllegalMove, NotFound, NotStale, Refused) as error:
             _note(tally, job_id, error)
         tally.after = job_id
-    return len(found) == BITE
+    return len(found) == BATCH
 
 
 async def _one(conn: psycopg.AsyncConnection[Any], action: BulkAction, job_id: JobId, actor: str, reason: str) -> None:

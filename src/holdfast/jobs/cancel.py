@@ -1,8 +1,8 @@
-"""Stop jobs: any live state → cancelled, or a request if it runs. Called by: people, through the API and the command line.
+"""Cancel jobs: any live state → cancelled; a running job gets a cancel request. Called by: the API and the command line.
 
-A running job is asked: its handler sees it at the next checkpoint, its worker at the next beat, and it ends in its own
-finish, with its locks held until it has really stopped. `force` does not wait: the fence falls at once, and whatever
-the handler still does is refused.
+The handler of a running job sees the request at the next checkpoint, its worker at the next heartbeat. The attempt ends with
+`finish`, and the job holds its locks until then. `force` does not wait: it removes the fence at once, and later writes of the
+handler are refused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ NOTE_REQUEST = """
 async def cancel(
     conn: psycopg.AsyncConnection[Any], job_id: JobId, *, actor: str, reason: str | None = None, force: bool = False
 ) -> State:
-    """Cancel a job; the state it is in afterwards: `cancelled`, or `running` if it was asked and has yet to stop."""
+    """Cancel a job. Returns its state afterwards: `cancelled`, or `running` if it has a cancel request and has not ended
+    yet."""
     refuse_bad_word(actor, reason)
     parameters: dict[str, Any] = {"id": job_id, "actor": actor, "reason": reason}
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
@@ -59,14 +60,14 @@ async def cancel(
             raise NotFound(f"there is no job {job_id}")
         state, attempt_id, worker_id = State(row[0]), row[1], row[2]
         if state in ENDED:
-            raise IllegalMove(f"job {job_id} is {state} already; what has ended cannot be cancelled")
+            raise IllegalMove(f"job {job_id} is {state} already; a job that has ended cannot be cancelled")
         if state is State.RUNNING and not force:
             await cursor.execute(REQUEST, parameters)
             await cursor.execute(NOTE_REQUEST, parameters)
             return State.RUNNING
         await cursor.execute(CANCEL, parameters | {"state": state, "attempt_id": attempt_id, "worker_id": worker_id})
         ended = await cursor.fetchone()
-        assert ended is not None, "the row is held, so nobody can have moved it"
+        assert ended is not None, "the row is locked, so no other transaction can have moved it"
         await untie(cursor, Ended(*ended), attempt_id)
     return State.CANCELLED
 
@@ -75,31 +76,31 @@ ABORT = """
     UPDATE holdfast.pipelines SET aborted_at = coalesce(aborted_at, clock_timestamp()), reason = %(reason)s
     WHERE id = %(pipeline_id)s
 """
-# All are held before the first is touched, in the order in which an end goes from a parent to its children: so an abort
-# and an end never wait for each other. What an end made while we waited for it, the next statement sees.
+# All rows are locked before the first is changed, in the order in which an end proceeds from a parent to its children, so that
+# an abort and an end cannot deadlock. Jobs that a concurrent end made are seen by the next statement.
 HOLD_LIVE = holding("""
         SELECT id FROM holdfast.jobs
         WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted')""")
 LIVE_OF_PIPELINE = """
     SELECT id FROM holdfast.jobs
     WHERE pipeline_id = %(pipeline_id)s AND state IN ('blocked', 'pending', 'running', 'submitted') AND id <> ALL (%(seen)s)
-    -- Those that wait go first: nothing new starts while the rest is being stopped.
+    -- Waiting jobs first, so that nothing new starts while the others are stopped.
     ORDER BY state <> 'blocked', state <> 'pending', id
 """
 
 
 async def abort(conn: psycopg.AsyncConnection[Any], pipeline_id: str, *, actor: str, reason: str | None = None) -> int:
-    """Cancel whatever of a pipeline is still alive; how many jobs were cancelled or asked to stop."""
+    """Cancel the live jobs of a pipeline. Returns how many were cancelled or got a cancel request."""
     refuse_bad_word(actor, reason)
     pipeline_id, seen = uuid_text(pipeline_id, "pipeline_id"), list[int]()
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(ABORT, {"pipeline_id": pipeline_id, "reason": reason})
         if cursor.rowcount == 0:
             raise NotFound(f"there is no pipeline {pipeline_id}")
-        while found := await _live(cursor, pipeline_id, seen):  # again, for children that were made meanwhile
+        while found := await _live(cursor, pipeline_id, seen):  # repeated for children that were made meanwhile
             seen += found
             for job_id in found:
-                # One that has ended since the look did so by itself, or with a parent that was cancelled before it.
+                # A job that has ended since the query ended normally, or with a parent that was cancelled before it.
                 with suppress(IllegalMove):
                     await cancel(conn, job_id, actor=actor, reason=reason or "its pipeline was aborted")
     return len(seen)

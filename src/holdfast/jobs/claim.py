@@ -1,10 +1,10 @@
 """Take jobs: pending → running. Called by: the worker's loop, and in process by id.
 
-Every claim writes a fresh random `attempt_id` on the job's own row. It is the fence: whoever cannot show it, writes
-nothing. A claim also counts `attempt_no` up and draws a `fence_token` for systems outside.
+Every claim writes a new random `attempt_id` to the job's row. It is the fence: every later write must present it. A claim also
+increments `attempt_no` and takes a new `fence_token` for external systems.
 
-A job that needs a lock or a slot is tied. Its claim may have to wait for somebody who just decides about the same key, so it
-is a transaction of its own, after the plain ones are claimed: no plain job waits behind it.
+A job that needs a lock or a slot is tied. Its claim may have to wait for another transaction that uses the same key, so tied
+jobs are claimed in a separate transaction after the plain ones: plain jobs never wait for them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
 from holdfast.jobs import locks, slots
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, JobId, WorkerId
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
 
-Kinds = Collection[str] | Mapping[str, int]  # names, or names with the newest version that is known of each
+Kinds = Collection[str] | Mapping[str, int]  # names, or names with the newest known version of each
 NEWEST = 2**31 - 1
-TURN = attrgetter("priority", "id")  # who goes first. Postgres returns what it has claimed as it came across it.
+TURN = attrgetter("priority", "id")  # the order of jobs; Postgres returns updated rows in any order
 
-# What every claim writes, to run as to poll. `begins`: the caller runs what it claims at once, so its time counts from now. A
-# worker that may hold jobs ahead of its lanes passes false, and says later what has begun (begin.py).
+# Written by every claim, to run or to poll. `begins`: the caller starts the jobs at once, so their run time counts from now. A
+# worker that prefetches jobs passes false, and later reports which have begun (begin.py).
 SET_CLAIMED = """state = 'running', attempt_id = gen_random_uuid(), attempt_no = attempt_no + 1,
         fence_token = nextval('holdfast.fence_token'), worker_id = %(worker_id)s, claimed_at = clock_timestamp(),
         begun_at = CASE WHEN %(begins)s THEN clock_timestamp() END,
         deadline_at = CASE WHEN %(begins)s THEN clock_timestamp() + max_runtime END"""
 
-# What follows once the rows are picked and locked. The update asks for the id alone: any further condition is one that an
-# old plan could start from. Jobs that need a lock or a slot are only named (their attempt is null); CLAIM_TIED takes them.
+# The part after the rows are picked and locked. The update has only a condition on the id: a cached plan could start from any
+# other condition. Jobs that need a lock or a slot are only returned (their attempt is null); CLAIM_TIED claims them.
 CLAIM_PICKED = f"""claimed AS (
         UPDATE holdfast.jobs j SET {SET_CLAIMED}, run_after = NULL
         FROM picked WHERE j.id = picked.id AND picked.ties & 3 = 0
@@ -46,8 +47,8 @@ CLAIM_PICKED = f"""claimed AS (
            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     FROM picked WHERE ties & 3 <> 0"""
 
-# No row for a job: only whether a job is there that this claim could not get, because another claim has it locked and may take
-# less than it locks. Asked for only when nothing was picked.
+# Returns no job, only whether there is a job that another claim has locked and might not take (a claim locks more rows than it
+# takes). Evaluated only if nothing was picked.
 NO_CLAIM = ", ".join(["NULL"] * len(Claim._fields))
 CONTENDED = f"""UNION ALL SELECT {NO_CLAIM}
     WHERE CASE WHEN EXISTS (SELECT FROM picked) THEN false ELSE EXISTS (
@@ -59,9 +60,9 @@ CONTENDED = f"""UNION ALL SELECT {NO_CLAIM}
         WHERE NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (k.kind, '*') AND c.paused_at IS NOT NULL)) END"""
 
 # MATERIALIZED and not `id IN (SELECT … LIMIT …)`: a nested loop would run that sub-select again and claim too many.
-# One ordered index scan per queue and kind: a paused kind, or one that this worker does not know, is never walked over.
-# No clock is asked: a job whose time has not come is not on the index (see promote.py).
-# A job that was made for newer code than this worker's stays for a worker that has it.
+# One ordered index scan per queue and kind: jobs of paused kinds and of kinds that this worker does not know are never read.
+# There is no condition on the time: a delayed job is not on the index before it is due (see promote.py).
+# A job of a newer version than this worker has is left for a worker with newer code.
 CLAIM = f"""
     WITH picked AS MATERIALIZED (
         SELECT head.id, head.ties
@@ -103,11 +104,11 @@ CLAIM_TIED = f"""
 
 
 class Found(NamedTuple):
-    """What a claim came to: plain jobs that are claimed, and the ids of tied ones that `claim_tied` may get."""
+    """The result of a claim: plain jobs that are claimed, and the ids of tied jobs for `claim_tied`."""
 
     claims: list[Claim]
     tied: list[JobId]
-    contended: bool = False  # nothing was found, but others have jobs locked that they may not take
+    contended: bool = False  # nothing was found, but other claims have locked jobs that they might not take
 
 
 async def claim(
@@ -121,8 +122,8 @@ async def claim(
 ) -> list[Claim]:
     """Claim up to `limit` jobs, smallest priority first and oldest first within it: the plain ones, and then the tied ones.
 
-    `kinds` may say how new a version of each is known here; without, every version is. `begins=False`: the caller may hold some
-    of them ahead, and says by `begin` or with a beat which have started.
+    `kinds` may give the newest known version of each kind; without versions, jobs of every version are claimed.
+    `begins=False`: the caller prefetches, and reports with `begin` or a heartbeat which jobs have started.
     """
     claims, tied, _ = await claim_plain(conn, worker_id, kinds=kinds, queues=queues, limit=limit, begins=begins)
     if not tied:
@@ -132,7 +133,7 @@ async def claim(
     except psycopg.Error as error:
         if not claims:
             raise
-        log.warning("claim_put_off", jobs=tied, error=str(error), worker_id=worker_id)
+        log.warning("claim_put_off", jobs=tied, error=error_line(error), worker_id=worker_id)
         return claims
 
 
@@ -145,7 +146,7 @@ async def claim_plain(
     limit: int = 10,
     begins: bool = True,
 ) -> Found:
-    """Claim the plain ones of the next `limit` jobs and name the tied ones. One statement, one commit, no waiting."""
+    """Claim the plain ones of the next `limit` jobs and return the ids of the tied ones. One statement, without waiting."""
     asked = {**known(kinds), "queues": arrays.of_texts(queues), "limit": limit}
     parameters = {"worker_id": worker_id, "begins": begins, **asked}
     found = await _find(conn, CLAIM, parameters)
@@ -161,7 +162,7 @@ async def claim_by_id(
     kinds: Kinds | None = None,
     begins: bool = True,
 ) -> Claim | None:
-    """Claim this very job, or None: unknown, ended, held, not due, blocked, paused, too new, or just lost to somebody else."""
+    """Claim this job. None: it is unknown, ended, held, not due, blocked, paused, too new, or another claim was faster."""
     kept = {"kinds": None, "versions": None} if kinds is None else known(kinds)
     claims, tied, _ = await _find(conn, CLAIM_BY_ID, {"worker_id": worker_id, "id": job_id, "begins": begins, **kept})
     if tied:
@@ -170,7 +171,7 @@ async def claim_by_id(
 
 
 def known(kinds: Kinds) -> dict[str, str]:
-    """The parameters that say which kinds, and up to which version, somebody can run."""
+    """The SQL parameters for the kinds, and the versions of each, that a worker can run."""
     versions = kinds.values() if isinstance(kinds, Mapping) else [NEWEST] * len(kinds)
     return {"kinds": arrays.of_texts(kinds), "versions": arrays.of_words(versions)}
 
@@ -188,22 +189,22 @@ async def _find(conn: psycopg.AsyncConnection[Any], statement: str, parameters: 
     return Found(sorted(map(Claim._make, rows), key=TURN), tied)
 
 
-# Whoever enqueues with `reject` has the key to the end of a transaction that is theirs, and may be long.
-NOT_FOR_LONG = "SET LOCAL lock_timeout = '1s'"
+# An enqueue with `reject` locks the key until the caller's transaction ends, which may take long.
+SHORT_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"
 
 
 async def claim_tied(
     conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, ids: list[JobId], *, soon: bool = False, begins: bool = True
 ) -> list[Claim]:
-    """Claim those of these jobs that get their locks and their slot; the others are blocked, and woken by the holder's end.
+    """Claim those of these jobs that get their locks and their slot; the others are blocked until the holder ends.
 
-    A refused claim changes nothing but that: no attempt is counted, nobody else's row is touched. `soon`: for a caller who has
-    other claims in hand, which must not wait long.
+    Blocking changes nothing else: no attempt is counted, and no other row is changed. `soon`: do not wait long for a key,
+    because the caller holds other claims.
     """
     try:
         return await _claim_tied(conn, worker_id, ids, soon=soon, begins=begins)
     except psycopg.errors.UniqueViolation as lost:
-        # The second wall behind `slots.hold`: another job of the slot became current first. All of it is undone.
+        # The second guard behind `slots.hold`: another job of the slot became current first. The transaction is rolled back.
         if lost.diag.constraint_name != "one_current_per_slot":
             raise
         return []
@@ -214,7 +215,7 @@ async def _claim_tied(
 ) -> list[Claim]:
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         if soon:
-            await cursor.execute(NOT_FOR_LONG)
+            await cursor.execute(SHORT_LOCK_TIMEOUT)
         await cursor.execute(HOLD_TIED, {"ids": ids})
         candidates: dict[JobId, str | None] = dict(await cursor.fetchall())
         free_slot = await slots.block_where_busy(cursor, candidates)

@@ -1,6 +1,6 @@
-"""Pause and drain, per kind or for all. Called by: people, through the API and the command line.
+"""Pause and drain one kind or all kinds. Called by: the API and the command line.
 
-A paused kind is not claimed; what waits, waits. A drained kind takes no new jobs; what is there, runs to its end.
+Jobs of a paused kind are not claimed. A drained kind accepts no new jobs; existing jobs run to their end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RESUME = """
     WITH resumed AS (DELETE FROM holdfast.controls WHERE kind = %(kind)s RETURNING kind)
     SELECT count(*), pg_notify('holdfast', '') FROM resumed
 """
-# One of the two, and the row goes with the last.
+# Removes one of the two; the row is deleted with the last.
 LIFT = """
     WITH lifted AS (
         UPDATE holdfast.controls SET paused_at = CASE WHEN %(paused)s THEN NULL ELSE paused_at END,
@@ -45,7 +45,7 @@ READ = "SELECT kind, paused_at IS NOT NULL, drained_at IS NOT NULL, reason, acto
 
 
 class Control(NamedTuple):
-    """What operators have said about a kind."""
+    """A kind that is paused or drained."""
 
     kind: str
     paused: bool
@@ -56,18 +56,18 @@ class Control(NamedTuple):
 
 async def pause(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING, *, actor: str, reason: str | None = None) -> None:
     """Claim no more jobs of this kind until it is resumed."""
-    _check(kind, actor, reason)
+    check(kind, actor, reason)
     await conn.execute(PAUSE, {"kind": kind, "actor": actor, "reason": reason})
 
 
 async def drain(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING, *, actor: str, reason: str | None = None) -> None:
-    """Take no new jobs of this kind until it is resumed."""
-    _check(kind, actor, reason)
+    """Accept no new jobs of this kind until it is resumed."""
+    check(kind, actor, reason)
     await conn.execute(DRAIN, {"kind": kind, "actor": actor, "reason": reason})
 
 
 async def resume(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> bool:
-    """Undo `pause` and `drain`; whether there was anything to undo."""
+    """Undo `pause` and `drain`. Returns whether the kind was paused or drained."""
     _check_kind(kind)
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(RESUME, {"kind": kind})
@@ -75,7 +75,8 @@ async def resume(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> 
     return row is not None and row[0] > 0
 
 
-def _check(kind: str, actor: str, reason: str | None) -> None:
+def check(kind: str, actor: str, reason: str | None) -> None:
+    """`UsageError` for a kind, an actor or a reason that is not text."""
     _check_kind(kind)
     refuse_bad_word(actor, reason)
 
@@ -86,12 +87,12 @@ def _check_kind(kind: str) -> None:
 
 
 async def unpause(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> bool:
-    """Undo `pause` and leave `drain` as it is; whether there was anything to undo."""
+    """Undo `pause` only. Returns whether the kind was paused."""
     return await _lift(conn, kind, paused=True)
 
 
 async def undrain(conn: psycopg.AsyncConnection[Any], kind: str = EVERYTHING) -> bool:
-    """Undo `drain` and leave `pause` as it is; whether there was anything to undo."""
+    """Undo `drain` only. Returns whether the kind was drained."""
     return await _lift(conn, kind, paused=False)
 
 

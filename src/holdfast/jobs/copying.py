@@ -1,6 +1,6 @@
-"""Many jobs at once, by COPY: the quickest way into a table that there is. Called by: enqueue.py.
+"""Insert many jobs with COPY, the fastest way. Called by: enqueue.py.
 
-Only for jobs about which nothing has to be asked: a lock that they are content to wait for is looked at by their claim.
+Only for jobs that need no query before the insert. They may have locks for which they wait: the claim checks those.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from holdfast.database.statements import Statement, Steps
 from holdfast.jobs.model import LOCKS, AllNew, Enqueued, NewJob
 from holdfast.telemetry.trace import carrier
 
-# Numbers mostly come in one run; only when somebody else drew some in between, each has to be told.
+# Ids are usually consecutive; each is returned only if another session took some in between.
 RESERVE_IDS = """
     SELECT min(id), CASE WHEN max(id) - min(id) >= %(count)s THEN array_agg(id) END
     FROM (SELECT nextval('holdfast.jobs_id_seq') AS id FROM generate_series(1, %(count)s)) AS drawn
 """
-# As a number: how a time is written depends on the settings of the caller's connection.
+# As a number, because the text format of a timestamp depends on the settings of the caller's connection.
 READ_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 COPY_JOBS = """
     COPY holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
@@ -28,9 +28,9 @@ COPY_WANTS = "COPY holdfast.lock_wants (job_id, key, most, when_busy, priority) 
 
 
 def copy(jobs: Sequence[NewJob], payloads: Iterable[str]) -> Steps[Sequence[Enqueued]]:
-    """Write these jobs, in their order."""
+    """Insert these jobs in the given order."""
     ids = yield from reserve_ids(len(jobs))
-    # Delays count from the database's clock, not from ours.
+    # Delays count from the database's clock, not from the clock of this process.
     now = EPOCH + timedelta(microseconds=(yield Statement(READ_CLOCK))[0][0])
     yield Statement(COPY_JOBS, copy=_job_chunks(ids, jobs, payloads, now, carrier()))
     if any(job.locks for job in jobs):
@@ -39,7 +39,7 @@ def copy(jobs: Sequence[NewJob], payloads: Iterable[str]) -> Steps[Sequence[Enqu
 
 
 def reserve_ids(count: int) -> Steps[Sequence[int]]:
-    """So many numbers for new jobs, rising."""
+    """Reserve `count` ids for new jobs, in ascending order."""
     first, drawn = (yield Statement(RESERVE_IDS, {"count": count}))[0]
     return drawn or range(first, first + count)
 
@@ -57,7 +57,7 @@ def _job_chunks(
     while part := list(islice(rows, CHUNK)):
         lines = []
         for job_id, job, payload in part:
-            if job is not like:  # in a bulk of one kind it is the same object all the way
+            if job is not like:  # in a bulk of one kind it is always the same object
                 like, tail = job, f"{_tail(job, now)}\t{came_from}"
                 head = f"{_escaped(job.kind)}\t{_escaped(job.queue)}\t{job.priority}"
             lines.append(f"{job_id}\t{head}\t{_escaped(payload)}\t{tail}\n")

@@ -1,8 +1,8 @@
-"""What a kind declares, as data, and the one way in which a declaration and arguments become a job. Pure.
+"""The declaration of a kind as data, and how a declaration and arguments become a job. Pure.
 
-`@job(...)` makes a declaration with functions in it; workers publish it as JSON (`jobs/kinds.py`); the HTTP API, the command
-line and `client.enqueue("kind", ...)` read it back. Python code and requests make their jobs with the same `new_job`, so
-that a kind's locks and budgets do not depend on who enqueues.
+`@job(...)` makes a declaration that may contain functions; workers publish it as JSON (`jobs/kinds.py`); the HTTP API, the
+command line and `client.enqueue("kind", ...)` read it back. Python code and requests use the same `new_job`, so a kind's locks
+and limits are the same for every caller.
 
 A request may not weaken what protects other jobs: locks in a request are added to the declared ones, and a declared slot or
 unique key cannot be replaced. Queue, priority, delay, budgets and limits are defaults, which a request may override.
@@ -19,11 +19,13 @@ from typing import Any, Final
 
 from holdfast.errors import ArgumentsInvalid, KeyNotGiven, UsageError
 from holdfast.jobs.argument_schema import problems_of
-from holdfast.jobs.given import listed
+from holdfast.jobs.given import a_payload, listed
 from holdfast.jobs.key_template import KeyTemplate, key_template
 from holdfast.jobs.model import Json, Lock, NewJob
+from holdfast.jobs.periodic import schedule
+from holdfast.jobs.periodic.schedule import Schedule
 
-COMPUTED = {"computed": True}  # published for a key that a function makes
+COMPUTED = {"computed": True}  # published for a key that a function computes
 NO_KEYS: Final = ((), None, None)
 
 
@@ -41,7 +43,7 @@ class LockTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A key that a function makes which is not in this process."""
+    """A key that is computed by a function which is not in this process."""
 
 
 Function = Callable[..., Any]
@@ -51,7 +53,7 @@ Locks = tuple[LockTemplate, ...] | Function | Elsewhere | None
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """How jobs of a kind are made, unless an enqueue says otherwise."""
+    """The options of a kind: defaults for its jobs, which an enqueue may override."""
 
     kind: str
     version: int = 1
@@ -65,8 +67,9 @@ class Declaration:
     slot: Key = None
     unique: Key = None
     arguments: Mapping[str, Any] | None = None  # JSON schema; None: anything
-    about: Mapping[str, Json] | None = None  # what is published for readers: nothing is decided by it
-    is_keyed: bool = field(init=False)  # a key follows from the arguments
+    periodic: Schedule | None = None  # the schedule of a periodic kind
+    about: Mapping[str, Json] | None = None  # published for information only
+    is_keyed: bool = field(init=False)  # whether a lock, slot or unique key depends on the arguments
 
     def __post_init__(self) -> None:
         keyed = self.locks is not None or self.slot is not None or self.unique is not None
@@ -81,7 +84,7 @@ class Declaration:
 def new_job(
     declared: Declaration, payload: dict[str, Any], arguments: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> NewJob:
-    """The job that these arguments make. `payload`: as they are stored; `arguments`: as Python has them, for functions."""
+    """A new job with these arguments. `payload`: as stored; `arguments`: as Python values, for functions that compute keys."""
     locks, slot, unique = _keys(declared, payload, arguments, options) if declared.is_keyed else NO_KEYS
     new = NewJob(
         declared.kind,
@@ -102,7 +105,7 @@ def new_job(
 def _keys(
     declared: Declaration, payload: Mapping[str, Any], arguments: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> tuple[Any, Any, Any]:
-    """The locks, the slot and the unique key that follow from the arguments; not those that the enqueue gives itself."""
+    """The locks, the slot and the unique key computed from the arguments, without those that the caller has set."""
     locks, slot, unique = declared.locks, declared.slot, declared.unique
     return (
         () if locks is None or "locks" in options else _made(declared.kind, "locks", locks, payload, arguments),
@@ -123,20 +126,21 @@ def _made(kind: str, name: str, rule: Any, payload: Mapping[str, Any], arguments
 
 
 def requested_job(declared: Declaration, payload: Mapping[str, Any], options: Mapping[str, Any]) -> NewJob:
-    """The job that a request makes, from code that does not have the function; or the reason why not."""
+    """A new job for a caller that does not have the function, such as an HTTP request. Raises if a request may not do this."""
+    a_payload(payload)
     if declared.arguments is not None:
         problems = problems_of(declared.arguments, payload, declared.kind)
         if problems:
             raise ArgumentsInvalid(declared.kind, problems)
-    said = dict(options)
+    given = dict(options)
     for rule, name in ((declared.slot, "slot_key"), (declared.unique, "unique_key")):
-        if isinstance(rule, KeyTemplate) and name in said:
+        if isinstance(rule, KeyTemplate) and name in given:
             raise UsageError(
-                f"{declared.kind} declares its {name}, {rule.text!r}, which a request cannot replace: leave it out"
+                f"{declared.kind} declares its {name}, {rule.text!r}, which a request cannot override; leave it out"
             )
-    if isinstance(declared.locks, tuple) and "locks" in said:
-        said["locks"] = (*(lock.of(payload) for lock in declared.locks), *said["locks"])
-    return new_job(declared, dict(payload), None, said)
+    if isinstance(declared.locks, tuple) and "locks" in given:
+        given["locks"] = (*(lock.of(payload) for lock in declared.locks), *given["locks"])
+    return new_job(declared, dict(payload), None, given)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -145,7 +149,7 @@ def requested_job(declared: Declaration, payload: Mapping[str, Any], options: Ma
 
 
 def as_json(declared: Declaration) -> dict[str, Json]:
-    """What a worker publishes."""
+    """The declaration as workers publish it."""
     return {
         "kind": declared.kind,
         "version": declared.version,
@@ -159,12 +163,14 @@ def as_json(declared: Declaration) -> dict[str, Json]:
         "slot": _key_as_json(declared.slot),
         "unique": _key_as_json(declared.unique),
         "arguments": None if declared.arguments is None else dict(declared.arguments),
+        "periodic": None if declared.periodic is None else schedule.as_json(declared.periodic),
         "about": dict(declared.about or {}),
     }
 
 
 def from_json(said: Mapping[str, Any]) -> Declaration:
-    """What a worker has published, perhaps an older or a newer one: unknown fields are ignored, missing ones have defaults."""
+    """The declaration that a worker published, perhaps an older or newer version: unknown fields are ignored, missing ones get
+    defaults."""
     schema, runtime = said.get("arguments"), said.get("max_runtime_seconds")
     return Declaration(
         str(said["kind"]),
@@ -179,17 +185,18 @@ def from_json(said: Mapping[str, Any]) -> Declaration:
         slot=_key_from_json(said.get("slot"), schema),
         unique=_key_from_json(said.get("unique"), schema),
         arguments=schema,
+        periodic=schedule.from_json(said["periodic"]) if said.get("periodic") else None,
         about=said.get("about"),
     )
 
 
 def digest_of(said: Mapping[str, Json]) -> str:
-    """The same for the same declaration, whatever the order of its fields."""
+    """A hash of the declaration that does not depend on the order of its fields."""
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def lock_templates(locks: Sequence[Lock | str], schema: Mapping[str, Any] | None) -> tuple[LockTemplate, ...]:
-    """Locks whose keys may name arguments; a text is an exclusive lock."""
+    """Locks whose keys may contain arguments; a string is an exclusive lock."""
     made = [lock if isinstance(lock, Lock) else Lock(lock) for lock in locks]
     return tuple(LockTemplate(key_template(lock.key, schema), lock.most, lock.when_busy) for lock in made)
 

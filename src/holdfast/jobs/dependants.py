@@ -1,7 +1,7 @@
-"""What the end of a job means for the jobs that wait for it. Called by: `finish.py`, in the transaction of the end.
+"""Update the jobs that wait for a job that has ended. Called by: `finish.py`, in the transaction of the end.
 
-A job that waits for parents counts them down on its own row. When a parent fails or is cancelled, everything that waits for
-it, directly or not, is cancelled with it: in one statement, however long the chain or wide the fan-out.
+A job that waits for parents has the number of open parents on its row. When a parent fails or is cancelled, all jobs that wait
+for it, directly or indirectly, are cancelled in one statement, however long the chain or wide the fan-out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from holdfast.jobs.states import State
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
-# Jobs by a list of ids and not by a join: what the statistics think of a recursive query must not make it scan all jobs.
-# Dependencies by LATERAL with OFFSET 0 and not by a join, which would read the whole table once for each step of a chain. And
-# only of jobs that have dependants: after one fan-out of 10,000 the statistics say that every parent has 10,000, and each of
-# those would be searched for in the whole table.
+# Jobs are selected by a list of ids and not by a join: estimates for a recursive query must not lead to a scan of all jobs.
+# Dependencies are read by LATERAL with OFFSET 0 and not by a join, which would read the whole table once for each step of a
+# chain. Only of jobs that have dependants: after one fan-out of 10,000 the statistics say that every parent has 10,000, and the
+# planner would search the whole table for each.
 DEPENDANTS_OF_ONE = """LATERAL (
             SELECT j.id FROM holdfast.jobs j WHERE j.id = one.id AND j.ties & 4 <> 0 OFFSET 0) AS parent
         CROSS JOIN LATERAL (SELECT job_id FROM holdfast.dependencies WHERE parent_id = parent.id OFFSET 0) AS d"""
@@ -34,10 +34,10 @@ HOLD_DEPENDANTS = f"""
 
 
 def holding(some: str) -> str:
-    """The statement that holds some jobs and all that wait for them, in the order of their ids.
+    """The statement that locks the selected jobs and all that wait for them, in the order of their ids.
 
-    Whoever changes several rows in one transaction does this before the first: rows that are held step by step are held in
-    an order that depends on who waits for whom, and two such transactions can meet halfway.
+    A transaction that changes several rows runs it first. Rows that are locked step by step are locked in an order that depends
+    on the dependencies, and two such transactions can deadlock.
     """
     return f"""
     WITH RECURSIVE held (id) AS (
@@ -50,24 +50,24 @@ def holding(some: str) -> str:
 
 
 async def hold_dependants(cursor: Cursor, parents: list[JobId], *, deep: bool) -> dict[JobId, str | None]:
-    """Hold the rows of those that wait for these jobs, `deep`: of all that would be cancelled with them; each with its slot."""
+    """Lock the rows of jobs that wait for these, with `deep` also of indirect dependants. Returns each with its slot."""
     await cursor.execute(HOLD_DEPENDANTS, {"parents": parents, "deep": deep})
     return dict(await cursor.fetchall())
 
 
-# The jobs that wait for `parent`. OFFSET 0 keeps it a lookup by index for each, whatever the statistics say. The state is read
-# there and compared outside: where it is a condition, statistics that have seen no blocked job make each lookup a walk over all
-# blocked jobs.
+# The jobs that wait for `parent`. OFFSET 0 forces an index lookup for each, whatever the statistics say. The state is read
+# inside and compared outside: as a condition inside, and with statistics that have seen no blocked job, each lookup would read
+# all blocked jobs.
 CHILDREN = """LATERAL (SELECT d.job_id AS id FROM holdfast.dependencies d WHERE d.parent_id = parent.id OFFSET 0) AS child
         CROSS JOIN LATERAL (SELECT j.if_parent_fails, j.ties & 4 <> 0 AS has_dependants,
                 j.state = 'blocked' AND j.waiting_for = 'parents' AS waits
             FROM holdfast.jobs j WHERE j.id = child.id OFFSET 0) AS found"""
 ENDED = "unnest(%(ids)s::bigint[], %(states)s::text[]) AS parent (id, state)"
 
-# Rows are chosen by lists of their ids and what is written into each is looked up in a map: a join could be planned as a nested
-# loop over two lists, because statistics may have seen neither a blocked job nor a dependency.
+# Rows are selected by lists of ids, and the new values are looked up in a JSON map: a join could be planned as a nested loop
+# over two lists, because the statistics may have seen neither a blocked job nor a dependency.
 
-# Every job is walked through once, by whichever parent. Which parent it names in its error is decided afterwards.
+# Every job is visited once, from any parent. The parent that its error names is chosen afterwards.
 CANCEL_DEPENDANTS = f"""
     WITH RECURSIVE below (id, has_dependants) AS (
         SELECT child.id, found.has_dependants FROM {ENDED} CROSS JOIN {CHILDREN}
@@ -97,8 +97,8 @@ CANCEL_DEPENDANTS = f"""
     )
     SELECT id, ties, slot_key, state FROM spoilt
 """
-# A job may wait for several of those that end here. Its row is held (HOLD_DEPENDANTS), and the count is the row's own: a parent
-# that ends in another transaction waits for the row, so no count is lost.
+# A job may wait for several of the jobs that end here. Its row is locked (HOLD_DEPENDANTS) and holds the count: a parent that
+# ends in another transaction waits for the row, so no count is lost.
 COUNT_DOWN = f"""
     WITH children AS MATERIALIZED (
         SELECT child.id, count(*) AS fewer FROM {ENDED} CROSS JOIN {CHILDREN}
@@ -124,7 +124,7 @@ COUNT_DOWN = f"""
 
 
 async def settle(cursor: Cursor, ended: Mapping[JobId, State]) -> list[tuple[Any, ...]]:
-    """Count down those who wait for jobs that have just ended; those that can never run are cancelled and returned."""
+    """Count down the dependants of jobs that have just ended; those that can never run are cancelled and returned."""
     states: dict[JobId, str] = {job_id: str(state) for job_id, state in ended.items()}
     spoilt: list[tuple[Any, ...]] = []
     if any(state is not State.COMPLETED for state in ended.values()):

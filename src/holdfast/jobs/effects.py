@@ -1,8 +1,8 @@
-"""The ledger of what jobs make outside: queries, pods, staging prefixes.
+"""Effects: a record of what jobs create in external systems, such as queries, pods and staging prefixes.
 
-A row is written before the thing is made, so that a crash at any point leaves a trace to follow. When nobody needs the
-thing any more (its attempt failed, was cancelled or replaced, or it was only ever temporary) the row becomes
-`unwanted`, and a cleaner, registered by the effect's kind, is called until it confirms that the thing is gone.
+A row is written before the resource is created, so that a crash at any point leaves a record. When the resource is not needed
+any more (its attempt failed, was cancelled or replaced, or it was temporary), the row becomes `unwanted`, and the cleaner of
+the effect's kind is called until it confirms that the resource is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
 
 class Effect(NamedTuple):
-    """A thing outside: its kind, the tag to find it by, and the handle if one came back."""
+    """An external resource: its kind, the tag to find it by, and its handle, if one was returned."""
 
     id: int
     job_id: JobId
@@ -39,8 +39,8 @@ class Effect(NamedTuple):
 
 COLUMNS = "e.id, e.job_id, e.attempt_id::text, e.fence_token, e.kind, e.tag, e.detail, e.handle, e.state"
 
-# The mark on the job's row is the fence: a replaced attempt cannot plan anything, and the end of the job, whose guard
-# asks for the same row, cannot miss what was planned.
+# The update of the job's row is the fence: a replaced attempt cannot plan an effect, and the end of the job, which locks the
+# same row, sees every planned effect.
 PLAN = f"""
     WITH held AS (
         UPDATE holdfast.jobs SET ties = ties | 8 WHERE id = %(job_id)s AND attempt_id = %(attempt_id)s RETURNING id
@@ -66,9 +66,9 @@ async def plan(
     temporary: bool = False,
     adoptable: bool = False,
 ) -> Effect:
-    """Write down what is about to be made, and the tag it will carry. Commit before making it.
+    """Record a resource that is about to be created, and its tag. Commit before creating it.
 
-    The same attempt may say it again. A tag of anybody else is refused: whoever looks for it outside must find one thing.
+    The same attempt may repeat the call. A tag of another job or attempt is refused: a tag must identify one resource.
     """
     refuse_bad_text(kind, "effect's kind")
     refuse_bad_text(tag, "tag")
@@ -92,17 +92,17 @@ async def plan(
 
 def _refuse_foreign_tag(claim: Claim, kind: str, effect: Effect) -> None:
     if effect.job_id != claim.id:
-        raise UsageError(f"tag {effect.tag!r} belongs to job {effect.job_id}; let the tag carry the id of its own job")
+        raise UsageError(f"tag {effect.tag!r} belongs to job {effect.job_id}; use a tag that contains the id of this job")
     if effect.attempt_id != claim.attempt_id:
         raise UsageError(
-            f"tag {effect.tag!r} was planned by an earlier attempt; adopt what it made (`left_behind`, `adopt`), "
-            "or let the tag carry the fence token"
+            f"tag {effect.tag!r} was planned by an earlier attempt; adopt its effect (`left_behind`, `adopt`), "
+            "or use a tag that contains the fence token"
         )
     if effect.kind != kind:
-        raise UsageError(f"tag {effect.tag!r} was planned for a {effect.kind}; a {kind} needs a tag of its own")
+        raise UsageError(f"tag {effect.tag!r} was planned for the kind {effect.kind}; use another tag for {kind}")
 
 
-# In nobody's hands: no attempt has begun, so that each finds them as left behind, and whatever the end, they are unwanted.
+# Without an attempt: every attempt finds them with `left_behind`, and after the job's end they are unwanted in any case.
 ENTRUST = """
     WITH told AS (
         UPDATE holdfast.jobs SET ties = ties | 8 WHERE id = %(job_id)s AND attempt_id IS NULL RETURNING id
@@ -114,17 +114,17 @@ ENTRUST = """
 
 
 async def entrust(conn: psycopg.AsyncConnection[Any], job_id: JobId, kind: str, details: Sequence[Mapping[str, Any]]) -> None:
-    """Write down things that are there already and that this job is to remove. Call it in the transaction that enqueues it.
+    """Record existing resources that this job has to remove. Call it in the transaction that enqueues the job.
 
-    The job finds them with `left_behind`; what it leaves, failing or cancelled, the cleaner of the kind removes.
+    The job finds them with `left_behind`. If it fails or is cancelled, the cleaner of the effect's kind removes the rest.
     """
     texts = [to_json(dict(detail), what="effect's detail") for detail in details]
     parameters = {"job_id": job_id, "nobody": str(uuid4()), "kind": kind, "details": texts}
     if (await conn.execute(ENTRUST, parameters)).rowcount != len(details):
-        raise UsageError(f"job {job_id} has begun, or is not there: what it is to remove is said when it is enqueued")
+        raise UsageError(f"job {job_id} has begun or does not exist; call entrust in the transaction that enqueues it")
 
 
-# Guarded by the attempt on the effect itself and on the job: what a replaced attempt made is not its to confirm.
+# Checks the attempt on the effect and on the job: a replaced attempt must not confirm its effects.
 CONFIRM = f"""
     UPDATE holdfast.effects e SET state = 'made', handle = %(handle)s
     FROM holdfast.jobs j
@@ -135,7 +135,7 @@ CONFIRM = f"""
 
 
 async def confirm(conn: psycopg.AsyncConnection[Any], claim: Claim, effect: Effect, handle: Json) -> Effect:
-    """The thing is made; this is how to reach it."""
+    """Record that the resource was created, with its handle."""
     parameters = {"id": effect.id, "attempt_id": claim.attempt_id, "handle": to_json(handle, what="handle")}
     row = await _one(conn, CONFIRM, parameters)
     if row is None:
@@ -159,14 +159,14 @@ ADOPT = f"""
 
 
 async def left_behind(conn: psycopg.AsyncConnection[Any], claim: Claim) -> list[Effect]:
-    """What earlier attempts of this job may have made and this one may adopt: look it up outside by its tag first."""
+    """Effects of earlier attempts, which this attempt may adopt. First check by the tag whether the resource exists."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(LEFT_BEHIND, {"job_id": claim.id, "attempt_id": claim.attempt_id})
         return [Effect(*row) for row in await cursor.fetchall()]
 
 
 async def adopt(conn: psycopg.AsyncConnection[Any], claim: Claim, effect: Effect, handle: Json = None) -> Effect:
-    """Take over what an earlier attempt made."""
+    """Take over an effect of an earlier attempt."""
     parameters = {
         "id": effect.id,
         "job_id": claim.id,
@@ -180,8 +180,8 @@ async def adopt(conn: psycopg.AsyncConnection[Any], claim: Claim, effect: Effect
     return Effect(*row)
 
 
-# What an attempt leaves, by how its job goes on. While an engine has the work nothing changes; a job that will run
-# again keeps what its next attempt may adopt; at the end only what the last attempt made for keeps is kept.
+# The effects of an attempt after its end. While an engine has the work, nothing changes. If the job will run again, the next
+# attempt may adopt them. When the job has ended, only effects of the last attempt that are not temporary are kept.
 SETTLE = """
     UPDATE holdfast.effects e
     SET state = CASE WHEN %(completed)s AND NOT temporary AND attempt_id = %(attempt_id)s::uuid THEN 'kept' ELSE 'unwanted' END,
@@ -192,7 +192,7 @@ SETTLE = """
 
 
 async def settle(cursor: Cursor, job_id: JobId, attempt_id: AttemptId | None, state: State) -> None:
-    """Decide what becomes of a job's effects, in the transaction that ends its attempt."""
+    """Update a job's effects in the transaction that ends its attempt."""
     if state is State.SUBMITTED:
         return
     parameters = {
@@ -208,9 +208,10 @@ async def settle(cursor: Cursor, job_id: JobId, attempt_id: AttemptId | None, st
 # Cleaning up
 # ---------------------------------------------------------------------------------------------------------------------
 
-Cleaner = Callable[[Effect], Awaitable[bool]]  # True: it is gone, or never was
+Cleaner = Callable[[Effect], Awaitable[bool]]  # True: the resource does not exist (any more)
 
-# Taking an effect for cleaning is a fenced claim as well: pushed `lease` ahead, so that a cleaner that dies is followed.
+# Taking an effect for cleaning is a fenced claim too: its next time is `lease` ahead, so another cleaner follows if this one
+# dies.
 TAKE_UNWANTED = f"""
     WITH picked AS MATERIALIZED (
         SELECT id FROM holdfast.effects
@@ -241,7 +242,7 @@ async def clean(
     limit: int = 20,
     lease: timedelta = timedelta(minutes=5),
 ) -> int:
-    """Clean up to `limit` unwanted effects whose time has come; how many were confirmed gone."""
+    """Clean up to `limit` unwanted effects that are due. Returns how many were confirmed as gone."""
     clean_id = str(uuid4())
     async with conn.cursor(row_factory=tuple_row) as cursor:
         parameters = {"kinds": list(cleaners), "limit": limit, "clean_id": clean_id, "lease": lease}
@@ -252,7 +253,7 @@ async def clean(
         error = "the cleaner did not confirm that it is gone"
         try:
             confirmed = await cleaners[effect.kind](effect)
-        except Exception as failure:  # foreign code: whatever it raises, the effect is tried again
+        except Exception as failure:  # foreign code: after any error, the effect is tried again
             confirmed, error = False, f"{type(failure).__name__}: {failure}"
         done = {"id": effect.id, "clean_id": clean_id}
         if confirmed:

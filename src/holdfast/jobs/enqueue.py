@@ -1,8 +1,8 @@
 """Make jobs: → pending | blocked. Called by: clients, `pipelines.py`, and `finish.py` for a job's children.
 
-Everything happens in the caller's transaction: the job exists if and only if that transaction commits. Nothing here
-waits for a running job: a lock or slot that may be busy is looked at by the claim, in a short transaction of its own.
-The one exception is a lock with `reject`, whose whole point is to know now.
+Everything happens in the caller's transaction: the job exists if and only if that transaction commits. An enqueue does not
+wait for running jobs: the claim checks locks and slots later, in a separate short transaction. The exception is a lock with
+`reject`, which must be decided at enqueue.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from holdfast.telemetry.trace import carrier
 T = TypeVar("T")
 
 CHANNEL = "holdfast"
-LATER = "@"  # a hint that is no queue: nothing to claim yet, but a time to look at
+LATER = "@"  # a hint that is not a queue name: a job was added that becomes due later
 
-# One plain job, the most frequent call: nothing to look up, so nothing is asked of the unique indexes.
+# One plain job, the most frequent call: it has no keys, so no unique index has to be checked.
 ENQUEUE_PLAIN = """
     INSERT INTO holdfast.jobs (kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
         pipeline_id, trace)
@@ -39,25 +39,25 @@ ENQUEUE_PLAIN = """
 ENQUEUE = """
     INSERT INTO holdfast.jobs (id, kind, queue, priority, payload, kind_version, max_attempts, max_crashes, max_runtime,
         run_after, state, waiting_for, ties, idempotency_key, unique_key, unique_while, slot_key,
-        pipeline_id, parent_id, step, parents_left, if_parent_fails, trace)
+        pipeline_id, parent_id, step, parents_left, parents, if_parent_fails, trace)
     SELECT coalesce(%(id)s, nextval('holdfast.jobs_id_seq')),
         %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(kind_version)s, %(max_attempts)s, %(max_crashes)s, %(max_runtime)s,
-        -- A time that has passed is no delay: null keeps the job on the claim index.
+        -- NULL for a time in the past: the job is then on the claim index at once.
         (SELECT due FROM (SELECT coalesce(%(due_at)s, clock_timestamp() + %(delay)s::interval)) AS d(due)
          WHERE due > clock_timestamp()),
         %(state)s, %(waiting_for)s, %(ties)s, %(idempotency_key)s, %(unique_key)s, %(unique_while)s, %(slot_key)s,
-        %(pipeline_id)s, %(parent_id)s, %(step)s, %(parents_left)s, %(if_parent_fails)s, %(trace)s
-    -- A drain refuses what is new; a child belongs to what is there and runs to its end.
+        %(pipeline_id)s, %(parent_id)s, %(step)s, %(parents_left)s, %(parents)s, %(if_parent_fails)s, %(trace)s
+    -- A drain refuses new jobs. Children are accepted: they belong to a job that exists and must be able to finish.
     WHERE %(parent_id)s::bigint IS NOT NULL
        OR NOT EXISTS (SELECT FROM holdfast.controls WHERE kind IN (%(kind)s, '*') AND drained_at IS NOT NULL)
-    -- Every unique index is meant: whichever refuses, the twin that stands in the way is looked up afterwards.
+    -- For every unique index: the existing job that caused the conflict is read afterwards.
     ON CONFLICT DO NOTHING
-    -- '@': nothing to claim yet, but a time to look at.
+    -- '@': the job becomes due later.
     RETURNING id, CASE WHEN %(hint)s THEN pg_notify('holdfast', CASE WHEN run_after IS NULL THEN queue ELSE '@' END) END
 """
 
-# Held until the caller commits: a claim skips the row, so the twin cannot start before the caller's data is there.
-# That is what makes "one is waiting already" a promise that this trigger will be seen by its run.
+# The row stays locked until the caller commits. Claims skip locked rows, so the waiting job cannot start before the caller's
+# data is visible. Therefore its run sees the data of this trigger, and no second job is needed.
 HOLD_WAITING_TWIN = """
     SELECT id, slot_key = %(merges_in)s AND run_after IS NOT NULL FROM holdfast.jobs
     WHERE state IN ('blocked', 'pending') AND kind = %(kind)s
@@ -73,7 +73,7 @@ FIND_BY_IDEMPOTENCY_KEY = """
     SELECT id, payload = %(payload)s::jsonb FROM holdfast.jobs
     WHERE kind = %(kind)s AND idempotency_key = %(idempotency_key)s
 """
-# A pipeline that nobody has built with `Pipeline`: jobs that share an id from elsewhere.
+# For a pipeline that was not built with `Pipeline`: jobs that share an id given by the caller.
 ENSURE_PIPELINE = "INSERT INTO holdfast.pipelines (id, name) VALUES (%(id)s, %(name)s) ON CONFLICT DO NOTHING"
 FIND_CHILD = "SELECT id FROM holdfast.jobs WHERE parent_id = %(parent_id)s AND step = %(step)s"
 FIND_DRAIN = """
@@ -81,7 +81,7 @@ FIND_DRAIN = """
     WHERE kind = ANY (%(kinds)s) AND drained_at IS NOT NULL ORDER BY kind DESC LIMIT 1
 """
 
-# Marking the parents locks them against their own finish, so that none can end unseen between here and our commit.
+# Locks the parents against `finish`, so that none can end unnoticed before this transaction commits.
 TIE_TO_PARENTS = """
     WITH parents AS MATERIALIZED (
         SELECT id, state FROM holdfast.jobs WHERE id = ANY (%(after)s) ORDER BY id FOR UPDATE
@@ -91,8 +91,8 @@ TIE_TO_PARENTS = """
     )
     SELECT id, state FROM parents
 """
-# Only on those that are still to end: a job that ends in this very transaction, and has this one for a child, has yet to count
-# its dependants down.
+# Only for parents that have not ended. (A job that ends in this same transaction and makes this one as its child counts its
+# dependants down later in the transaction.)
 ADD_DEPENDENCIES = """
     INSERT INTO holdfast.dependencies (parent_id, job_id)
     SELECT p.id, %(job_id)s FROM holdfast.jobs p
@@ -100,8 +100,8 @@ ADD_DEPENDENCIES = """
 """
 
 SAVE, UNDO, KEEP = "SAVEPOINT holdfast_enqueue", "ROLLBACK TO holdfast_enqueue", "RELEASE holdfast_enqueue"
-# Held against each other: of two bulks under one parent the second sees what the first made. A single child only asks that
-# its parent stays, and waits for a bulk.
+# FOR UPDATE: of two bulk enqueues under one parent, the second sees the children of the first. A single child takes only
+# FOR KEY SHARE, which keeps the parent from being deleted and waits for a bulk enqueue.
 HOLD_PARENTS = "SELECT id FROM holdfast.jobs WHERE id = ANY (%(ids)s) ORDER BY id FOR UPDATE"
 KEEP_PARENT = "SELECT id FROM holdfast.jobs WHERE id = ANY (%(ids)s) FOR KEY SHARE"
 FIND_CHILDREN = """
@@ -114,23 +114,23 @@ NOTIFY = "SELECT pg_notify('holdfast', queue) FROM unnest(%(queues)s::text[]) AS
 async def enqueue(conn: Any, job: NewJob, *, hint: bool = True) -> Enqueued:
     """Make one job in the transaction of `conn`: a psycopg connection, or an SQLAlchemy session or connection.
 
-    With `hint`, idle workers are told when the transaction commits; without, they find the job by themselves.
+    With `hint`, idle workers are notified when the transaction commits; without it, they find the job when they poll.
     """
     refuse_no_job(job)
     return (await run_steps(conn, _enqueue_many([job], hint), in_one=not job.is_plain or job.pipeline_id is not None))[0]
 
 
 async def enqueue_many(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -> Sequence[Enqueued]:
-    """Make many jobs in the transaction of `conn`, in their order; those with nothing to look up go in by COPY."""
+    """Make many jobs in the transaction of `conn`, in the given order. Jobs without keys are inserted with COPY."""
     return await run_steps(conn, _enqueue_many(jobs, hint), in_one=True)
 
 
 async def enqueue_payloads(
     conn: Any, like: NewJob, payloads: Iterable[str], count: int, *, hint: bool = True
 ) -> Sequence[Enqueued]:
-    """Make many jobs that differ in nothing but their payload, given as JSON text: the quickest way there is.
+    """Make many jobs that differ only in their payload, given as JSON text. This is the fastest way to enqueue.
 
-    Payloads may be made while earlier ones are on their way; one that cannot be made spoils the transaction.
+    `payloads` may be a generator: it is consumed while earlier rows are sent. If it raises, the transaction fails.
     """
     assert like.is_copyable
     return await run_steps(conn, _copy([like] * count, payloads, hint), in_one=True)
@@ -148,7 +148,7 @@ def enqueue_many_sync(conn: Any, jobs: Sequence[NewJob], *, hint: bool = True) -
 
 
 async def run_steps(tx: Any, steps: Steps[Sequence[Enqueued]], *, in_one: bool) -> Sequence[Enqueued]:
-    """Run enqueueing steps in the transaction of `tx`, whatever it is; with `in_one`, in one of our own if there is none."""
+    """Run enqueueing steps in the transaction of `tx`. With `in_one`, begin a transaction if `tx` is not in one."""
     conn = await connection_of(tx)
     if isinstance(conn, psycopg.Connection):
         return _run_sync(conn, steps, in_one=in_one)
@@ -167,7 +167,7 @@ def _run_sync(tx: Any, steps: Steps[Sequence[Enqueued]], *, in_one: bool) -> Seq
 
 
 def _is_idle(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
-    """Whether nobody made a transaction yet: then several statements need one of our own, all or nothing."""
+    """Whether no transaction is open: then several statements need a new one, so that they commit together."""
     return conn.autocommit and conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
@@ -179,7 +179,7 @@ WORTH_A_COPY = 50
 
 
 def enqueue_step(job: NewJob) -> Steps[Enqueued]:
-    """One job, as steps: for those who enqueue as a part of something larger."""
+    """One job, as steps: for callers that enqueue as part of a larger operation."""
     return (yield from _enqueue_one(job, to_json(job.payload), True))
 
 
@@ -202,22 +202,22 @@ def _enqueue_many(jobs: Sequence[NewJob], hint: bool) -> Steps[Sequence[Enqueued
 
 
 def _enqueue_each(jobs: Sequence[NewJob], payloads: Sequence[str], hint: bool) -> Steps[Sequence[Enqueued]]:
-    """Keys are taken in one order by everybody, or two callers would meet halfway; ids are given in the order of the jobs."""
+    """Insert in the order of the keys, so that two callers cannot deadlock; assign ids in the order of the jobs."""
     ids = yield from reserve_ids(len(jobs))
     made: dict[int, Enqueued] = {}
-    for number in sorted(range(len(jobs)), key=lambda number: _takes_keys(jobs[number])):
+    for number in sorted(range(len(jobs)), key=lambda number: _key_order(jobs[number])):
         made[number] = yield from _enqueue_one(jobs[number], payloads[number], hint, ids[number])
     return [made[number] for number in range(len(jobs))]
 
 
-def _takes_keys(job: NewJob) -> tuple[str, ...]:
-    """What may make its enqueue wait for that of somebody else. Pure."""
+def _key_order(job: NewJob) -> tuple[str, ...]:
+    """The sort key of a bulk enqueue: the keys for which it may have to wait for another transaction. Pure."""
     keys = (job.idempotency_key, job.unique_key, job.slot_key, *sorted(lock.key for lock in job.locks))
     return (job.kind, *(key or "" for key in keys))
 
 
 def all_or_none(steps: Steps[T]) -> Steps[T]:
-    """These steps, undone if one is refused: the caller may catch the refusal, and commit."""
+    """Run these steps under a savepoint and roll back to it on an error: the caller may catch the error and commit."""
     yield Statement(SAVE)
     try:
         made = yield from steps
@@ -235,7 +235,7 @@ def _enqueue_plain(job: NewJob, payload: str, hint: bool) -> Steps[Enqueued]:
     rows = yield Statement(ENQUEUE_PLAIN, parameters)
     if not rows:
         yield from _refuse_if_draining([job.kind])
-        raise AssertionError("a plain job was refused, and nothing is being drained")
+        raise AssertionError("a plain job was not inserted, although its kind is not drained")
     return Enqueued(JobId(rows[0][0]), created=True)
 
 
@@ -265,7 +265,7 @@ def _enqueue_one(job: NewJob, payload: str, hint: bool, new_id: int | None = Non
             child = yield Statement(FIND_CHILD, parameters)
             if child:
                 return Enqueued(JobId(child[0][0]), created=False)
-        # A twin was made, or ended, between the look and the insert: look again.
+        # A job with the same key was made, or ended, between the query and the insert: query again.
     if job.locks:
         yield from locks.want(job, job_id)
     if job.after:
@@ -296,7 +296,7 @@ def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dic
         "state": State.BLOCKED if blocked else State.PENDING,
         "waiting_for": "parents" if blocked else None,
         "ties": _ties(job),
-        "merges_in": None if job.after else job.slot_key,  # one with parents may not run before they have ended
+        "merges_in": None if job.after else job.slot_key,  # a job with parents must not run before they have ended
         "idempotency_key": job.idempotency_key,
         "unique_key": job.unique_key,
         "unique_while": job.unique_while if job.unique_key else None,
@@ -304,13 +304,14 @@ def _parameters(job: NewJob, payload: str, parents_left: int, hint: bool) -> dic
         "parent_id": job.parent_id,
         "step": job.step if job.parent_id is not None else None,
         "parents_left": parents_left,
+        "parents": list(dict.fromkeys(job.after)) or None,
         "if_parent_fails": job.if_parent_fails,
         "hint": hint and not blocked,
     }
 
 
 def _ties(job: NewJob) -> int:
-    """What hangs on it from the beginning. Pure."""
+    """The bits of `jobs.ties` for a new job. Pure."""
     locks = (LOCKS if job.locks else 0) | (HOLDS if job.rejects else 0)
     return locks | (SLOT if job.slot_key else 0) | (APART if job.slot_key and job.after else 0)
 
@@ -335,7 +336,7 @@ def _find_twin(job: NewJob, parameters: dict[str, Any]) -> Steps[int | None]:
 
 
 def _tie_to_parents(job: NewJob) -> Steps[int]:
-    """How many parents are still to end. A parent that cannot complete any more decides now."""
+    """How many parents have not ended yet. A parent that failed or was cancelled is an error, unless it is allowed."""
     wanted = sorted(set(job.after))
     rows = yield Statement(TIE_TO_PARENTS, {"after": wanted})
     missing = set(wanted) - {row[0] for row in rows}
@@ -363,7 +364,7 @@ def _refuse_if_draining(kinds: Sequence[str]) -> Steps[None]:
 
 
 def _copy_new(jobs: Sequence[NewJob], payloads: Sequence[str], hint: bool) -> Steps[Sequence[Enqueued]]:
-    """A bulk with children: those whose step is there already, before it or earlier in it, are found and not made."""
+    """A bulk enqueue with children. A child whose step exists already, or occurs earlier in the bulk, is not made again."""
     for job in jobs:
         refuse_bad_text(job.step, "step")
     places = [(job.parent_id, job.step) if job.parent_id is not None else number for number, job in enumerate(jobs)]

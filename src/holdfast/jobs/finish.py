@@ -1,8 +1,8 @@
 """End an attempt: running → completed | failed | cancelled | pending | submitted, only under its own attempt id.
 
-Called by: the worker, for every outcome. Two ways lead out. Plain completions, which are nearly all, go in batches: one
-statement, one commit, history included. Everything else is one transaction with the whole story: the fence, the locks,
-the slot, the dependants, the effects, the children and the caller's `publish`, together or not at all.
+Called by: the worker, for every outcome. There are two ways. Plain completions, which are nearly all, are written in batches:
+one statement and one commit, history included. Everything else is one transaction for each attempt: the fence, the locks, the
+slot, the dependants, the effects, the children and the caller's `publish` commit together or not at all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 
 from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
+from holdfast.database.alchemy import call_with_session, session_wanted
 from holdfast.database.pool import LOST
 from holdfast.errors import ClaimLost, PublishFailed, UsageError
 from holdfast.jobs import dependants, effects, locks, pipelines, slots
@@ -28,9 +29,9 @@ from holdfast.jobs.states import ENDED, State, is_legal
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
-# Guarded on the row itself by id and attempt, and by nothing else that the planner could start from: a condition on
-# the state beside it made it scan the whole table when the statistics had seen no running job.
-# `ties = 0` asks that nothing came to hang on the job meanwhile; if something did, FINISH takes it with all it needs.
+# The guard on the row is id and attempt only. An additional condition on the state made the planner scan the whole table when
+# the statistics had seen no running job.
+# `ties = 0`: no lock, dependant or effect was attached meanwhile. A job with one is ended by FINISH instead.
 COMPLETE_PLAIN = """
     WITH ended AS (
         UPDATE holdfast.jobs j
@@ -50,9 +51,9 @@ COMPLETE_PLAIN = """
 async def complete_plain(
     conn: psycopg.AsyncConnection[Any], claims: Sequence[Claim], results: Sequence[str | None]
 ) -> set[JobId]:
-    """Complete a batch, each row fenced by itself; the ids that were. The rest is either lost or tied: see `finish`.
+    """Complete a batch, each row with its own fence. Returns the completed ids; the others are lost or tied: see `finish`.
 
-    In the order of their ids, like everybody who changes several rows: they are taken one after the other as they stand here.
+    Rows are updated in the order of the ids, as everywhere, so that two transactions cannot deadlock.
     """
     ids = [claim.id for claim in claims]
     if ids != sorted(ids):
@@ -69,8 +70,8 @@ async def complete_plain(
         return {row[0] for row in await cursor.fetchall()}
 
 
-# Where it goes is decided under the row's lock: a job that was asked to stop comes back neither to the queue nor to its
-# engine, whatever its handler wanted. The guard on the attempt stands on the locked row and again on the update.
+# The next state is decided under the row's lock: a job with a cancel request returns neither to the queue nor to its engine,
+# whatever its handler returned. The attempt is checked on the locked row and again by the update.
 FINISH = """
     WITH held AS MATERIALIZED (
         SELECT id, CASE WHEN %(state)s IN ('pending', 'submitted') AND cancel_requested_at IS NOT NULL THEN 'cancelled'
@@ -83,20 +84,20 @@ FINISH = """
                              THEN clock_timestamp() + %(delay)s::interval END,
             finished_at = CASE WHEN goes_to IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
             errors = errors + %(errors)s,
-            -- What went wrong in earlier attempts is history once the job is completed.
+            -- A completed job shows no error of earlier attempts; the history has them.
             error = CASE WHEN goes_to <> %(state)s THEN coalesce(cancel_reason, 'asked to stop')
                          WHEN goes_to = 'completed' OR %(cause)s::text IS NOT NULL THEN %(error)s
                          ELSE coalesce(%(error)s, error) END,
             cause = CASE WHEN goes_to <> %(state)s THEN 'cancelled' WHEN goes_to = 'completed' THEN NULL
                          ELSE coalesce(%(cause)s, cause) END,
             result = %(result)s,
-            -- The next attempt begins at nothing; what an engine has goes on, and an end shows how far it came.
+            -- Progress restarts with the next attempt, continues while an engine has the work, and stays after the end.
             progress = CASE WHEN goes_to <> 'pending' THEN progress END,
             message = CASE WHEN goes_to <> 'pending' THEN message END,
             handle = CASE goes_to WHEN 'submitted' THEN %(handle)s::jsonb WHEN 'pending' THEN NULL ELSE handle END,
             poll_count = CASE goes_to WHEN 'submitted' THEN %(poll_count)s WHEN 'pending' THEN 0 ELSE poll_count END,
             poll_errors = %(poll_errors)s,
-            -- Never later than the moment at which it is overdue: that is how the sweep finds it (poll.py).
+            -- At the latest when max_runtime is over: the sweep finds overdue jobs by this column (poll.py).
             next_poll_at = CASE WHEN goes_to = 'submitted' THEN least(clock_timestamp() + %(delay)s::interval,
                                 coalesce(submitted_at, clock_timestamp()) + max_runtime) END,
             submitted_at = CASE goes_to WHEN 'submitted' THEN coalesce(submitted_at, clock_timestamp())
@@ -109,19 +110,19 @@ FINISH = """
                %(worker_id)s, claimed_at, %(error)s, %(detail)s
         FROM ended
     )
-    -- What is given back at once is for somebody who has a lane free, and perhaps looks again in ten seconds only.
+    -- A job that is pending at once is announced: an idle worker might otherwise poll only after ten seconds.
     SELECT id, ties, slot_key, state,
            CASE WHEN state = 'pending' AND run_after IS NULL THEN pg_notify('holdfast', queue) END
     FROM ended
 """
 
 
-# Children that also wait for other jobs are tied to them; those are older than the one that ends, so they come first.
+# Children may also wait for other jobs. Those are older than the job that ends, so their rows are locked first.
 HOLD_OLDER = dependants.holding("SELECT unnest(%(ids)s::bigint[])")
 
 
 class Ended(NamedTuple):
-    """An attempt that has just ended in this transaction, and what hangs on its job."""
+    """An attempt that has ended in this transaction, and the ties of its job."""
 
     id: JobId
     ties: int
@@ -130,14 +131,16 @@ class Ended(NamedTuple):
 
 
 async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> None:
-    """Write the end of an attempt and all that follows from it, in one transaction. `ClaimLost` if it was replaced."""
+    """Write the end of an attempt and all its consequences in one transaction. `ClaimLost` if it was replaced."""
     assert is_legal(end.move, State.RUNNING, end.state), f"{end.move} does not lead to {end.state}"
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        if end.prepare is not None:
+            await _publish(conn, end.prepare)
         if older := end.waits_for:
             await cursor.execute(HOLD_OLDER, {"ids": [claim.id, *older]})
         await cursor.execute(FINISH, _parameters(claim, end))
         row = await cursor.fetchone()
-        if row is None:
+        if row is None:  # the rollback removes what `prepare` has written
             raise ClaimLost(claim.id, claim.attempt_id, f"{end.move}")
         crashpoint("complete.in_tx_after_update")
         if end.then or end.join is not None:
@@ -147,7 +150,7 @@ async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> 
             crashpoint("publish.in_tx_before")
             await _publish(conn, end.publish)
             crashpoint("publish.in_tx_after")
-        # Last: from here on whoever wants one of the keys waits for our commit, and `publish` may take its time.
+        # Last, because it locks the keys until the commit, and `publish` may take long.
         await untie(cursor, Ended(*row[:4]), claim.attempt_id)
         crashpoint("complete.in_tx_after_unlock")
     if claim.ties & LOCKS:
@@ -155,13 +158,17 @@ async def finish(conn: psycopg.AsyncConnection[Any], claim: Claim, end: End) -> 
 
 
 async def _publish(conn: psycopg.AsyncConnection[Any], publish: Publish) -> None:
-    """Foreign code on our connection: what it raises is its own as long as the connection lives, also where it looks like a
-    database out of reach. A file that is not there is no reason to write the same end again for ever."""
+    """Run the caller's code on our connection. While the connection works, its exceptions are errors of that code, even if they
+    look like an unreachable database (such as OSError for a missing file): otherwise the end would be retried for ever."""
+    wanted = session_wanted(publish)
     try:
-        published = publish(conn)
-        if not inspect.isawaitable(published):
-            raise UsageError("publish must be an async function: `async def publish(conn): …`")
-        await published
+        if wanted is not None:
+            await call_with_session(conn, publish, wanted)
+        else:
+            published = publish(conn)
+            if not inspect.isawaitable(published):
+                raise UsageError("publish must be an async function: `async def publish(conn): …`")
+            await published
     except (*LOST, OSError) as error:
         if conn.closed:
             raise
@@ -170,14 +177,14 @@ async def _publish(conn: psycopg.AsyncConnection[Any], publish: Publish) -> None
 
 
 def _refuse_if_broken(left: TransactionStatus) -> None:
-    """Whatever publish swallowed or did: an end that was not committed must not count as written."""
+    """Raise if publish broke the transaction and hid the error: an end that was not committed must not count as written."""
     if left is TransactionStatus.UNKNOWN:
         raise psycopg.OperationalError("the connection was lost while publish ran")
     if left is TransactionStatus.INERROR:
-        raise PublishFailed("publish went on after an error of the database: let it out, or make a savepoint, "
+        raise PublishFailed("publish continued after a database error; let the error propagate, or use a savepoint: "
                             "`async with conn.transaction(): …`")  # fmt: skip
     if left is TransactionStatus.IDLE:
-        raise PublishFailed("publish must neither commit nor roll back the transaction that it is given")
+        raise PublishFailed("publish must neither commit nor roll back the transaction")
 
 
 def _parameters(claim: Claim, end: End) -> dict[str, Any]:
@@ -204,23 +211,23 @@ def _storable(text: str | None) -> str | None:
 
 
 async def untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> None:
-    """Everything that hangs on an attempt which has just ended, in the transaction of its guarded write."""
+    """Process the ties (locks, slot, dependants, effects) of an attempt that ended, in the transaction that ended it."""
     await untie_all(cursor, [(ended, attempt_id)])
 
 
 async def untie_all(cursor: Cursor, ended: Sequence[tuple[Ended, AttemptId | None]]) -> None:
-    """The same for several that end in one transaction."""
-    await _hold_what_hangs_on(cursor, [one for one, _ in ended])
+    """The same for several attempts that end in one transaction."""
+    await _lock_ties(cursor, [one for one, _ in ended])
     for one, attempt_id in ended:
         await _untie(cursor, one, attempt_id)
     if parents := {one.id: State(one.state) for one, _ in ended if _has_dependants(one)}:
-        for row in await dependants.settle(cursor, parents):  # all that are cancelled with them, at whatever distance
+        for row in await dependants.settle(cursor, parents):  # direct and indirect dependants that are cancelled
             await _untie(cursor, Ended(*row), None)
 
 
-async def _hold_what_hangs_on(cursor: Cursor, ended: Sequence[Ended]) -> None:
-    """Rows first, in the order of their ids, then slots, then keys, in theirs: whoever ends jobs does it so, and nobody meets
-    halfway."""
+async def _lock_ties(cursor: Cursor, ended: Sequence[Ended]) -> None:
+    """Lock rows in the order of their ids, then slots, then lock keys. Every transaction that ends jobs uses this order, so
+    they cannot deadlock."""
     parents = [one for one in ended if _has_dependants(one)]
     below: dict[JobId, str | None] = {}
     if parents:
@@ -233,17 +240,17 @@ async def _hold_what_hangs_on(cursor: Cursor, ended: Sequence[Ended]) -> None:
 
 
 def _slot_left(ended: Ended) -> str | None:
-    """The slot whose follow-up may run now."""
+    """The slot that became free, if any."""
     return ended.slot_key if ended.ties & SLOT and ended.state in ENDED else None
 
 
 def _has_dependants(ended: Ended) -> bool:
-    """Whether jobs wait for this one that have to know of its end."""
+    """Whether other jobs wait for this one to end."""
     return bool(ended.ties & DEPENDANTS) and ended.state in ENDED
 
 
 async def _untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> None:
-    """All but the dependants."""
+    """Process all ties except the dependants."""
     if ended.ties & EFFECTS:
         await effects.settle(cursor, ended.id, attempt_id, State(ended.state))
     if ended.ties & LOCKS:
@@ -253,9 +260,9 @@ async def _untie(cursor: Cursor, ended: Ended, attempt_id: AttemptId | None) -> 
         await slots.wake_follow_up(cursor, slot)
 
 
-# A re-read under the attempt id tells what became of a commit whose answer was lost: the history row of an attempt is
-# written in the transaction that ends it. An attempt that ends by itself has no actor: a row with one is of somebody who
-# took the job away (rescue, recover, cancel by force), and no sign that our own end was written.
+# The outcome of a commit whose response was lost is read by the attempt id: the history row of an attempt is written in the
+# transaction that ends it. An end written by the worker has no actor. A row with an actor was written by a rescue, a recover or
+# a forced cancel, and does not show that the worker's end was written.
 HOW_DID_IT_END = """
     SELECT EXISTS (SELECT FROM holdfast.history WHERE job_id = %(id)s AND attempt_id = %(attempt_id)s AND actor IS NULL),
            EXISTS (SELECT FROM holdfast.jobs WHERE id = %(id)s AND attempt_id = %(attempt_id)s)
@@ -263,9 +270,9 @@ HOW_DID_IT_END = """
 
 
 async def resolve_unknown(conn: psycopg.AsyncConnection[Any], claim: Claim) -> bool:
-    """After a connection died during COMMIT: True if the end was written, False if the attempt still holds its job.
+    """After a connection was lost during COMMIT: True if the end was written, False if the attempt still holds its job.
 
-    Neither means that somebody else ended it: `ClaimLost`.
+    Otherwise another process ended the attempt: `ClaimLost`.
     """
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(HOW_DID_IT_END, {"id": claim.id, "attempt_id": claim.attempt_id})

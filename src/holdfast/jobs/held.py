@@ -1,7 +1,7 @@
-"""Read an attempt back under its own id. Called by: the HTTP API, to which a worker shows nothing but that id.
+"""Read the claim of an attempt by its id. Called by: the HTTP API, to which a remote worker sends only that id.
 
-What the worker says about its claim is not believed: the row says who holds the job, and what the attempt may do. A principal
-acts only for workers that it registered itself: ids of workers and attempts are shown to everybody who may read jobs.
+The claim is read from the database and not from the request. A principal may act only for workers that it registered itself,
+because the ids of workers and attempts are visible to every principal that may read jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.database import arrays
 from holdfast.errors import ClaimLost, NotFound, NotOwnWorker
 from holdfast.jobs.model import CLAIM_COLUMNS, AttemptId, Claim, JobId, WorkerId
 
-# A remote worker without an owner was registered before owners were recorded. A row that is gone belongs to none.
+# A remote worker without an owner was registered before owners were recorded. A missing row belongs to no owner.
 IS_OTHERS = "w.owner IS DISTINCT FROM %(owner)s AND NOT (w.owner IS NULL AND w.runner = 'remote')"
 READ_HELD = f"""
     SELECT w.id IS NOT NULL AND {IS_OTHERS}, {CLAIM_COLUMNS}
@@ -28,7 +28,7 @@ READ_HELD = f"""
 async def held(
     conn: psycopg.AsyncConnection[Any], job_id: JobId, attempt_id: AttemptId, operation: str, *, owner: str
 ) -> Claim:
-    """The claim that this attempt has on the job; `ClaimLost` if it has none. Every write asks once more, on the row."""
+    """The claim of this attempt on the job; `ClaimLost` if it has none. Every later write checks the row again."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_HELD, {"id": job_id, "attempt_id": attempt_id, "owner": owner})
         row = await cursor.fetchone()
@@ -55,7 +55,7 @@ async def is_known(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, o
 
 
 async def require_worker(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, owner: str) -> None:
-    """Before a claim: a job whose worker has no row could never be rescued."""
+    """Check before a claim that the worker is registered: jobs of an unregistered worker are rescued late."""
     if not await is_known(conn, worker_id, owner=owner):
         raise NotFound(f"there is no worker {worker_id}; register it before it claims")
 
@@ -69,7 +69,8 @@ FIND_OTHERS = f"""
 
 
 async def require_own(conn: psycopg.AsyncConnection[Any], claims: Sequence[Claim], *, owner: str) -> None:
-    """Before a batch of ends: all attempts are held by workers of this owner. The worker of an attempt never changes."""
+    """Check before a batch of completions that workers of this owner hold all attempts. The worker of an attempt never
+    changes."""
     ids, attempts = (arrays.of_words(claim.id for claim in claims), arrays.of_words(claim.attempt_id for claim in claims))
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(FIND_OTHERS, {"ids": ids, "attempts": attempts, "owner": owner})

@@ -1,7 +1,7 @@
-"""Keys that follow from a job's arguments, written as text: `"invoice:{invoice_id}"`. Pure.
+"""Key templates: keys that contain arguments of the job, such as `"invoice:{invoice_id}"`. Pure.
 
-A template is data, so it can be published and applied wherever a job is enqueued: in Python, over HTTP and on the command line.
-Every spelling of an argument that its type accepts gives one key: 7 and "7" for an integer, and a UUID in either case.
+A template is data, so it can be published and used wherever a job is enqueued: in Python, over HTTP and on the command line.
+Equal values give the same key, however they are written: 7 and "7" for an integer, and a UUID in upper or lower case.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import SchemaValidator, ValidationError, to_jsonable_python
 from holdfast.errors import UsageError
 from holdfast.jobs.argument_schema import compiled, describe
 
-TEXTLESS = frozenset({"number", "array", "object", "null"})  # types of JSON that have no one way to be written as text
+TEXTLESS = frozenset({"number", "array", "object", "null"})  # JSON types without a single canonical text
 MISSING: Any = object()
 
 
@@ -56,9 +56,9 @@ class KeyTemplate:
 
 
 def key_template(text: str, schema: Mapping[str, Any] | None) -> KeyTemplate:
-    """A template for the arguments of this schema; `UsageError` if it names one that is not there, or that has no one text."""
+    """A template for arguments of this schema; `UsageError` for an unknown argument or one without a canonical text."""
     if not isinstance(text, str) or not text:
-        raise UsageError(f"a key template cannot be {text!r}: it is text, like 'invoice:{{invoice_id}}'")
+        raise UsageError(f"a key template cannot be {text!r}: must be text, like 'invoice:{{invoice_id}}'")
     parts: list[str | Placeholder] = []
     try:
         for literal, name, spec, conversion in Formatter().parse(text):
@@ -67,19 +67,19 @@ def key_template(text: str, schema: Mapping[str, Any] | None) -> KeyTemplate:
             if name is not None:
                 parts.append(_placeholder(text, name, bool(spec or conversion), schema))
     except ValueError as error:
-        raise UsageError(f"the key template {text!r} cannot be read: {error}; write {{{{ and }}}} for braces") from None
+        raise UsageError(f"the key template {text!r} is invalid: {error}; write {{{{ and }}}} for braces") from None
     return KeyTemplate(text, tuple(parts))
 
 
 def _placeholder(text: str, name: str, formatted: bool, schema: Mapping[str, Any] | None) -> Placeholder:
     if not name.isidentifier() or formatted:
-        raise UsageError(f"the key template {text!r} may hold names of arguments only, like {{invoice_id}}, not {{{name}}}")
+        raise UsageError(f"the key template {text!r} may contain only names of arguments, like {{invoice_id}}, not {{{name}}}")
     if schema is None:
         return Placeholder(name, MISSING, compiled({}))
     properties = schema.get("properties", {})
     if name not in properties:
         takes = ", ".join(properties) or "no arguments"
-        raise UsageError(f"the key template {text!r} names {name}, and the function takes {takes}")
+        raise UsageError(f"the key template {text!r} names {name}, but the function takes {takes}")
     said = properties[name]
     if said.get("type") in TEXTLESS:
         raise UsageError(

@@ -1,8 +1,8 @@
-"""The kinds that workers have published: what they declare, and which version counts. Called by: workers when they start, and
-everything that enqueues without having the function.
+"""Kinds as workers have published them: their declarations, and which version is used. Called by: workers when they start, and
+code that enqueues without importing the function.
 
-A row stays when its workers are gone: a kind remains known while its workers are scaled to zero. It is removed when no worker
-has published it for `KEPT`, and none that lives can run it.
+A row stays when its workers stop, so a kind remains known while its workers are scaled to zero. It is removed when no worker
+has published it for `KEPT` and no live worker can run it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from typing import Any, Final
 import psycopg
 from psycopg.rows import class_row, tuple_row
 
-from holdfast.errors import KindNotPublished, NotFound, NotMigrated
+from holdfast.database.statements import NO_SCHEMA, not_migrated
+from holdfast.errors import KindNotPublished, NotFound
 from holdfast.jobs.declare import Declaration, digest_of, from_json, requested_job
 from holdfast.jobs.model import Json, NewJob
 from holdfast.jobs.payload import refuse_bad_text, to_json
+from holdfast.jobs.periodic.publish import publish_schedules
 from holdfast.telemetry.log import log
 
 KEPT: Final = timedelta(days=180)
 NEAR = 3  # names that an error suggests
 
-# Workers start often, and most starts change nothing: a row that says the same, that was refreshed today and that was published
-# last is not written. In the order of the key, so that two workers that start at once do not wait for each other in a circle.
+# Workers start often, and most starts change nothing: a row is not written if it is equal, was refreshed today, and is the one
+# published last. Rows are written in the order of the key, so that two workers that start at once cannot deadlock.
 PUBLISH = """
     INSERT INTO holdfast.kinds AS k (kind, version, declaration, digest, published_at, published_by)
     SELECT said.kind, said.version, said.declaration::jsonb, said.digest, statement_timestamp(), %(worker)s
@@ -49,7 +51,8 @@ PUBLISH = """
 
 
 async def publish(conn: psycopg.AsyncConnection[Any], declared: Sequence[Mapping[str, Json]], *, worker: str) -> None:
-    """Store what these kinds declare. Of two declarations of one version the last counts, and the change is logged."""
+    """Store the declarations of these kinds, with their schedules. A different declaration of the same version replaces the
+    stored one, with a warning in the log."""
     if not declared:
         return
     parameters = {
@@ -63,19 +66,20 @@ async def publish(conn: psycopg.AsyncConnection[Any], declared: Sequence[Mapping
         async with conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(PUBLISH, parameters)
             written = await cursor.fetchall()
-    except psycopg.errors.UndefinedTable:
-        raise NotMigrated("the schema is missing or too old; run `holdfast db migrate`") from None
+        await publish_schedules(conn, declared, worker=worker)
+    except NO_SCHEMA as error:
+        raise not_migrated(error) from None
     for kind, version, digest, replaced in written:
         if replaced is not None:
             log.warning("kind_replaced", kind=kind, version=version, digest=digest[:12], replaced=replaced[:12], worker=worker)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which declaration counts
+# Which declaration is used
 # ---------------------------------------------------------------------------------------------------------------------
 
-# The newest version that a living worker can run: a job of a newer one would wait for a worker that was rolled back. When no
-# worker lives, the version that was published last.
+# The newest version that a live worker can run: after a rollback, a job of a newer version would wait for ever. If no worker is
+# alive, the version that was published last.
 CHOOSE = """
     SELECT k.declaration FROM holdfast.kinds k CROSS JOIN (
         SELECT max((w.kinds ->> %(kind)s)::int) AS newest FROM holdfast.workers w
@@ -90,7 +94,7 @@ NAMES = "SELECT DISTINCT kind FROM holdfast.kinds ORDER BY kind LIMIT 10000"
 
 
 async def find(conn: psycopg.AsyncConnection[Any], kind: str) -> Declaration | None:
-    """What a new job of this kind is made by; None: no worker has published it."""
+    """The declaration for new jobs of this kind; None: no worker has published it."""
     refuse_bad_text(kind, "kind")
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(CHOOSE, {"kind": kind})
@@ -101,8 +105,8 @@ async def find(conn: psycopg.AsyncConnection[Any], kind: str) -> Declaration | N
 async def require(
     conn: psycopg.AsyncConnection[Any], kind: str, *, allow_unknown: bool = False, otherwise: Declaration | None = None
 ) -> Declaration:
-    """The same, or `KindNotPublished` with the nearest names; `allow_unknown`: defaults instead. `otherwise`: what is known
-    of it without a worker."""
+    """The same, or `KindNotPublished` with similar names; `allow_unknown`: defaults instead. `otherwise`: the declaration to
+    use if no worker has published one."""
     found = await find(conn, kind) or otherwise
     if found is not None:
         return found
@@ -122,7 +126,7 @@ async def job_by_name(
     allow_unknown: bool = False,
     **options: Any,
 ) -> NewJob:
-    """A job of a kind whose function is not in this process, made as its workers declare it; not yet enqueued."""
+    """A new job of a kind whose function is not in this process, built from its published declaration; not yet enqueued."""
     declared = await require(conn, kind, allow_unknown=allow_unknown)
     return requested_job(declared, arguments or {}, options)
 
@@ -141,14 +145,14 @@ class PublishedVersion:
     digest: str
     published_at: datetime  # last, to the day
     published_by: str
-    replaced_at: datetime | None  # when a worker with other code replaced a declaration of the same version
+    replaced_at: datetime | None  # when a worker replaced a different declaration of the same version
     replaced_digest: str | None
     workers: int  # alive, that can run this version
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedKind:
-    """What a kind declares: the version by which new jobs are made, and every version that was published, newest first."""
+    """A kind: the version that new jobs use, and every published version, newest first."""
 
     kind: str
     version: int
@@ -173,7 +177,7 @@ async def show(conn: psycopg.AsyncConnection[Any], kind: str) -> PublishedKind:
     for one in versions:
         if counts is not None and one.version == counts.version:
             return PublishedKind(kind, one.version, one.declaration, versions)
-    raise NotFound(f"no worker has published the kind {kind}; `holdfast kind list` shows those that are known")
+    raise NotFound(f"no worker has published the kind {kind}; `holdfast kind list` shows the known kinds")
 
 
 PRUNE = """
@@ -183,6 +187,13 @@ PRUNE = """
 """
 
 
+PRUNE_SCHEDULES = """
+    DELETE FROM holdfast.periodic_jobs p WHERE NOT EXISTS (SELECT FROM holdfast.kinds k WHERE k.kind = p.kind)
+"""
+
+
 async def prune_kinds(conn: psycopg.AsyncConnection[Any], *, kept: timedelta = KEPT) -> int:
-    """Remove what no worker has published for long and no living worker can run."""
-    return (await conn.execute(PRUNE, {"kept": kept})).rowcount
+    """Remove kinds, with their schedules, that no worker has published for `kept` and that no live worker can run."""
+    removed = (await conn.execute(PRUNE, {"kept": kept})).rowcount
+    await conn.execute(PRUNE_SCHEDULES)
+    return removed

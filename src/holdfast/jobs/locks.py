@@ -1,12 +1,12 @@
-"""Named locks: exclusive, shared, or so many permits. Called by: enqueue, claim, finish and its kin, promote.
+"""Named locks: exclusive, shared, or with a number of permits. Called by: enqueue, claim, everything that ends jobs, promote.
 
-Exact under concurrency because of one rule: a transaction that takes, waits for or gives back a key holds that key's row in
-`lock_keys` until it ends, and reads the holders and the line of waiters afterwards in a statement of its own. So a job that
-decides to wait is seen by the holder that leaves, and two can never count the same free place. The unique permit in
-`lock_holders` is the second wall.
+One rule makes them exact under concurrency: a transaction that takes, waits for or releases a key locks that key's row in
+`lock_keys` until it ends, and reads the holders and the line of waiters afterwards in a separate statement. So the holder that
+leaves sees a job that has decided to wait, and two jobs can never take the same permit. The unique permit in `lock_holders` is
+a second guard.
 
-No job waits while it holds a lock: a claim takes all of a job's locks or none, and so does an enqueue with `reject`. Who enters
-is decided in `admission.py`.
+No job waits while it holds a lock: a claim takes all of a job's locks or none, and so does an enqueue with `reject`.
+`admission.py` decides which jobs get their locks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 READ_WANTS = """
     SELECT job_id, key, most, priority, waiting FROM holdfast.lock_wants WHERE job_id = ANY (%(jobs)s) ORDER BY key
 """
-# In the order of the keys, so that two transactions never wait for each other.
+# In the order of the keys, so that two transactions cannot deadlock.
 HOLD_KEYS = """
     INSERT INTO holdfast.lock_keys (key) SELECT DISTINCT key FROM unnest(%(keys)s::text[]) AS key ORDER BY key
     ON CONFLICT (key) DO UPDATE SET key = excluded.key
 """
-# A woken job keeps its place for so long: within it some worker claims it, or others need not wait for that.
+# How long a woken job keeps its place in the line. If no worker claims it in this time, others need not wait for it.
 KEEPS_ITS_PLACE = "10 seconds"
 NOT_PAUSED = """NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL)"""
-# The head of each line: those that wait, and those that were woken and are about to be claimed. Not those of a paused kind.
+# The head of each line: jobs that wait, and jobs that were woken and will soon be claimed. Without jobs of paused kinds.
 LINE = f"""
     SELECT w.key, NULL::int AS permit, w.most, w.job_id, w.priority
     FROM unnest(%(keys)s::text[]) AS k(key)
@@ -74,7 +74,7 @@ LEAVE_LINE = """
 
 
 async def block_where_busy(cursor: Cursor, jobs: Sequence[JobId]) -> Admission:
-    """Let in who gets all its locks; the others wait, off the claim index. The keys stay held by this transaction."""
+    """Admit the jobs that get all their locks, and block the others. The keys stay locked by this transaction."""
     await cursor.execute(READ_WANTS, {"jobs": list(jobs)})
     wants: dict[JobId, list[Want]] = {job_id: [] for job_id in jobs}
     stood: set[tuple[JobId, str]] = set()
@@ -99,7 +99,7 @@ async def block_where_busy(cursor: Cursor, jobs: Sequence[JobId]) -> Admission:
 
 
 def _split(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Holder], list[Want]]:
-    """The holders and the lines of what READ_KEYS found. Pure."""
+    """Split the rows of READ_KEYS into holders and waiters. Pure."""
     line = [Want(job_id, key, most, priority) for key, permit, most, job_id, priority in rows if permit is None]
     return [Holder(*row[:4]) for row in rows if row[1] is not None], sorted(line, key=lambda want: want.turn)
 
@@ -108,7 +108,7 @@ TAKE = """
     INSERT INTO holdfast.lock_holders (key, permit, most, job_id, attempt_id)
     SELECT * FROM unnest(%(keys)s::text[], %(permits)s::int[], %(mosts)s::int[], %(jobs)s::bigint[], %(attempts)s::uuid[])
 """
-# Places that the job kept while it was not running: now they belong to this attempt.
+# Permits that the job kept while it was not running: they now belong to this attempt.
 TAKE_AGAIN = """
     UPDATE holdfast.lock_holders h SET attempt_id = mine.attempt_id
     FROM unnest(%(jobs)s::bigint[], %(attempts)s::uuid[]) AS mine(job_id, attempt_id)
@@ -117,7 +117,7 @@ TAKE_AGAIN = """
 
 
 async def take(cursor: Cursor, admission: Admission, attempts: Mapping[JobId, AttemptId]) -> None:
-    """Write down the places of `admission` for the attempts that were just claimed."""
+    """Write the permits of `admission` for the attempts that were just claimed."""
     if not attempts:
         return
     await cursor.execute(TAKE_AGAIN, {"jobs": list(attempts), "attempts": list(attempts.values())})
@@ -136,8 +136,8 @@ async def take(cursor: Cursor, admission: Admission, attempts: Mapping[JobId, At
 
 
 KEYS_OF_JOB = "SELECT key FROM holdfast.lock_wants WHERE job_id = %(job_id)s ORDER BY key"
-# By attempt, never by job: a replaced attempt must not free what its successor holds. A job that holds a place without
-# running (attempt null) is only ever ended by a guarded write on its own row, in this same transaction.
+# By attempt, never by job: a replaced attempt must not release what its successor holds. A job that holds a permit without
+# running (attempt null) is only ended by a guarded write to its row in the same transaction.
 GIVE_BACK = """
     DELETE FROM holdfast.lock_holders h USING holdfast.lock_wants w
     WHERE h.job_id = %(job_id)s AND h.attempt_id IS NOT DISTINCT FROM %(attempt_id)s::uuid
@@ -154,7 +154,7 @@ KEYS_OF_JOBS = "SELECT DISTINCT key FROM holdfast.lock_wants WHERE job_id = ANY 
 
 
 async def hold_keys_of(cursor: Cursor, jobs: list[JobId]) -> None:
-    """For a transaction that ends several jobs: all their keys at once and in order, or it would meet another halfway."""
+    """For a transaction that ends several jobs: lock all their keys at once and in order, so that it cannot deadlock."""
     await cursor.execute(KEYS_OF_JOBS, {"jobs": jobs})
     keys = [row[0] for row in await cursor.fetchall()]
     if keys:
@@ -162,8 +162,8 @@ async def hold_keys_of(cursor: Cursor, jobs: list[JobId]) -> None:
 
 
 async def give_back(cursor: Cursor, job_id: JobId, attempt_id: AttemptId | None, *, ended: bool, keep: bool) -> None:
-    """Give back what the attempt held, and wake who waits for it. `keep`: an external engine works on under the locks;
-    a lock with `reject` stays with the job until it has ended."""
+    """Release the locks of the attempt and wake the jobs that wait for them. `keep`: an external engine continues under the
+    locks. A lock with `reject` stays with the job until it has ended."""
     await cursor.execute(KEYS_OF_JOB, {"job_id": job_id})
     keys = [row[0] for row in await cursor.fetchall()]
     await cursor.execute(HOLD_KEYS, {"keys": keys})
@@ -175,11 +175,11 @@ async def give_back(cursor: Cursor, job_id: JobId, attempt_id: AttemptId | None,
     await cursor.execute(KEEP_WITHOUT_RUNNING, parameters)
     if ended:
         await cursor.execute(STOP_WAITING, parameters)
-        freed += [row[0] for row in await cursor.fetchall()]  # those behind it need not wait for it any more
+        freed += [row[0] for row in await cursor.fetchall()]  # jobs behind it in the line need not wait for it any more
     await wake_waiters(cursor, freed)
 
 
-# SKIP LOCKED: a waiter that is being cancelled or merged into at this moment is left to the sweep in promote.py.
+# SKIP LOCKED: a waiter that is being cancelled or merged into at this moment is woken later by the sweep in promote.py.
 WAKE = """
     WITH woken AS MATERIALIZED (
         SELECT id FROM holdfast.jobs
@@ -201,7 +201,7 @@ READ_HOLDERS = "SELECT key, permit, most, job_id FROM holdfast.lock_holders WHER
 
 
 async def wake_waiters(cursor: Cursor, keys: Sequence[str]) -> list[JobId]:
-    """Let the first of each line come back to the queue, as many as there is room for. The caller holds the keys."""
+    """Return the first jobs of each line to the queue, as many as fit. The caller has locked the keys."""
     if not keys:
         return []
     await cursor.execute(LINE, {"keys": list(keys)})
@@ -214,8 +214,8 @@ async def wake_waiters(cursor: Cursor, keys: Sequence[str]) -> list[JobId]:
     return [row[0] for row in await cursor.fetchall()]
 
 
-# From one key that a job waits for to the next: the crowd behind a key and the keys that nobody wants are not walked over.
-# The first of a line that is not woken yet decides, as in `first_in_line`: whoever stands behind it cannot enter before it.
+# A skip scan over keys with waiters: neither all waiters of a key nor keys without waiters are read. The first job of a line
+# that is not woken yet decides, as in `first_in_line`: jobs behind it cannot get the lock before it.
 KEYS_WITH_ROOM = f"""
     WITH RECURSIVE k (key) AS (
         (SELECT key FROM holdfast.lock_wants WHERE waiting ORDER BY key LIMIT 1)
@@ -234,7 +234,7 @@ KEYS_WITH_ROOM = f"""
 
 
 async def wake_forgotten(cursor: Cursor) -> list[JobId]:
-    """The sweep: keys with room for the first of their line."""
+    """The sweep: wake waiters of keys that have room for the first of their line."""
     await cursor.execute(KEYS_WITH_ROOM)
     keys = [row[0] for row in await cursor.fetchall()]
     if not keys:
@@ -256,9 +256,9 @@ HOLD_LOCK_KEY = """
     INSERT INTO holdfast.lock_keys (key) VALUES (%(key)s) ON CONFLICT (key) DO UPDATE SET key = excluded.key
 """
 LEAVING = "('completed', 'failed', 'cancelled')"
-# After HOLD_LOCK_KEY, and as a statement of its own so that it sees what the previous holder of the row committed.
-# A holder that has ended is one that ends in this very transaction and gives its places back as the last thing that it does:
-# its children, and what its `publish` enqueues, step into its place, and no line stands before them.
+# A separate statement after HOLD_LOCK_KEY, so that it sees what the previous transaction with the row lock committed.
+# A holder that has ended is ending in this same transaction, and releases its permits at the end of it: its children, and jobs
+# that its `publish` enqueues, take over its permits before all waiters.
 READ_STAYING = f"""
     SELECT h.key, h.permit, h.most, h.job_id, NULL::smallint
     FROM holdfast.lock_holders h JOIN holdfast.jobs j ON j.id = h.job_id
@@ -278,13 +278,13 @@ TAKE_NOW = f"""
     WHERE (SELECT j.state FROM holdfast.jobs j WHERE j.id = place.job_id) IN {LEAVING}
     RETURNING permit
 """
-# The caller may catch the refusal and commit: nothing of the refused job may be left, or it would run after all.
+# The caller may catch the error and commit, so the refused job must be deleted, or it would run.
 UNMAKE = "DELETE FROM holdfast.jobs WHERE id = %(job_id)s"
 
 
 def want(job: NewJob, job_id: JobId) -> Steps[None]:
-    """Note what a new job asks for, as steps of its enqueue. With `reject` it gets all of its locks now, or `LockBusy`: if it
-    held some and waited for others, it could wait for a job that waits for it."""
+    """Write the locks that a new job needs, as steps of its enqueue. With `reject` it gets all its locks now, or `LockBusy`: if
+    it held some and waited for others, it could deadlock with another job."""
     locks = sorted(job.locks, key=lambda lock: lock.key)  # one order for all: no deadlocks
     parameters = {
         "job_id": job_id,
@@ -304,11 +304,11 @@ def want(job: NewJob, job_id: JobId) -> Steps[None]:
         yield Statement(UNMAKE, parameters)
         raise _refusal(admission.waiting[0], holders, line)
     taken = yield Statement(TAKE_NOW, parameters | {"permits": [place.permit for place in admission.places]})
-    assert len(taken) == len(locks), "the keys are held, so nobody can have taken these places"
+    assert len(taken) == len(locks), "the keys are locked, so no other transaction can have taken these permits"
 
 
 def _refusal(busy: Want, holders: Sequence[Holder], line: Sequence[Want]) -> LockBusy:
-    """The error that names who is in the way: a holder, or the first that waits for its turn. Pure."""
+    """The error with the job that holds the lock, or the first that waits for it. Pure."""
     held = sorted((holder.permit, holder.job_id) for holder in holders if holder.key == busy.key)
     if held:
         return LockBusy(busy.key, held[0][1])

@@ -1,4 +1,4 @@
-"""The nouns of the kernel: a job to be, a claim, a worker, and how long things last."""
+"""The data types of the kernel: a new job, a claim, a lock, and the result of an enqueue."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from holdfast.errors import UsageError
 from holdfast.jobs import given
 
 JobId = NewType("JobId", int)
-AttemptId = NewType("AttemptId", str)  # a uuid as text: it is only ever compared
+AttemptId = NewType("AttemptId", str)  # a UUID as text: it is only compared
 WorkerId = NewType("WorkerId", str)  # one per process start, never the pod's name
 
 Json = Any  # what json.loads gives back
 
-# The bits of jobs.ties. APART: a slot's run that nobody merges into. HOLDS: it has its locks from its enqueue to its end.
+# The bits of jobs.ties. APART: later triggers of the slot do not merge into this job. HOLDS: the job holds its locks from its
+# enqueue to its end.
 LOCKS, SLOT, DEPENDANTS, EFFECTS, APART, HOLDS = 1, 2, 4, 8, 16, 32
 TAKEN_AT_CLAIM = LOCKS | SLOT
 
@@ -25,10 +26,10 @@ TAKEN_AT_CLAIM = LOCKS | SLOT
 class Lock:
     """A named lock that a job needs.
 
-    `most` says how many may hold it together: 1 is exclusive, n are permits, None is shared. Whoever asks for less
-    company gets it: the smallest `most` among the holders counts. `reject` takes the lock when the job is enqueued and
-    keeps it to the end of the job; `wait` takes it when an attempt starts and gives it back when the attempt ends. One lock
-    with `reject` makes all locks of its job such locks, and its job may have neither a slot nor parents to wait for.
+    `most` is how many jobs may hold it at the same time: 1 is exclusive, n are permits, None is shared. The smallest `most`
+    among the holders counts. `reject` takes the lock when the job is enqueued and keeps it until the job ends; `wait` takes it
+    when an attempt starts and releases it when the attempt ends. If one lock of a job has `reject`, all locks of the job behave
+    so, and the job may have neither a slot nor parents to wait for.
     """
 
     key: str
@@ -39,18 +40,18 @@ class Lock:
         given.a_lock_key(self.key)
         if self.most is not None and (not isinstance(self.most, int) or not 1 <= self.most <= given.LARGEST_INT):
             raise UsageError(
-                f"lock {self.key!r}: `most` is {self.most!r}, and must be 1 or more, up to {given.LARGEST_INT}, "
+                f"lock {self.key!r}: `most` cannot be {self.most!r}: must be between 1 and {given.LARGEST_INT}, "
                 "or None for a shared lock"
             )
         if self.when_busy not in ("wait", "reject"):
-            raise UsageError(f"lock {self.key!r}: when_busy is 'wait' or 'reject', not {self.when_busy!r}")
+            raise UsageError(f"lock {self.key!r}: when_busy must be 'wait' or 'reject', not {self.when_busy!r}")
 
 
 @dataclass(slots=True)
 class NewJob:
-    """A job to be: everything that can be said about it before it exists. A value: use `dataclasses.replace` to vary it.
+    """A job that is not yet enqueued, with all its options. Treat it as immutable: use `dataclasses.replace` for variants.
 
-    Not frozen only because making a frozen one costs three times as much, and bulk makes many.
+    The dataclass is not frozen because creating a frozen one takes three times as long, and bulk enqueues create many.
     """
 
     kind: str
@@ -74,9 +75,9 @@ class NewJob:
     step: str | None = None
 
     def __post_init__(self) -> None:
-        # Bulk makes many, so whatever is as usual is passed by at the cost of a comparison.
+        # Bulk enqueues create many, so a field with its default value costs only a comparison.
         if self.kind.__class__ is not str or not 0 < len(self.kind) <= 200:
-            given.a_name("kind", self.kind, "a job needs a kind of 1 to 200 characters, like 'invoice.render'")
+            given.a_name("kind", self.kind, "must be the name of a kind of 1 to 200 characters, like 'invoice.render'")
         if self.queue.__class__ is not str or not 1 < len(self.queue) <= 200:
             given.a_queue(self.queue)
         if self.priority != 0:
@@ -107,7 +108,7 @@ class NewJob:
         if self.parent_id is not None:
             self.parent_id = given.an_id("parent_id", self.parent_id)
             if self.step is None:
-                raise UsageError("a child needs the name of its step")
+                raise UsageError("a job with parent_id needs a step: a name that is unique among the children of its parent")
         if self.pipeline_id is not None:
             self.pipeline_id = uuid_text(self.pipeline_id, "pipeline_id")
         if self.locks and self.rejects and (self.slot_key is not None or self.after):
@@ -115,23 +116,23 @@ class NewJob:
 
     @property
     def rejects(self) -> bool:
-        """Whether it has its locks from its enqueue to its end, or is refused."""
+        """Whether it takes its locks at enqueue and keeps them to its end; the enqueue is refused if one is busy."""
         return any(lock.when_busy == "reject" for lock in self.locks)
 
     @property
     def is_plain(self) -> bool:
-        """Nothing to look up before it can be inserted."""
+        """Whether it can be inserted without any query before it."""
         return not self.locks and self.is_copyable
 
     @property
     def is_copyable(self) -> bool:
-        """The same, but for locks that it is content to wait for: what it wants of them is only noted."""
+        """Whether it can be inserted with COPY: a plain job, perhaps with locks for which it waits when it is claimed."""
         asks = self.after or self.slot_key or self.unique_key or self.idempotency_key
         return not asks and not self.rejects
 
 
 def holds_and_waits(job: NewJob, waits_for: str) -> UsageError:
-    """The error for a job that would hold its locks while it waits: what it waits for may wait for its locks."""
+    """The error for a job that would hold its locks while it waits, which can deadlock."""
     key = next(lock.key for lock in job.locks if lock.when_busy == "reject")
     return UsageError(
         f"{job.kind} cannot have {waits_for} and lock {key!r} with when_busy='reject': it would hold the lock while it waits, "
@@ -140,40 +141,40 @@ def holds_and_waits(job: NewJob, waits_for: str) -> UsageError:
 
 
 def refuse_no_job(made: object) -> None:
-    """What is to be enqueued is a job, made and not only named."""
+    """Check that this is a `NewJob`, and not the kind itself."""
     if not isinstance(made, NewJob):
         named = getattr(made, "__name__", "render") if callable(made) else "render"
-        raise given.wrong("a job", made, f"it is what .new makes; use {named}.new(…) with its arguments")
+        raise given.wrong("a job", made, f"must be the result of .new(…); use {named}.new(…) with its arguments")
 
 
 def _locks(wanted: object) -> tuple[Lock, ...]:
     if isinstance(wanted, Lock):
-        raise given.wrong("locks", wanted, "it is a list; use locks=[Lock(…)]")
+        raise given.wrong("locks", wanted, "must be a list; use locks=[Lock(…)]")
     locks = given.listed("locks", wanted, "Lock('…')")
     for lock in locks:
         if not isinstance(lock, Lock):
-            raise given.wrong("locks", locks, f"each of them is a Lock; use Lock({lock!r})")
+            raise given.wrong("locks", locks, f"each item must be a Lock; use Lock({lock!r})")
     keys = [lock.key for lock in locks]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
-        raise UsageError(f"lock {twice[0]!r} is asked for twice by one job; ask once, with the smaller `most`")
+        raise UsageError(f"lock {twice[0]!r} is listed twice for one job; list it once, with the smaller `most`")
     return locks
 
 
 def uuid_text(value: object, what: str) -> str:
-    """A uuid in the one way that Postgres writes it, or `UsageError`."""
+    """A UUID in the form in which Postgres prints it, or `UsageError`."""
     return given.a_uuid(what, value)
 
 
 class Enqueued(NamedTuple):
-    """What became of an enqueue: the job's id, and whether this call made it or found it."""
+    """The result of an enqueue: the job's id, and whether this call created it or found an existing one."""
 
     id: JobId
     created: bool
 
 
 class AllNew(Sequence[Enqueued]):
-    """What became of a bulk enqueue: nobody looks at most of it, so each is made when it is looked at."""
+    """The results of a bulk enqueue. Items are created on access, because most callers read few or none."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = ids
@@ -192,7 +193,7 @@ class AllNew(Sequence[Enqueued]):
 
 
 class Claim(NamedTuple):
-    """One attempt's right to a job, with everything that is needed to run it. Every later write needs it."""
+    """An attempt that holds a job, with everything that is needed to run it. Every later write requires it."""
 
     id: JobId
     kind: str
@@ -215,15 +216,15 @@ class Claim(NamedTuple):
     max_runtime: timedelta | None
     worker_id: WorkerId
     max_crashes: int = 3
-    alone: bool = False  # a process that it shared with others died: it gets one of its own
-    poll_errors: int = 0  # looks in a row that came to nothing
-    trace: str | None = None  # where it came from (telemetry/trace.py)
+    alone: bool = False  # a process that ran it together with other jobs died: it now runs alone in a process
+    poll_errors: int = 0  # consecutive polls that failed
+    trace: str | None = None  # the W3C trace context of its enqueue (telemetry/trace.py)
     waited: float | None = None  # seconds from its enqueue to this claim
-    confirm_start: bool = False  # a worker lost it and could not say whether it had begun: its start is written first
+    confirm_start: bool = False  # a worker died and it is unknown whether it had begun: its start is written before it runs
 
     @property
     def is_poll(self) -> bool:
-        """Whether the work is with an external engine, and this attempt only asks how it goes."""
+        """Whether an external engine has the work, and this attempt only polls it."""
         return self.handle is not None
 
 

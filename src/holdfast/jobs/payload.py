@@ -1,7 +1,7 @@
-"""Check a payload before it meets SQL, and write it as JSON. Pure.
+"""Validate payloads and write them as JSON. Pure.
 
-Postgres refuses NUL, lone surrogates and deep nesting with errors that do not name the culprit, and takes a payload of
-any size. Here each gets a sentence that says what is wrong and what to do.
+Postgres rejects NUL, lone surrogates and deep nesting with errors that do not name the value, and accepts payloads of any
+size. These checks run first, and their errors say what is wrong and how to fix it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.errors import PayloadInvalid
 from holdfast.jobs.given import wrong
 
-LARGEST = 1_000_000  # bytes of JSON; more belongs into a file or a table, with its address in the payload
+LARGEST = 1_000_000  # bytes of JSON; store larger data in a file or a table, and its address in the payload
 DEEPEST = 64
 
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
@@ -23,7 +23,7 @@ _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def to_json(value: Any, *, what: str = "payload", largest: int = LARGEST) -> str:
-    """The JSON text of `value`, or `PayloadInvalid` with the reason and the way out."""
+    """The JSON text of `value`; `PayloadInvalid` if it cannot be stored."""
     try:
         text = _encode(value) if type(value) is dict else _encoder.encode(value)
     except (TypeError, ValueError) as error:
@@ -34,7 +34,7 @@ def to_json(value: Any, *, what: str = "payload", largest: int = LARGEST) -> str
         raise PayloadInvalid(
             f"the {what} has {len(text):,} bytes, the limit is {largest:,}; store it elsewhere and pass its address"
         )
-    # Two cheap looks decide for nearly every payload that the two careful ones are not needed.
+    # Two cheap tests show for nearly every payload that the two expensive checks are not needed.
     if text.count("{") + text.count("[") > DEEPEST and _depth(text) > DEEPEST:
         raise PayloadInvalid(_too_deep(what))
     if "\\u0000" in text or "\\ud" in text:
@@ -43,7 +43,7 @@ def to_json(value: Any, *, what: str = "payload", largest: int = LARGEST) -> str
 
 
 def to_json_many(values: Sequence[dict[str, Any]], *, what: str = "payload") -> list[str]:
-    """`to_json` of each, with one look at all of them together; only when that finds something, each is looked at."""
+    """`to_json` of each. All are checked together first; only if that finds a problem, each is checked by itself."""
     try:
         texts = [_encode(value) for value in values]
     except (TypeError, ValueError, RecursionError):
@@ -57,9 +57,9 @@ def to_json_many(values: Sequence[dict[str, Any]], *, what: str = "payload") -> 
 
 
 def _make_encode() -> Callable[[Any], str]:
-    """`_encoder.encode` for a dict. That makes its inner encoder anew for each call, which costs more than most payloads."""
+    """`_encoder.encode` for a dict, with a cached inner encoder: to create it for each call costs more than most payloads."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # a Python that is not written in C
+    if make is None:  # Python without the C accelerator
         return _encoder.encode
     inner = make(None, _encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
     return lambda value: "".join(inner(value, 0))
@@ -94,12 +94,12 @@ def _depth(text: str) -> int:
 
 
 def _refuse_bad_characters(value: Any, what: str) -> None:
-    """Look at each string itself: in the JSON text an emoji is a pair of surrogates, too."""
+    """Check each decoded string, because in the JSON text an emoji is also a pair of surrogates."""
     if isinstance(value, str):
         if "\x00" in value:
             raise PayloadInvalid(f"the {what} contains a NUL character, which Postgres cannot store; remove it")
         if _LONE_SURROGATE.search(value):
-            raise PayloadInvalid(f"the {what} contains half of a surrogate pair, which is not text; decode it properly")
+            raise PayloadInvalid(f"the {what} contains a lone surrogate, which is not valid text; decode it correctly")
     elif isinstance(value, dict):
         for key, item in value.items():
             _refuse_bad_characters(key, what)
@@ -110,19 +110,19 @@ def _refuse_bad_characters(value: Any, what: str) -> None:
 
 
 def storable(text: str, longest: int = 20_000) -> str:
-    """An error message comes from anywhere: what Postgres cannot store in it must not keep us from noting it."""
+    """Replace what Postgres cannot store: error messages come from foreign code, and must always be recorded."""
     return text[:longest].replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
 
 
 def refuse_bad_text(value: str | None, what: str) -> None:
-    """The same care for a key, a name or a message that goes into a text column."""
+    """The same checks for a key, a name or a message that goes into a text column."""
     if value is not None:
         if not isinstance(value, str):
-            raise wrong(what, value, "it is text; use str(…)")
+            raise wrong(what, value, "must be text; use str(…)")
         _refuse_bad_characters(value, what)
 
 
 def refuse_bad_word(actor: str, reason: str | None) -> None:
-    """What an operator says of an act goes into its history."""
+    """Check the actor and the reason of an operator's action: both are written to the history."""
     refuse_bad_text(actor, "actor")
     refuse_bad_text(reason, "reason")

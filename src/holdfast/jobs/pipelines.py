@@ -1,7 +1,7 @@
-"""Jobs that follow jobs: chain, fan-out, fan-in; and what a pipeline as a whole looks like.
+"""Pipelines: jobs that follow other jobs as a chain, fan-out or fan-in, and the status of a pipeline.
 
-Children are inserted in the transaction that completes their parent, under unique (parent, step). A job that waits for
-parents counts them down on its own row. The status of a pipeline is never stored: it is what its jobs say.
+Children are inserted in the transaction that completes their parent, with a unique (parent, step). A job that waits for parents
+has the number of open parents on its row. The status of a pipeline is computed from the states of its jobs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from psycopg.rows import tuple_row
 from holdfast.crashpoints import dies_inside
 from holdfast.database.statements import Statement, Steps
 from holdfast.errors import NotFound, UsageError
+from holdfast.jobs.current import current_client
 from holdfast.jobs.enqueue import all_or_none, enqueue, enqueue_many, enqueue_step, run_steps
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, Enqueued, NewJob, holds_and_waits, refuse_no_job, uuid_text
 from holdfast.jobs.payload import refuse_bad_text, to_json
@@ -29,11 +30,11 @@ Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
 
 def as_children(claim: Claim, jobs: Sequence[NewJob]) -> list[NewJob]:
-    """The jobs as children of the claimed one: they share its pipeline, and each has a step that is its own."""
+    """The jobs as children of the claimed one: they share its pipeline, and each has a unique step."""
     steps = [job.step or name_of_step(job, number) for number, job in enumerate(jobs)]
     if len(set(steps)) < len(steps):
         twice = next(step for step in steps if steps.count(step) > 1)
-        raise UsageError(f"two jobs that follow job {claim.id} have the step {twice!r}: give each a step of its own, or none")
+        raise UsageError(f"two children of job {claim.id} have the step {twice!r}; use different steps, or none")
     return [
         replace(job, parent_id=claim.id, step=step, pipeline_id=claim.pipeline_id)
         for job, step in zip(jobs, steps, strict=True)
@@ -41,24 +42,41 @@ def as_children(claim: Claim, jobs: Sequence[NewJob]) -> list[NewJob]:
 
 
 def name_of_step(job: NewJob, number: int = 0) -> str:
-    """The name of a step that was given none."""
+    """The default name of a step."""
     return f"{number}:{job.kind}"
 
 
 async def enqueue_children(
     conn: psycopg.AsyncConnection[Any], claim: Claim, children: Sequence[NewJob], join: NewJob | None
 ) -> None:
-    """Make the children of a job that completes in this transaction, and the one that waits for all of them.
+    """Enqueue the children of a job that completes in this transaction, and the join that waits for all of them.
 
-    None, if the pipeline was aborted. An abort holds the row of a running job while it asks it to stop, and our own write
-    on that row came first: so whoever aborts after this look also sees what we make here.
+    A fan-out of a job without a pipeline starts one, so that lists show it and an operator can abort it.
+    If the pipeline was aborted, no children are made. An abort locks the rows of running jobs, and this transaction has written
+    to the row of the claimed job before, so a later abort also sees the children.
     """
     if claim.pipeline_id is not None and await _is_aborted(conn, claim.pipeline_id):
         return
+    if claim.pipeline_id is None and (len(children) > 1 or join is not None):
+        claim = claim._replace(pipeline_id=await _start_pipeline(conn, claim))
     made = await enqueue_many(conn, as_children(claim, children)) if children else []
     if join is not None:
         (join,) = as_children(claim, [replace(join, step=join.step or f"join:{join.kind}")])
         await enqueue(conn, replace(join, after=(*join.after, *(child.id for child in made))))
+
+
+START_PIPELINE = """
+    WITH started AS (INSERT INTO holdfast.pipelines (id, name) VALUES (gen_random_uuid(), %(name)s) RETURNING id)
+    UPDATE holdfast.jobs j SET pipeline_id = started.id FROM started WHERE j.id = %(id)s RETURNING started.id::text
+"""
+
+
+async def _start_pipeline(conn: psycopg.AsyncConnection[Any], claim: Claim) -> str:
+    """Create a pipeline named after the job's kind, with the job as its first. The caller has locked the job's row."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(START_PIPELINE, {"id": claim.id, "name": claim.kind})
+        ((pipeline_id,),) = await cursor.fetchall()
+    return str(pipeline_id)
 
 
 IS_ABORTED = "SELECT aborted_at IS NOT NULL FROM holdfast.pipelines WHERE id = %(pipeline_id)s"
@@ -71,9 +89,9 @@ async def _is_aborted(conn: psycopg.AsyncConnection[Any], pipeline_id: str) -> b
     return row is not None and bool(row[0])
 
 
-# One commit a step: the parent is completed, its child inserted and already claimed for this worker, all fenced by the
-# parent's attempt. The child's attempt id comes from us, so that an unknown commit can be looked up by it. It is a claim,
-# so a paused kind is not taken along; neither is the child of a job that was asked to stop, whose pipeline may be aborted.
+# One commit for each step: the parent is completed, its child is inserted and claimed for this worker, fenced by the parent's
+# attempt. The client generates the child's attempt id, so that the outcome of a lost commit can be read. As this is a claim, it
+# does not apply to paused kinds, nor to a job with a cancel request, whose pipeline may be aborted.
 COMPLETE_AND_CHAIN = f"""
     WITH ended AS (
         UPDATE holdfast.jobs j
@@ -103,12 +121,14 @@ COMPLETE_AND_CHAIN = f"""
 async def complete_and_chain(
     conn: psycopg.AsyncConnection[Any], claim: Claim, result: str | None, child: NewJob, *, begins: bool = True
 ) -> Claim | None:
-    """Complete a plain job and hold its one plain child at once. `begins` as in `claim`.
+    """Complete a plain job, and enqueue and claim its one plain child in the same statement. `begins` as in `claim`.
 
-    None: nothing was written, because the job is tied, paused or lost, or its child is there already.
+    None: nothing was written, because the job is tied, paused or lost, or its child exists already.
     """
     if not child.is_plain or child.run_after is not None:
-        raise UsageError(f"{child.kind} cannot be held at once: it has a lock, a slot, a key, parents or a delay; use `finish`")
+        raise UsageError(
+            f"{child.kind} cannot be claimed at once: it has a lock, a slot, a key, parents or a delay; use `finish`"
+        )
     step = child.step or name_of_step(child)
     for text, what in ((child.kind, "kind"), (child.queue, "queue"), (step, "step")):
         refuse_bad_text(text, what)
@@ -148,21 +168,21 @@ CREATE_PIPELINE = "INSERT INTO holdfast.pipelines (id, name) VALUES (%(id)s, %(n
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A place in a pipeline that is being built."""
+    """A job in a pipeline that is being built."""
 
     number: int
 
 
 @dataclass(slots=True)
 class Pipeline:
-    """A graph of jobs, enqueued as one: nothing of it exists before `enqueue`, all of it after."""
+    """A graph of jobs that is enqueued in one transaction: no job exists before `enqueue`, all exist after it."""
 
     name: str
     id: str = field(default_factory=lambda: str(uuid4()))
     _jobs: list[tuple[NewJob, tuple[Step, ...]]] = field(default_factory=list)
 
     def add(self, job: NewJob, *, after: Step | Sequence[Step] = ()) -> Step:
-        """Add a job that runs when the steps it comes after have completed: none, one (chain) or many (fan-in)."""
+        """Add a job that runs when the steps in `after` have completed: none, one (chain) or many (fan-in)."""
         refuse_no_job(job)
         parents = (after,) if isinstance(after, Step) else tuple(after)
         if any(parent.number >= len(self._jobs) for parent in parents):
@@ -172,15 +192,20 @@ class Pipeline:
         self._jobs.append((job, parents))
         return Step(len(self._jobs) - 1)
 
-    async def enqueue(self, tx: Any) -> Sequence[Enqueued]:
-        """Make the pipeline and all of its jobs in this transaction: a psycopg connection or an SQLAlchemy session."""
+    async def enqueue(self, tx: Any = None) -> Sequence[Enqueued]:
+        """Enqueue the pipeline with all its jobs in this transaction: a psycopg connection or an SQLAlchemy session.
+
+        Without `tx`: in a transaction of the surrounding `holdfast.connect()` or worker, as every enqueue.
+        """
         if not self._jobs:
             raise UsageError(f"pipeline {self.name!r} has no jobs; add one first")
+        if tx is None:
+            return await current_client().enqueue_pipeline(self)
         return await run_steps(tx, all_or_none(self._steps()), in_one=True)
 
     def _steps(self) -> Steps[Sequence[Enqueued]]:
         if not (yield Statement(CREATE_PIPELINE, {"id": self.id, "name": self.name})):
-            raise UsageError(f"pipeline {self.name!r} ({self.id}) was enqueued before; make a new Pipeline for every run")
+            raise UsageError(f"pipeline {self.name!r} ({self.id}) was already enqueued; create a new Pipeline for every run")
         made: list[Enqueued] = []
         for job, parents in self._jobs:
             ids = tuple(made[parent.number].id for parent in parents)
@@ -189,20 +214,20 @@ class Pipeline:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Looking at one, and stopping it
+# Reading pipelines
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class PipelineStatus(StrEnum):
     RUNNING = "running"
     COMPLETED = "completed"
-    PARTIAL = "partial"  # everything has ended, some of it well
+    PARTIAL = "partial"  # all jobs have ended, some of them completed
     FAILED = "failed"
     CANCELLED = "cancelled"
 
 
 def status_of(counts: dict[State, int]) -> PipelineStatus:
-    """The status that follows from how many jobs are in which state. Pure."""
+    """The status for these numbers of jobs in each state. Pure."""
     if any(counts.get(state, 0) for state in State if state not in ENDED):
         return PipelineStatus.RUNNING
     completed, failed = counts.get(State.COMPLETED, 0), counts.get(State.FAILED, 0)
@@ -240,7 +265,7 @@ class PipelineLine:
 async def list_pipelines(
     conn: psycopg.AsyncConnection[Any], *, limit: int = 50, before: tuple[Any, str] | None = None
 ) -> list[PipelineLine]:
-    """Pipelines, newest first; `before` is the time and the id of the last one of the page before."""
+    """Pipelines, newest first; `before`: the time and the id of the last one of the previous page."""
     when, last = before or (None, None)
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(LIST_PIPELINES, {"before": when, "before_id": last, "limit": limit})
@@ -268,7 +293,7 @@ class PipelineView:
 
 
 async def read_pipeline(conn: psycopg.AsyncConnection[Any], pipeline_id: str) -> PipelineView:
-    """What the rows of a pipeline's jobs say about it now."""
+    """A pipeline with its current status and jobs."""
     pipeline_id = uuid_text(pipeline_id, "pipeline_id")
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_PIPELINE, {"id": pipeline_id})

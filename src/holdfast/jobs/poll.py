@@ -1,8 +1,8 @@
-"""Ask an external engine how its work goes: submitted → running, as a fenced claim like any other.
+"""Claim submitted jobs to poll their external engine: submitted → running, as a fenced claim like any other.
 
-Called by: the worker's loop. The moment of the next look is on the job's row, so it survives any crash. A poll that
-ends without news goes back to `submitted` (`outcome.py`), with the next of the delays that stand there. Work that an engine
-has for longer than the job's `max_runtime` is not waited for.
+Called by: the worker's loop. The time of the next poll is on the job's row, so it survives any crash. If the engine has not
+finished, the job returns to `submitted` (`outcome.py`, which has the delays). A job fails when its engine has had the work for
+longer than the job's `max_runtime`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from holdfast.jobs.claim import SET_CLAIMED, Kinds, known
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS, Claim, JobId, WorkerId
 from holdfast.jobs.outcome import End, overdue
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
 
-# The same claim as to run (claim.py), from the other side. What the attempt that submitted made outside goes over to the one
-# that asks: the fence token on the row is still that of the last attempt, so what attempts before it left behind stays theirs.
+# The same as a claim to run (claim.py), but from `submitted`. Effects of the attempt that submitted are moved to the attempt
+# that polls: the fence token on the row is still that of the last attempt, so effects of attempts before it are not moved.
 TAKE_PICKED = f"""claimed AS (
         UPDATE holdfast.jobs j SET {SET_CLAIMED}
         FROM picked WHERE j.id = picked.id
@@ -35,7 +36,7 @@ TAKE_PICKED = f"""claimed AS (
     )
     SELECT * FROM claimed"""
 
-# `(SELECT …)` makes the clock one value for an index condition. What is overdue is not asked about any more.
+# `(SELECT …)` evaluates the clock once, so that the index can be used. Overdue jobs are not polled any more.
 CLAIM_TO_POLL = f"""
     WITH picked AS MATERIALIZED (
         SELECT id, fence_token FROM holdfast.jobs
@@ -58,8 +59,8 @@ async def claim_to_poll(
     limit: int = 50,
     begins: bool = True,
 ) -> list[Claim]:
-    """Claim up to `limit` jobs whose engine is due to be asked. A job that has ended is never among them,
-    nor one that was made for newer code than `kinds` says that this worker has."""
+    """Claim up to `limit` jobs that are due to be polled. Jobs that have ended, or of a newer version than in `kinds`, are not
+    claimed."""
     asked = {**known(kinds), "queues": list(queues), "limit": limit}
     parameters = {"worker_id": worker_id, "begins": begins, **asked}
     return await _claim(conn, CLAIM_TO_POLL, parameters)
@@ -73,8 +74,8 @@ async def _claim(conn: psycopg.AsyncConnection[Any], statement: str, parameters:
     return claims
 
 
-# Whatever its kind and queue: the worker that knows how to ask may be long gone. A job that is overdue is due to be polled as
-# well (see FINISH), so this looks at those and at no others.
+# For every kind and queue, because there may be no worker left that can poll it. An overdue job is also due to be polled (see
+# FINISH), so only such jobs are read.
 FIND_OVERDUE = """
     SELECT id FROM holdfast.jobs
     WHERE state = 'submitted' AND next_poll_at <= (SELECT clock_timestamp())
@@ -89,15 +90,14 @@ CLAIM_FOUND = f"""
 
 
 async def fail_overdue(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, limit: int = 50) -> list[JobId]:
-    """End the jobs whose engine has had the work for longer than their `max_runtime`; the ids of those.
+    """Fail jobs whose engine has had the work for longer than `max_runtime`. Returns their ids.
 
-    By an attempt of its own, like every end: claimed and failed in one transaction. What the engine still does stands in
-    the ledger of effects, and is cancelled from there.
+    Each is claimed and failed in one transaction. The engine's work is recorded as an effect, whose cleaner cancels it.
     """
     return (await _fail_each(conn, FIND_OVERDUE, {"worker_id": worker_id, "begins": True, "limit": 1}, overdue(), limit)).ended
 
 
-# For a service with a longest time of its own, which may have changed since the job was made.
+# For a service with a configured limit, which may have changed since the job was made.
 FIND_LONGER = """
     SELECT id FROM holdfast.jobs
     WHERE state = 'submitted' AND kind = %(kind)s AND submitted_at + %(longest)s <= (SELECT clock_timestamp())
@@ -107,7 +107,7 @@ FIND_LONGER = """
 
 
 class Failed(NamedTuple):
-    """Jobs that were ended, and those whose end raised: they stay as they are for the next sweep."""
+    """Jobs that were failed, and jobs for which that raised an error: the next sweep tries those again."""
 
     ended: list[JobId]
     not_ended: list[JobId]
@@ -116,14 +116,14 @@ class Failed(NamedTuple):
 async def fail_longer_than(
     conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, *, kind: str, longest: timedelta, error: str, limit: int = 50
 ) -> Failed:
-    """End the jobs of this kind that an engine has had for longer than `longest`, with this error."""
+    """Fail jobs of this kind that an engine has had for longer than `longest`, with this error."""
     which = {"worker_id": worker_id, "begins": True, "kind": kind, "longest": longest, "limit": 1}
     return await _fail_each(conn, FIND_LONGER, which, overdue(error), limit)
 
 
 async def _fail_each(conn: psycopg.AsyncConnection[Any], find: str, which: dict[str, Any], end: End, limit: int) -> Failed:
-    """One a transaction: an end goes from its row to those that wait for it and to its keys, and to none that come before.
-    One that raises is logged and left, and keeps no other from its end."""
+    """One transaction for each job: an end locks its row, then its dependants and keys, and two ends in one transaction would
+    break that order. An error is logged, and the next job follows."""
     failed = Failed([], [])
     tried: list[JobId] = []
     for _ in range(limit):
@@ -140,10 +140,10 @@ async def _fail_each(conn: psycopg.AsyncConnection[Any], find: str, which: dict[
         except Exception as error:
             if found is None or conn.broken:
                 raise
-            if found in failed.ended:  # its commit was refused
+            if found in failed.ended:  # the commit failed
                 failed.ended.remove(found)
             failed.not_ended.append(found)
-            log.error("overdue_job_not_failed", job_id=found, error=str(error), exc_info=error)
+            log.error("overdue_job_not_failed", job_id=found, error=error_line(error), exc_info=error)
     return failed
 
 

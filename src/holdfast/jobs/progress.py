@@ -1,7 +1,6 @@
-"""Tell how far an attempt has come, and see whether it should go on. Called by: handlers, through their context.
+"""Report the progress of an attempt, and check whether it should continue. Called by: handlers, through their context.
 
-Neither touches the state; both are guarded like every write after a claim, so that a replaced attempt cannot speak for
-its successor.
+Neither changes the state. Both are fenced like every write after a claim, so a replaced attempt cannot write for its successor.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ PROGRESS = """
 async def report(
     conn: psycopg.AsyncConnection[Any], claim: Claim, *, progress: float | None = None, message: str | None = None
 ) -> None:
-    """Write progress (0 to 1) and a message for people. Raises when the attempt was replaced or asked to stop."""
+    """Write the progress (0 to 1) and a message. Raises if the attempt was replaced (`ClaimLost`) or has a cancel request."""
     try:
         is_part = progress is None or 0 <= progress <= 1
     except TypeError:
         is_part = False
     if not is_part:
-        raise UsageError(f"progress lies between 0 and 1, not {progress!r}; the message comes second")
+        raise UsageError(f"progress must be between 0 and 1, not {progress!r}; the message is the second argument")
     refuse_bad_text(message, "message")
     parameters = {"id": claim.id, "attempt_id": claim.attempt_id, "progress": progress, "message": message}
     async with conn.cursor(row_factory=tuple_row) as cursor:
@@ -47,7 +46,7 @@ CHECK = """
 
 
 async def checkpoint(conn: psycopg.AsyncConnection[Any], claim: Claim) -> None:
-    """A place before a side effect: raises when the attempt was replaced (`ClaimLost`) or asked to stop."""
+    """Call this before a side effect: raises if the attempt was replaced (`ClaimLost`) or has a cancel request."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(CHECK, {"id": claim.id, "attempt_id": claim.attempt_id})
         _go_on(claim, await cursor.fetchone(), "checkpoint")

@@ -1,8 +1,8 @@
-"""Bring jobs back to the claim index when their time has come. Called by: any worker, when a beat says so.
+"""Make due jobs claimable: delayed jobs and periodic jobs. Called by: any worker, when a heartbeat says that one is due.
 
-A delayed job is pending but off the index that claims walk over; here it gets onto it, and idle workers are told: who
-promotes is not always who may run it. The second half is the sweep
-behind locks and slots: whoever ends wakes its waiters in the same transaction, and this finds what a rare overlap left.
+A delayed job is pending but not on the index that claims scan. Promoting puts it there and notifies idle workers: the worker
+that promotes a job is not always one that can run it. `wake_forgotten` is the sweep behind locks and slots: the end of a job
+wakes its waiters in the same transaction, and the sweep finds what a rare overlap left.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from psycopg.rows import tuple_row
 
 from holdfast.jobs import locks, slots
 from holdfast.jobs.model import JobId
+from holdfast.jobs.periodic.active import NEXT_PERIODIC
+from holdfast.jobs.periodic.enqueue_due import enqueue_due
 
 PROMOTE_DUE = """
     WITH due AS MATERIALIZED (
@@ -22,14 +24,14 @@ PROMOTE_DUE = """
         WHERE state = 'pending' AND run_after <= (SELECT clock_timestamp())
         ORDER BY run_after LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    -- ANY (ARRAY …) and no join: the rows are reached by their ids, however many the planner expects.
+    -- ANY (ARRAY …) and not a join: the planner then uses the primary key, however many rows it expects.
     UPDATE holdfast.jobs j SET run_after = NULL WHERE j.id = ANY (ARRAY(SELECT id FROM due))
     RETURNING j.id, pg_notify('holdfast', j.queue)
 """
 
 
 async def promote_due(conn: psycopg.AsyncConnection[Any], *, limit: int = 1000) -> list[JobId]:
-    """Put up to `limit` delayed jobs whose time has come where claims find them."""
+    """Make up to `limit` delayed jobs that are due claimable."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(PROMOTE_DUE, {"limit": limit})
         return [row[0] for row in await cursor.fetchall()]
@@ -47,34 +49,41 @@ PROMOTE_ONE = """
 
 
 async def find_due(conn: psycopg.AsyncConnection[Any], *, but: list[JobId], limit: int) -> list[JobId]:
-    """Delayed jobs whose time has come, without `but`: for a sweep that found one which cannot be promoted."""
+    """Delayed jobs that are due, without `but`: for a sweep in which one job could not be promoted."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(FIND_DUE, {"but": but, "limit": limit})
         return [row[0] for row in await cursor.fetchall()]
 
 
 async def promote_one(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> None:
-    """Put one delayed job, whose time has come, where claims find it."""
+    """Make one delayed job that is due claimable."""
     await conn.execute(PROMOTE_ONE, {"id": job_id})
 
 
 class Promoted(NamedTuple):
-    """What a promotion came to: how many jobs became due, and how long until the next one does."""
+    """How many jobs became claimable, and how long until the next delayed or periodic job is due."""
 
     jobs: int
     next_due: timedelta | None
 
 
-NEXT_DUE = """SELECT run_after - clock_timestamp() FROM holdfast.jobs
-         WHERE state = 'pending' AND run_after IS NOT NULL ORDER BY run_after LIMIT 1"""
+NEXT_DUE = f"""SELECT least((SELECT run_after - clock_timestamp() FROM holdfast.jobs
+         WHERE state = 'pending' AND run_after IS NOT NULL ORDER BY run_after LIMIT 1), ({NEXT_PERIODIC}))"""
 
 
 async def next_due(conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
-    """How long until the next delayed job is due, by the database's clock; negative if one is due already."""
+    """How long until the next delayed or periodic job is due, by the database's clock; negative if one is due already."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(NEXT_DUE)
         row = await cursor.fetchone()
     return None if row is None else row[0]
+
+
+async def promote_all_due(conn: psycopg.AsyncConnection[Any]) -> Promoted:
+    """Promote delayed jobs and enqueue periodic jobs whose time has come."""
+    promoted = await promote_due(conn)
+    enqueued = await enqueue_due(conn)
+    return Promoted(len(promoted) + len(enqueued), await next_due(conn))
 
 
 async def wake_forgotten(conn: psycopg.AsyncConnection[Any]) -> None:

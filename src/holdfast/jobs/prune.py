@@ -1,7 +1,7 @@
-"""Remove what has ended long ago, in small bites. Called by: a periodic loop, and people.
+"""Delete jobs that ended long ago, in small batches. Called by: a periodic loop, and the command line.
 
-A job goes with its history, its lines, its locks and its dependencies, in one transaction. A job with effects that are not
-confirmed gone or kept stays until they are. What lives on keeps its newest moves.
+A job is deleted with its history, its log lines, its locks and its dependencies, in one transaction. A job with effects that
+are neither confirmed as removed nor kept stays until they are. Of live jobs with a long history, old moves are deleted.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from psycopg.rows import tuple_row
 
 from holdfast.jobs.given import wrong
 from holdfast.jobs.kinds import prune_kinds
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
 
-MOVES_KEPT = 1000  # of a job that lives on, however old they are
+MOVES_KEPT = 1000  # of a live job, however old they are
 
-# By id from where the last bite ended: no index on the time of the end is needed, and none is paid for by every job.
+# Batches go by id and continue after the last one. So no index on `finished_at` is needed, which every job would have to pay
+# for.
 PRUNE = """
     WITH looked_at AS MATERIALIZED (
         SELECT id, finished_at < (SELECT clock_timestamp()) - %(older_than)s AS old FROM holdfast.jobs
         WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
     ), old AS MATERIALIZED (
         SELECT j.id FROM holdfast.jobs j JOIN looked_at USING (id)
-        -- The state once more, on the row as it is when it is locked: one that was just run again keeps its history.
+        -- The state is checked again on the locked row: a job that was just rerun keeps its history.
         WHERE looked_at.old AND NOT j.is_current AND j.state IN ('completed', 'failed', 'cancelled')
           AND NOT EXISTS (SELECT FROM holdfast.effects e WHERE e.job_id = j.id AND e.state NOT IN ('gone', 'kept'))
-          -- A parent stays as long as somebody waits for it, so that nobody waits for a row that is gone.
+          -- A parent stays while a job waits for it.
           AND NOT EXISTS (SELECT FROM holdfast.dependencies d JOIN holdfast.jobs c ON c.id = d.job_id
                           WHERE d.parent_id = j.id AND c.state = 'blocked')
         ORDER BY j.id LIMIT %(most)s FOR UPDATE OF j SKIP LOCKED
@@ -39,7 +41,8 @@ PRUNE = """
                 WHERE j.id = old.id AND j.state IN ('completed', 'failed', 'cancelled') RETURNING j.id)
     SELECT (SELECT count(*) FROM gone), (SELECT max(id) FROM looked_at)
 """
-# A job that snoozes for years would keep every snooze. Few have had so many attempts, so few histories are looked at.
+# Without this, a job that snoozes for years would keep every snooze. Only jobs with many attempts are checked, and they are
+# rare.
 SHORTEN = """
     DELETE FROM holdfast.history h USING (
         SELECT j.id, (SELECT id FROM holdfast.history WHERE job_id = j.id ORDER BY id DESC OFFSET %(keep)s LIMIT 1) AS last
@@ -61,7 +64,7 @@ PRUNE_LOCK_KEYS = """
     WITH unused AS MATERIALIZED (
         SELECT key FROM holdfast.lock_keys k
         WHERE NOT EXISTS (SELECT FROM holdfast.lock_wants w WHERE w.key = k.key)
-        ORDER BY key LIMIT %(bite)s FOR UPDATE SKIP LOCKED
+        ORDER BY key LIMIT %(batch)s FOR UPDATE SKIP LOCKED
     )
     DELETE FROM holdfast.lock_keys k USING unused
     WHERE k.key = unused.key AND NOT EXISTS (SELECT FROM holdfast.lock_holders h WHERE h.key = k.key)
@@ -80,22 +83,24 @@ async def _prune_page(conn: psycopg.AsyncConnection[Any], page: dict[str, Any]) 
 
 
 async def _skip(conn: psycopg.AsyncConnection[Any], after: int, error: Exception) -> int:
-    """The next job cannot be removed: it stays, and keeps no other from being removed."""
+    """Skip the next job, which cannot be deleted, so that the others are deleted."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(NEXT_JOB, {"after": after})
         ((job_id,),) = await cursor.fetchall()
-    log.error("job_not_pruned", job_id=job_id, error=str(error))
+    log.error("job_not_pruned", job_id=job_id, error=error_line(error))
     return int(job_id)
 
 
-async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bite: int = 1000, most: int | None = None) -> int:
-    """Remove jobs that ended more than `older_than` ago, at most `most` of them, and what only they needed."""
+async def prune(
+    conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, batch: int = 1000, most: int | None = None
+) -> int:
+    """Delete jobs that ended more than `older_than` ago, at most `most` of them, and the rows that only they used."""
     if not isinstance(older_than, timedelta):
-        raise wrong("older_than", older_than, "it is a timedelta; use timedelta(days=…)")
+        raise wrong("older_than", older_than, "must be a timedelta; use timedelta(days=…)")
     removed, after, one_by_one = 0, 0, 0
     while most is None or removed < most:
         left = None if most is None else most - removed
-        page = {"older_than": older_than, "after": after, "limit": 1 if one_by_one else bite, "most": left}
+        page = {"older_than": older_than, "after": after, "limit": 1 if one_by_one else batch, "most": left}
         try:
             count, last = await _prune_page(conn, page)
         except psycopg.DatabaseError as error:
@@ -103,7 +108,7 @@ async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bi
                 raise
             if one_by_one:
                 after = await _skip(conn, after, error)
-            one_by_one = one_by_one - 1 if one_by_one else bite
+            one_by_one = one_by_one - 1 if one_by_one else batch
             continue
         one_by_one = max(one_by_one - 1, 0)
         removed += count
@@ -114,6 +119,6 @@ async def prune(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, bi
     await prune_kinds(conn)
     for statement in (PRUNE_WORKERS, PRUNE_PIPELINES):
         await conn.execute(statement, {"older_than": older_than})
-    while (await conn.execute(PRUNE_LOCK_KEYS, {"bite": bite})).rowcount == bite:
+    while (await conn.execute(PRUNE_LOCK_KEYS, {"batch": batch})).rowcount == batch:
         pass
     return removed

@@ -1,7 +1,7 @@
-"""An operator takes a job from a silent holder: running → pending. Called by: people, through the API and the command line.
+"""An operator takes a job from a worker whose lease has expired: running → pending. Called by: the API and the command line.
 
-The sweep does the same by itself (`rescue.py`); this is for when somebody cannot wait, or wants to give the job more
-attempts. Only a job whose holder's lease is over can be taken: a long but healthy run is left alone, and the caller told.
+The sweep does the same automatically (`rescue.py`). `recover` is for operators who cannot wait, or want to grant more attempts.
+It refuses a job whose worker still renews its lease, so a long but healthy run is never interrupted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from holdfast.jobs.finish import Ended, untie
 from holdfast.jobs.model import JobId
 from holdfast.jobs.payload import refuse_bad_word
 
-# The worker's row is held, so that it cannot renew between the look and the taking. A worker without a row has no lease.
-# Budgets are never reset: what an operator grants is added to the limit and stands in the history. A wish to stop it is
-# forgotten: whoever recovers a job wants it to run.
+# The worker's row is locked, so that it cannot renew its lease meanwhile. A worker without a row has no lease.
+# Counters are never reset: granted attempts are added to the limit and recorded in the history. A cancel request is removed,
+# because an operator who recovers a job wants it to run.
 RECOVER = """
     WITH silent AS MATERIALIZED (
         SELECT j.id, j.attempt_id, j.worker_id FROM holdfast.jobs j JOIN holdfast.workers w ON w.id = j.worker_id
@@ -59,7 +59,7 @@ WHY_NOT = """
 async def recover(
     conn: psycopg.AsyncConnection[Any], job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1
 ) -> None:
-    """Put a job whose holder went silent back into the queue, with at least `grant` attempts left. Else `NotStale`."""
+    """Return a job whose worker's lease has expired to the queue, with at least `grant` attempts left. Otherwise `NotStale`."""
     refuse_bad_word(actor, reason)
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(RECOVER, {"id": job_id, "actor": actor, "reason": reason, "grant": max(1, grant)})
@@ -76,9 +76,9 @@ async def _why_not(cursor: psycopg.AsyncCursor[tuple[Any, ...]], job_id: JobId) 
         return NotFound(f"there is no job {job_id}")
     state, worker, left = row
     if worker is None:
-        return NotStale(f"job {job_id} is {state}, not running; nobody holds it, so there is nothing to recover")
+        return NotStale(f"job {job_id} is {state}, not running; no worker holds it, so there is nothing to recover")
     left = max(left, timedelta(0))
     return NotStale(
         f"job {job_id} is held by {worker}, whose lease runs for another {left.total_seconds():.0f} s; "
-        "wait until it is silent, or cancel the job"
+        "wait until its lease expires, or cancel the job"
     )

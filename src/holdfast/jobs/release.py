@@ -1,8 +1,8 @@
-"""Give back what a worker holds when it must end: running → pending, or back to the engine, or failed if its kind says so.
+"""Release the jobs of a worker that must stop: running → pending, back to submitted, or failed if the kind requires it.
 
-Called by: the keeper, at the end of the grace, for a process that is stuck or has just been killed. Nobody did anything
-wrong, so neither an error nor a crash is counted. A kind with `on_shutdown="fail"` does not come back by itself: its work
-must not be begun twice without a person's word. A job that was asked to stop has stopped.
+Called by: the keeper, at the end of the grace period, for a process that is stuck or was just killed. Neither an error nor a
+crash is counted, because the job did nothing wrong. A job of a kind with `on_shutdown="fail"` fails: its work must not start
+again without an operator's decision. A job with a cancel request becomes cancelled.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from holdfast.jobs.outcome import CUT_OFF, SHUTDOWN
 from holdfast.jobs.states import State
 
 HOLD_ITS_JOBS = holding("SELECT id FROM holdfast.jobs WHERE worker_id = %(worker_id)s")
-# Where each goes is decided under its row's lock, and the fence is asked for once more by the update: an end that the
-# process managed to write just before is left alone.
+# The next state of each job is decided under its row's lock, and the update checks the attempt again: an end that the process
+# has just written is not changed.
 RELEASE_WORKER = """
     WITH held AS MATERIALIZED (
         SELECT id, attempt_id, worker_id,
@@ -55,7 +55,7 @@ RELEASE_WORKER = """
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What became of the jobs of a worker that had to end."""
+    """The released jobs of a worker, by their next state."""
 
     released: list[JobId]
     failed: list[JobId]
@@ -70,9 +70,9 @@ async def release_worker(
     actor: str = "keeper",
     reason: str = SHUTDOWN,
 ) -> Released:
-    """Give back everything that this worker holds, all in one transaction.
+    """Release all jobs that this worker holds, in one transaction.
 
-    Jobs of the kinds in `failing` fail, if they have begun; `begun` says which have, if that is known.
+    Jobs of the kinds in `failing` fail if they have begun; `begun` are the attempts that have, if that is known.
     """
     parameters = {
         "worker_id": worker_id,

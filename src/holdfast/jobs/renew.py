@@ -1,8 +1,8 @@
-"""Say that a worker is alive, and learn in the same breath what there is to do. Called by: the heartbeat, every few seconds.
+"""The heartbeat statement: renew a worker's lease and return what there is to do. Called by: the heartbeat, every few seconds.
 
-A lease belongs to a worker incarnation: one narrow row, one update a beat, whatever is in flight. The answer names the
-attempts that are no longer this worker's, those that were asked to stop, and whether anything is waiting to be claimed,
-promoted, polled, rescued or cleaned: an idle worker needs no other statement.
+A lease belongs to a worker incarnation: one narrow row and one update for each heartbeat, however many jobs run. The result
+contains the attempts that this worker has lost, those with a cancel request, and whether there is anything to claim, promote,
+poll, rescue or clean: an idle worker needs no other statement.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from psycopg.rows import tuple_row
 
 from holdfast.crashpoints import crashpoint, dies_inside
 from holdfast.database import arrays
-from holdfast.errors import NotMigrated, NotOwnWorker
+from holdfast.database.statements import NO_SCHEMA, not_migrated
+from holdfast.errors import NotOwnWorker
 from holdfast.jobs.claim import Kinds, known
 from holdfast.jobs.model import AttemptId, Claim, WorkerId
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.promote import NEXT_DUE
 from holdfast.jobs.unregistered import UNREGISTERED
 
-# It has beaten for the first time when it began: one moment, so that every later beat can be told from it.
+# The first beat_at equals started_at, so that the first heartbeat can be distinguished from later ones.
 REGISTER = """
     INSERT INTO holdfast.workers AS w (id, name, host, pid, version, git_sha, pod, runner, kinds, queues, concurrency,
         started_at, beat_at, lease_until, owner)
     SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(git_sha)s, %(pod)s, %(runner)s, %(kinds)s::jsonb,
         %(queues)s, %(concurrency)s, now, now, now + %(lease)s, %(owner)s
     FROM clock_timestamp() AS now
-    -- Its row may be one that stands for it because its own was lost (unregistered.py): it has to say again who it is.
+    -- The row may be a placeholder for one that was lost (unregistered.py): the registration replaces it.
     ON CONFLICT (id) DO UPDATE SET name = excluded.name, host = excluded.host, pid = excluded.pid, version = excluded.version,
         git_sha = excluded.git_sha, pod = excluded.pod, runner = excluded.runner, kinds = excluded.kinds,
         queues = excluded.queues, concurrency = excluded.concurrency, beat_at = excluded.beat_at,
@@ -45,7 +46,7 @@ Runner = Literal["worker", "executor", "in process", "remote"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Who a worker is: the id is new at every start, the rest is for people."""
+    """A worker as it registers: the id is new at every start, the rest is for display."""
 
     id: WorkerId
     name: str
@@ -55,17 +56,17 @@ class WorkerInfo:
     git_sha: str | None = None
     pod: str | None = None
     runner: Runner = "worker"
-    kinds: Mapping[str, int] = field(default_factory=dict)  # with the newest version of each that it can run
+    kinds: Mapping[str, int] = field(default_factory=dict)  # names with the newest version of each that it can run
     concurrency: int = 1
-    queues: Sequence[str] | None = None  # None: it does not say
-    owner: str | None = None  # who registers it over HTTP; None: it has the database
+    queues: Sequence[str] | None = None  # None: unknown
+    owner: str | None = None  # the principal that registered it over HTTP; None: it connects to the database
 
 
 async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, lease: timedelta) -> None:
-    """Announce a new incarnation, before its first claim: a job of an unregistered worker is rescued later than others.
+    """Register a new incarnation, before its first claim: jobs of an unregistered worker are rescued later than others.
 
-    An id that another owner has registered is refused. A remote worker without an owner is from before owners were recorded,
-    and a row without a process stands for a lost one: the next registration sets the owner.
+    An id that another owner has registered is refused. Remote workers from before owners were recorded, and placeholder rows,
+    have no owner: the next registration sets it.
     """
     parameters = {
         "id": worker.id,
@@ -84,8 +85,8 @@ async def register(conn: psycopg.AsyncConnection[Any], worker: WorkerInfo, *, le
     }
     try:
         written = await conn.execute(REGISTER, parameters)
-    except psycopg.errors.UndefinedTable:
-        raise NotMigrated("the schema is missing; run `holdfast db migrate`") from None
+    except NO_SCHEMA as error:
+        raise not_migrated(error) from None
     if written.rowcount == 0:
         raise NotOwnWorker(worker.id)
 
@@ -94,12 +95,12 @@ CAN_CLAIM = """EXISTS (SELECT FROM unnest(%(queues)s::text[]) AS q(queue)
                 CROSS JOIN unnest(%(kinds)s::text[], %(versions)s::int[]) AS k(kind, version)
                 CROSS JOIN LATERAL (SELECT FROM holdfast.jobs j WHERE j.state = 'pending' AND j.run_after IS NULL
                                     AND j.queue = q.queue AND j.kind = k.kind AND j.kind_version <= k.version
-                                    -- In the order of the index: else, with many such jobs in the statistics and none in
-                                    -- the table, all of it would be walked over to find that out.
+                                    -- ORDER BY the index: otherwise, if the statistics have many such jobs and the table has
+                                    -- none, the planner scans the whole table.
                                     ORDER BY j.priority, j.id LIMIT 1) AS waiting)"""
 
-# A worker that has resigned stays so: its row must not come back to life under a beat that was on its way.
-# clock_timestamp() and not now(): a transaction that began long ago must not renew a lease from back then.
+# A worker that has resigned stays resigned: a heartbeat that was already under way must not renew its lease.
+# clock_timestamp() and not now(): in a long transaction, now() is in the past and would give a shorter lease.
 BEAT = f"""
     WITH beat AS (
         UPDATE holdfast.workers SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + %(lease)s
@@ -124,7 +125,7 @@ BEAT = f"""
             OR EXISTS (SELECT FROM holdfast.jobs WHERE slot_key IS NOT NULL AND NOT is_current
                        AND state IN ('blocked', 'pending') AND state = 'blocked'),
         ({NEXT_DUE}),
-        -- Claims whose answer never reached us: held in our name, and unknown to us for longer than an answer can take.
+        -- Strays: jobs that this worker holds and does not know, because the response to their claim was lost.
         ARRAY(SELECT j.attempt_id::text FROM holdfast.jobs j WHERE j.worker_id = %(worker_id)s
               AND j.claimed_at < clock_timestamp() - %(lease)s
               AND NOT EXISTS (SELECT FROM mine WHERE mine.attempt_id = j.attempt_id)),
@@ -138,21 +139,21 @@ BEAT = f"""
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a worker learns from its own heartbeat."""
+    """The result of a heartbeat."""
 
     known: bool  # False: the row is gone, or the worker has resigned
-    lost: list[AttemptId]  # held by us no more
-    cancelled: list[AttemptId]  # asked to stop
+    lost: list[AttemptId]  # no longer held by this worker
+    cancelled: list[AttemptId]  # with a cancel request
     can_claim: bool
     can_poll: bool
     can_rescue: bool
     can_clean: bool
     can_wake: bool
     next_due: timedelta | None  # until the next delayed job, by the database's clock
-    strays: list[AttemptId]  # held by us without our knowing; not by job: the next attempt of one may be ours and run
+    strays: list[AttemptId]  # held by this worker but unknown to it; attempts, not jobs: the next attempt of a job may run here
     next_poll: timedelta | None
-    next_expiry: timedelta | None = None  # until the lease of somebody else who holds jobs ends, if it is not renewed
-    quiet: bool = False  # somebody wants that it claims no more
+    next_expiry: timedelta | None = None  # until the next lease of another worker that holds jobs expires
+    quiet: bool = False  # an operator asked it to claim no more jobs
 
 
 async def renew(
@@ -164,7 +165,7 @@ async def renew(
     kinds: Kinds = (),
     queues: Sequence[str] = ("default",),
 ) -> Beat:
-    """Renew the lease of a worker, whatever it holds, and look around."""
+    """Renew the lease of a worker and return what there is to do."""
     claims = list(held)
     parameters = {
         "worker_id": worker_id,
@@ -189,7 +190,7 @@ async def _beat(conn: psycopg.AsyncConnection[Any], parameters: dict[str, Any]) 
 
 
 async def can_claim(conn: psycopg.AsyncConnection[Any], *, kinds: Kinds, queues: Sequence[str]) -> bool:
-    """Whether a job waits that a worker with these kinds could take; asked by those who cannot hear hints."""
+    """Whether there is a job that a worker with these kinds could claim; for workers that do not receive notifications."""
     parameters = {**known(kinds), "queues": list(queues)}
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(f"SELECT {CAN_CLAIM}", parameters)
@@ -197,7 +198,7 @@ async def can_claim(conn: psycopg.AsyncConnection[Any], *, kinds: Kinds, queues:
     return row is not None and bool(row[0])
 
 
-# The same for a resigned one.
+# Resigned workers are excluded here too.
 RENEW_LEASES = """
     UPDATE holdfast.workers SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + %(lease)s
     WHERE id = ANY (%(ids)s::uuid[]) AND stopped_at IS NULL
@@ -206,18 +207,18 @@ RENEW_LEASES = """
 
 
 async def renew_leases(conn: psycopg.AsyncConnection[Any], workers: Sequence[WorkerId], *, lease: timedelta) -> set[WorkerId]:
-    """Renew the leases of several workers by somebody who sees that they live; those that were."""
+    """Renew the leases of several workers whose process is known to be alive; returns those that were renewed."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(RENEW_LEASES, {"ids": arrays.of_words(workers), "lease": lease})
         return {WorkerId(row[0]) for row in await cursor.fetchall()}
 
 
-# The row stays until it is pruned: a job it may still hold must find the lease that has ended.
+# The row stays until it is pruned, because jobs that it may still hold are rescued by its expired lease.
 RESIGN = """
     UPDATE holdfast.workers SET lease_until = clock_timestamp(), stopped_at = clock_timestamp() WHERE id = %(worker_id)s
 """
 
 
 async def resign(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId) -> None:
-    """End the lease now: whatever the worker still held can be rescued at once."""
+    """End the lease now, so that jobs which the worker still holds can be rescued at once."""
     await conn.execute(RESIGN, {"worker_id": worker_id})

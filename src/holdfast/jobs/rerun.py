@@ -1,10 +1,10 @@
-"""Run an ended job once more: failed | cancelled → pending | blocked. Called by: people, through the API and the command line.
+"""Run an ended job again: failed | cancelled → pending | blocked. Called by: the API and the command line.
 
-Not a reset: the counts stay, the limits are raised by what is granted, and the history says who did it. A new
-generation of the same job, so that "at most one accepted end" holds for each.
+This is not a reset: the counters stay, granted attempts are added to the limits, and the history records the operator. A rerun
+is a new generation of the same job, so that "at most one accepted end" holds for each generation.
 
-A pipeline keeps its order, in whatever order its jobs are rerun: a job waits again for each parent that has not completed, also
-for one that has failed and is not rerun yet. With `if_parent_fails='run'` it waits for those that are still to end.
+The order of a pipeline is kept, in whatever order its jobs are rerun: a job waits again for each parent that has not completed,
+also for one that has failed and is not rerun yet. With `if_parent_fails='run'` it waits for parents that have not ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RERUN = """
     )
     SELECT id, pg_notify('holdfast', queue) FROM again
 """
-# In the order of their ids, like everybody who changes several rows: no parent ends between the look and the count.
+# Locked in the order of the ids, as everywhere, so that no parent ends between the query and the count.
 HOLD = """
     SELECT FROM holdfast.jobs
     WHERE id = ANY (ARRAY(SELECT %(id)s::bigint
@@ -42,13 +42,13 @@ HOLD = """
                           UNION ALL SELECT job_id FROM holdfast.dependencies WHERE parent_id = %(id)s))
     ORDER BY id FOR UPDATE
 """
-# Which parents a job waits for is counted anew, for the job itself and for those that wait for it: the first end of this job
-# may have been counted down already, and its second will be again.
+# parents_left is counted again, for the job and for its dependants: they may have counted down the first end of this job, and
+# will count down its second end.
 STILL_TO_END = """(
         SELECT count(*) FROM holdfast.dependencies d JOIN holdfast.jobs p ON p.id = d.parent_id
         WHERE d.job_id = j.id AND (p.state IN ('blocked', 'pending', 'running', 'submitted')
                                    OR (j.if_parent_fails = 'cancel' AND p.state <> 'completed')))"""
-# It gives up its slot: a parent of the same slot could not run while it waits for that parent.
+# The job gives up its slot: otherwise a parent in the same slot could not run, and the job would wait for it for ever.
 WAIT_FOR_PARENTS = f"""
     WITH counted AS MATERIALIZED (
         SELECT j.id, {STILL_TO_END} AS parents FROM holdfast.jobs j WHERE j.id = %(id)s
@@ -65,8 +65,8 @@ COUNT_AGAIN = f"""
     WHERE j.id = ANY (ARRAY(SELECT job_id FROM holdfast.dependencies WHERE parent_id = %(id)s))
       AND j.state = 'blocked' AND j.waiting_for = 'parents'
 """
-# A job with `reject` locks gave them back when it ended; it runs under `wait` from now on, since nobody is there to reject,
-# and holds none while it waits (ties & 32).
+# A job with `reject` locks released them when it ended. From now on its locks behave as with `wait`, because there is no
+# enqueue to reject, and it holds none while it waits (ties & 32).
 WAIT_FROM_NOW_ON = "UPDATE holdfast.lock_wants SET when_busy = 'wait' WHERE job_id = %(id)s AND when_busy = 'reject'"
 SNAPSHOT_IS_BEING_DELETED = "deleted_only_after_its_end"  # the constraint
 READ_STATE = "SELECT state FROM holdfast.jobs WHERE id = %(id)s"
@@ -75,7 +75,7 @@ READ_STATE = "SELECT state FROM holdfast.jobs WHERE id = %(id)s"
 async def rerun(
     conn: psycopg.AsyncConnection[Any], job_id: JobId, *, actor: str, reason: str | None = None, grant: int = 1
 ) -> None:
-    """Put a failed or cancelled job back into the queue, or behind its parents, with at least `grant` attempts left."""
+    """Return a failed or cancelled job to the queue, or let it wait for its parents, with at least `grant` attempts left."""
     refuse_bad_word(actor, reason)
     parameters = {"id": job_id, "actor": actor, "reason": reason, "grant": max(1, grant)}
     try:
@@ -95,7 +95,7 @@ async def rerun(
         raise Refused(
             f"job {job_id} cannot wait again: another job waits under its unique key or slot ({taken.diag.constraint_name})"
         ) from None
-    except psycopg.errors.CheckViolation as broken:  # the job's move opens its snapshot again, by a trigger
+    except psycopg.errors.CheckViolation as broken:  # a trigger reopens the job's snapshot
         if broken.diag.constraint_name != SNAPSHOT_IS_BEING_DELETED:
             raise
         raise IllegalMove(

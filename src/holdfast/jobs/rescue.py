@@ -1,9 +1,9 @@
-"""Take jobs from holders that went silent: running → pending, or back to the engine, or to an end. Called by: any worker.
+"""Rescue jobs of workers whose lease has expired: running → pending, submitted, failed or cancelled. Called by: any worker.
 
-A compare-and-set by whoever comes first, never a queued job of its own. The fence falls with it, so a holder that was
-only slow finds that its claim is lost. Crashes have their own budget, with causes: a job that takes its process down
-again and again is quarantined and takes nobody along: the last crash of a budget is only ever spent by a job that was alone
-in its process (docs/decisions/0008).
+A rescue is a compare-and-set by the first worker that finds the job, not a queued job. It removes the fence, so a worker that
+was only slow gets `ClaimLost`. Crashes have a separate limit, with causes: a job that crashes its process again and again is
+quarantined. The last crash of the limit is counted only for a job that ran alone in its process, so that no job is quarantined
+because of another one (docs/decisions/0008).
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from holdfast.jobs.dependants import holding
 from holdfast.jobs.finish import Ended, untie_all
 from holdfast.jobs.model import AttemptId, JobId, WorkerId
 from holdfast.jobs.unregistered import register_missing
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
 
-# Whose fault was it? `begun` are the attempts that had begun in the process that died; null: that is not known. `company` is
-# how many had begun or may have. Alone in it: its own. Among several: nobody can tell, so it spends what it may of its budget
-# but never the last of it, and runs in a process of its own from now on. Not begun: that costs it nothing. Not known: the
-# same, but its next start is written before its handler runs, so that it is known the next time (docs/decisions/0018).
+# Which job caused the crash? `begun`: whether the attempt had begun in the process that died; null: unknown. `company`: how
+# many attempts had begun or may have. 'own': it was alone, and the crash counts. 'shared': it was one of several and the cause
+# is unknown; the crash counts, but never the last one of the limit, and the job runs alone in a process from now on. 'none': it
+# had not begun, and nothing counts. 'unseen': unknown, nothing counts, but its next start is written before its handler runs,
+# so that it is known the next time (docs/decisions/0018).
 JUDGED = """CASE WHEN begun IS NULL THEN 'unseen' WHEN NOT begun THEN 'none' WHEN company > 1 THEN 'shared' ELSE 'own' END
             AS fault"""
 
-# What a crash means for a job. Somebody asked it to stop: it has. Its crash budget is used up: quarantine. An engine
-# has its work: ask there again. Otherwise it runs again, at once the first time, later each further time; one that has a
-# process of its own and yet never dies alone waits longest, because it may take a whole pod with it each time.
+# The state after a crash. With a cancel request: cancelled. At the crash limit: quarantined. An engine has its work: submitted.
+# Otherwise it runs again, at once after the first crash, later after each further one. A job that runs alone in a process, and
+# whose crashes still hit other processes, waits longest, because it may take down a whole pod each time.
 IS_POISON = "s.fault = 'own' AND j.crashes + 1 >= j.max_crashes"
 SET_CRASHED = f"""
     state = CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
@@ -74,8 +76,8 @@ NOTE_CRASHED = """
 
 
 def _take(silent: str) -> str:
-    """The whole statement for a way to find the silent ones. RETURNING shows a row as it is afterwards, so the attempt
-    that ends comes from `silent`; the update asks for it once more, on the row as it is by then."""
+    """The statement that rescues the jobs which the CTE `silent` selects. RETURNING shows the new row, so the ended attempt
+    comes from `silent`; the update checks it again on the current row."""
     return f"""
     WITH {silent}, judged AS MATERIALIZED (
         SELECT *, {JUDGED} FROM (
@@ -93,23 +95,24 @@ def _take(silent: str) -> str:
     """
 
 
-# The worker's row is held while its jobs are taken: it cannot renew in between, and its lease is looked at once more
-# on the row as it is then. All jobs of a worker are taken together, because they are judged together; those of two workers are
-# not, because what goes wrong with one must not keep the other's jobs from being rescued. `tried` are those that it went wrong
-# with, and those that are done.
+# The worker's row is locked while its jobs are rescued, so it cannot renew its lease meanwhile, and the lease is checked again
+# on the locked row. All jobs of a worker are rescued in one transaction, because the cause is decided for all of them. Each
+# worker has a separate transaction, so that an error with one does not prevent the rescue of the others. `tried`: workers that
+# are done or failed in this pass.
 HOLD_DEAD = """
     SELECT w.id::text FROM holdfast.workers w
     WHERE w.lease_until < clock_timestamp() AND w.id <> ALL (%(tried)s::uuid[])
       AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.worker_id = w.id)
     ORDER BY w.id LIMIT 1 FOR UPDATE SKIP LOCKED
 """
-# Whose session has ended and did not come back (`sessions.py`). Coming back takes the same row and clears the mark.
+# Workers whose session has ended and that did not reconnect (`sessions.py`). A reconnect updates the same row and clears
+# session_gone_at.
 HOLD_DISCONNECTED = """
     SELECT w.id::text FROM holdfast.workers w
     WHERE w.session_gone_at < clock_timestamp() - %(grace)s AND w.id <> ALL (%(tried)s::uuid[])
     ORDER BY w.id LIMIT 1 FOR UPDATE SKIP LOCKED
 """
-# A session is good for one rescue: a worker that lives after all, and claims before it has a new one, is not robbed again.
+# Each ended session triggers at most one rescue: a worker that is alive and claims jobs before it has a new session keeps them.
 FORGET_SESSION = """
     UPDATE holdfast.workers SET session_pid = NULL, session_began = NULL, session_gone_at = NULL WHERE id = %(found)s
 """
@@ -119,8 +122,8 @@ RESCUE = _take(f"""
         SELECT id, attempt_id, worker_id, crashes, worker_id AS process, nullif({HAS_BEGUN}, false) AS begun
         FROM holdfast.jobs WHERE worker_id = %(found)s
     )""")
-# A worker that is alive but let an attempt run far beyond its longest time has lost control of it. Each of them alone.
-# An attempt that has not begun has no deadline.
+# A live worker that lets an attempt run far beyond `max_runtime` has lost control of it. One transaction for each attempt. An
+# attempt that has not begun has no deadline.
 HOLD_OVERDUE = """
     SELECT id FROM holdfast.jobs
     WHERE worker_id IS NOT NULL AND deadline_at < (SELECT clock_timestamp()) - %(grace)s AND id <> ALL (%(tried)s::bigint[])
@@ -131,7 +134,7 @@ RESCUE_OVERDUE = _take("""
         SELECT id, attempt_id, worker_id, crashes, id AS process, true AS begun FROM holdfast.jobs
         WHERE id = %(found)s AND worker_id IS NOT NULL
     )""")
-# By somebody who knows that the process is gone, as its parent does: no lease has to run out first.
+# For a caller that knows that the process has ended, such as its parent process: the lease need not expire first.
 RESCUE_WORKER = _take("""
     silent AS MATERIALIZED (
         SELECT id, attempt_id, worker_id, crashes, worker_id AS process,
@@ -145,7 +148,8 @@ OVERDUE_GRACE = timedelta(seconds=30)
 
 
 async def rescue(conn: psycopg.AsyncConnection[Any], *, limit: int = 20, actor: str = "rescue") -> list[JobId]:
-    """Take the jobs of up to `limit` workers whose lease is over, and as many that run far beyond their longest time."""
+    """Rescue the jobs of up to `limit` workers whose lease has expired, and up to `limit` jobs that run far beyond
+    `max_runtime`."""
     missing = await register_missing(conn)
     if missing:
         log.warning("workers_unregistered", workers=missing)
@@ -161,7 +165,7 @@ async def rescue(conn: psycopg.AsyncConnection[Any], *, limit: int = 20, actor: 
 async def rescue_disconnected(
     conn: psycopg.AsyncConnection[Any], *, grace: timedelta, limit: int = 20, actor: str = "rescue"
 ) -> list[JobId]:
-    """Take the jobs of workers whose database session has ended for so long."""
+    """Rescue the jobs of workers whose database session ended more than `grace` ago."""
     why = {"cause": "disconnected", "error": "the database session of its worker ended", "actor": actor, "grace": grace}
     rescued = await _rescue_each(conn, HOLD_DISCONNECTED, (HOLD_THEIR_JOBS, FORGET_SESSION), RESCUE, why, limit=limit)
     if rescued:
@@ -172,7 +176,7 @@ async def rescue_disconnected(
 async def _rescue_each(
     conn: psycopg.AsyncConnection[Any], find: str, before: Sequence[str], take: str, why: dict[str, Any], *, limit: int
 ) -> list[JobId]:
-    """Take what `find` finds, each in a transaction of its own; one that fails is left for the next sweep."""
+    """Rescue what `find` finds, each in a separate transaction; after an error the next sweep tries again."""
     rescued: list[JobId] = []
     tried: list[Any] = []
     for _ in range(limit):
@@ -189,10 +193,10 @@ async def _rescue_each(
                     await cursor.execute(statement, {"found": found})
                 taken = await _take_all(cursor, take, why | {"found": found})
             rescued += taken
-        except Exception as error:  # whatever it is, the jobs of the other workers do not wait for it
+        except Exception as error:  # any error: the jobs of the other workers are rescued all the same
             if conn.broken or found is None:
                 raise
-            log.error("rescue_failed", holder=found, error=str(error) or type(error).__name__)
+            log.error("rescue_failed", holder=found, error=error_line(error))
     return rescued
 
 
@@ -207,8 +211,8 @@ async def rescue_worker(
     attempts: list[AttemptId] | None = None,
     begun: list[JobId] | None = None,
 ) -> list[JobId]:
-    """Take the jobs of a worker that is known to be gone, with the cause of its death; or, where only one process of it
-    died, just `jobs` of them, or just these `attempts`. `begun` says which of them had really begun, if that is known."""
+    """Rescue the jobs of a worker whose process is known to have ended, with the cause. If only one of its processes died: only
+    `jobs`, or only these `attempts`. `begun`: the jobs that had begun, if that is known."""
     parameters = {
         "worker_id": worker_id,
         "cause": cause,

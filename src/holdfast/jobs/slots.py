@@ -1,8 +1,8 @@
-"""Slots: at most one current job per slot, and exactly one follow-up for whatever was triggered meanwhile.
+"""Slots: at most one current job per slot, and one follow-up for all triggers that arrive meanwhile.
 
-The current job of a slot is the last one that was claimed; it stays current when it has ended, so that its result can be
-found. While it lives nobody else of the slot runs: a follow-up waits, blocked, and is woken by its end. A second
-trigger finds the waiting follow-up of its kind and adds none (`enqueue.py`). Only a claim makes a job current.
+The current job of a slot is the one that was claimed last. It stays current after its end, so that its result can be found.
+While it is live, no other job of the slot runs: the follow-up is blocked, and the end of the current job wakes it. A further
+trigger finds the waiting follow-up of its kind and adds no job (`enqueue.py`). Only a claim makes a job current.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from holdfast.jobs.states import ENDED
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 
-# Whoever decides about a slot holds it until the transaction ends, and looks afterwards in a statement of its own: a claim
-# before it decides to wait, an end before it looks who waits. Not the row of the current job: its end has that for as long
-# as a `publish` takes, and a claim that waited for it would keep others waiting. In one order, like keys, and before them.
+# A transaction that decides about a slot locks the slot until it ends, and reads the state afterwards in a separate statement:
+# a claim before it decides to wait, an end before it reads the waiters. An advisory lock and not the row of the current job:
+# the end holds that row while `publish` runs, and a claim that waits for it would delay other claims. Slots are locked in one
+# order, like lock keys, and before them.
 HOLD_SLOTS = """
     SELECT pg_advisory_xact_lock(number)
     FROM (SELECT DISTINCT hashtextextended('holdfast slot ' || slot, 0) AS number
@@ -28,12 +29,12 @@ HOLD_SLOTS = """
 
 
 async def hold(cursor: Cursor, slots: Iterable[str]) -> None:
-    """Until this transaction ends, nobody else decides to wait for these slots or looks who does."""
+    """Lock these slots until the transaction ends."""
     if wanted := list(slots):
         await cursor.execute(HOLD_SLOTS, {"slots": wanted})
 
 
-# Rows come before slots and keys, so the ones that are about to be demoted are held first.
+# Rows are locked before slots and keys, so the rows that will be demoted are locked first.
 HOLD_ENDED = """
     SELECT id FROM holdfast.jobs
     WHERE slot_key = ANY (%(slots)s) AND is_current AND state IN ('completed', 'failed', 'cancelled') ORDER BY id FOR UPDATE
@@ -50,7 +51,7 @@ BLOCK = """
 
 
 async def block_where_busy(cursor: Cursor, candidates: Mapping[JobId, str | None]) -> list[JobId]:
-    """Those of the candidates whose slot is free, or that need none; the others wait for its current job to end."""
+    """The candidates whose slot is free, or that need none; the others are blocked until the current job of the slot ends."""
     slots = sorted({slot for slot in candidates.values() if slot})
     if not slots:
         return list(candidates)
@@ -65,7 +66,7 @@ async def block_where_busy(cursor: Cursor, candidates: Mapping[JobId, str | None
 
 
 def _one_a_slot(free: Mapping[JobId, str | None]) -> list[JobId]:
-    """The first of each slot, and all without one. The others are as they were: the next claim finds their slot taken. Pure."""
+    """The first job of each slot, and all jobs without one. The others stay pending until the next claim. Pure."""
     taken: set[str] = set()
     first = []
     for job_id, slot in free.items():
@@ -76,7 +77,7 @@ def _one_a_slot(free: Mapping[JobId, str | None]) -> list[JobId]:
     return first
 
 
-# The guard on the state is the row's own: a running holder is never demoted, whatever the caller believes.
+# The condition on the state is checked on the row: a running job is never demoted.
 DEMOTE_ENDED = """
     UPDATE holdfast.jobs SET is_current = false
     WHERE slot_key = ANY (%(slots)s) AND is_current AND state IN ('completed', 'failed', 'cancelled')
@@ -84,7 +85,7 @@ DEMOTE_ENDED = """
 
 
 async def demote_ended(cursor: Cursor, slots: Sequence[str | None]) -> None:
-    """Make room for the jobs that are about to become current."""
+    """Clear `is_current` of ended jobs, before new jobs become current."""
     if slots:
         await cursor.execute(DEMOTE_ENDED, {"slots": list(slots)})
 
@@ -106,13 +107,13 @@ WAKE_FOLLOW_UP = """
 
 
 async def wake_follow_up(cursor: Cursor, slot: str) -> None:
-    """The current job of the slot has ended, in this transaction, which holds the slot: its follow-up may run."""
+    """Wake the follow-up of the slot: its current job has ended in this transaction, which has locked the slot."""
     await cursor.execute(WAKE_FOLLOW_UP, {"slot": slot})
 
 
 FREE_SLOTS = """
     SELECT f.slot_key FROM holdfast.jobs f
-    -- The first line is the predicate of one_waiting_per_slot: jobs that are blocked for other reasons are not walked over.
+    -- The first line is the predicate of the index one_waiting_per_slot: jobs that are blocked for other reasons are not read.
     WHERE f.slot_key IS NOT NULL AND NOT f.is_current AND f.state IN ('blocked', 'pending')
       AND f.state = 'blocked' AND f.waiting_for = 'slot'
       AND NOT EXISTS (SELECT FROM holdfast.jobs c WHERE c.slot_key = f.slot_key AND c.is_current
@@ -122,13 +123,13 @@ FREE_SLOTS = """
 
 
 async def wake_forgotten(cursor: Cursor) -> None:
-    """The sweep: follow-ups whose slot has no living current job."""
+    """The sweep: wake follow-ups whose slot has no live current job."""
     await cursor.execute(FREE_SLOTS)
     for (slot,) in dict.fromkeys(await cursor.fetchall()):
         await wake_follow_up(cursor, slot)
 
 
-# A trigger that comes while one waits for its time, and whose own is sooner: the sooner one counts.
+# A trigger that merges into a delayed job and is due earlier: the earlier time counts.
 PULL_FORWARD = """
     UPDATE holdfast.jobs SET run_after = CASE WHEN due > clock_timestamp() THEN due END
     FROM (SELECT coalesce(%(due_at)s, clock_timestamp() + %(delay)s::interval)) AS wanted(due)

@@ -1,7 +1,7 @@
-"""The states of a job and every legal move between them: the one table.
+"""The states of a job and the table of legal moves between them.
 
-From it come the check in `finish`, the diagram in the docs and the trigger in the database that refuses every
-other move, also from psql. A test keeps the three equal.
+It is used by the check in `finish`, the diagram in the docs, and the trigger in the database that refuses every other move,
+also from psql. A test checks that the three are equal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a job can be."""
+    """The state of a job."""
 
     BLOCKED = "blocked"  # waits for parents, a lock or a slot; off the claim index
     PENDING = "pending"  # may be claimed, now or at `run_after`
@@ -23,23 +23,23 @@ class State(StrEnum):
 
 
 class Move(StrEnum):
-    """What can happen to a job; the word that stands in its history."""
+    """What can happen to a job; recorded in its history."""
 
-    WAKE = "wake"  # what it waited for is there
+    WAKE = "wake"  # the parents, lock or slot that it waited for are ready
     BLOCK = "block"  # a claim found its lock or slot busy
     CLAIM = "claim"
-    POLL = "poll"  # claimed again, to ask the external engine
-    SUBMIT = "submit"  # handed to the external engine, or asked and still busy there
+    POLL = "poll"  # claimed to poll the external engine
+    SUBMIT = "submit"  # submitted to the external engine, or polled and not finished there
     COMPLETE = "complete"
     FAIL = "fail"
     RETRY = "retry"  # an error; budget left
     SNOOZE = "snooze"  # the handler asked to come back later
-    RELEASE = "release"  # given back without prejudice, as on shutdown
-    RESCUE = "rescue"  # its holder went silent
-    QUARANTINE = "quarantine"  # it took too many processes down with it
+    RELEASE = "release"  # returned to the queue without an error, as on shutdown
+    RESCUE = "rescue"  # the lease of its worker expired, or its process died
+    QUARANTINE = "quarantine"  # too many of its processes crashed
     RECOVER = "recover"  # an operator took it from a silent holder
     CANCEL = "cancel"
-    RERUN = "rerun"  # an operator wants an ended job once more
+    RERUN = "rerun"  # an operator runs an ended job again
 
 
 S, M = State, Move
@@ -54,7 +54,7 @@ LEGAL_MOVES: Final[dict[Move, frozenset[tuple[State, State]]]] = {
     M.FAIL: frozenset({(S.RUNNING, S.FAILED)}),
     M.RETRY: frozenset({(S.RUNNING, S.PENDING)}),
     M.SNOOZE: frozenset({(S.RUNNING, S.PENDING)}),
-    # A job that was being polled goes back to the engine that still has its work, never to the queue.
+    # A job that was being polled returns to `submitted`, because the engine still has its work, never to the queue.
     M.RELEASE: frozenset({(S.RUNNING, S.PENDING), (S.RUNNING, S.SUBMITTED)}),
     M.RESCUE: frozenset({(S.RUNNING, S.PENDING), (S.RUNNING, S.SUBMITTED)}),
     M.RECOVER: frozenset({(S.RUNNING, S.PENDING), (S.RUNNING, S.SUBMITTED)}),
@@ -76,5 +76,5 @@ def is_legal(move: Move, before: State, after: State) -> bool:
 
 
 def legal_pairs() -> list[tuple[State, State]]:
-    """Every pair of states that some move joins, in a stable order: what the database's trigger allows."""
+    """Every pair of states with a legal move, in a stable order: what the database's trigger allows."""
     return sorted({pair for pairs in LEGAL_MOVES.values() for pair in pairs})

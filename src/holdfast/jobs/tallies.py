@@ -1,7 +1,7 @@
-"""Counters that are kept in the database, for `/metrics`. Written by: triggers, and loops that count what failed.
+"""Counters in the database, for `/metrics`. Written by: triggers, and loops that count failures.
 
-A row is only ever inserted, in the transaction of what it counts, so writers never wait for each other; `sum_up` makes one
-row of many.
+Rows are only inserted, in the transaction of the counted event, so writers never wait for each other; `sum_up` merges the rows
+of each counter into one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ SUM_UP = """
 
 
 async def add_tally(conn: psycopg.AsyncConnection[Any], name: str, count: int = 1) -> None:
-    """Count something."""
+    """Add to a counter."""
     await conn.execute(ADD, {"name": name, "count": count})
 
 
 async def read_tallies(conn: psycopg.AsyncConnection[Any]) -> dict[str, int]:
-    """Every counter."""
+    """The value of every counter."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ)
         return dict(await cursor.fetchall())
 
 
 async def sum_up(conn: psycopg.AsyncConnection[Any]) -> None:
-    """Make one row of the many of each counter. Who reads meanwhile sees the rows of before."""
+    """Merge the rows of each counter into one. Concurrent readers see the old rows until the commit."""
     await conn.execute(SUM_UP)

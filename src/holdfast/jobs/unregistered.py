@@ -1,9 +1,8 @@
 """Jobs that are held by a worker without a row in `workers`: lost in an asynchronous failover, or deleted by hand.
 
-Called by: `rescue.py` and `renew.py`. Everything that finds dead workers starts from their rows, so a missing row is
-replaced by one that stands for it. Its lease is the time in which the worker, if it lives, can register again; if it does
-not, the lease ends and the rescue finds the row like that of any other dead worker. The row counts as stopped: the worker's own
-beat does not accept it, and registers.
+Called by: `rescue.py` and `renew.py`. Dead workers are found by their rows, so a missing row is replaced by a placeholder. A
+worker that is alive can register again until the placeholder's lease expires; after that, the rescue treats the row as any
+other dead worker. The placeholder counts as stopped, so the worker's next heartbeat fails and it registers again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from psycopg.rows import tuple_row
 
 from holdfast.jobs.model import WorkerId
 
-# One step of the index `jobs_held` per worker, not per job and never the table: each step asks for the next larger worker_id.
+# A skip scan of the index `jobs_held`: one index lookup per worker (the next larger worker_id), not one per job.
 UNREGISTERED = """
     WITH RECURSIVE holders (id) AS (
         (SELECT worker_id FROM holdfast.jobs WHERE worker_id IS NOT NULL ORDER BY worker_id LIMIT 1)
@@ -27,8 +26,8 @@ UNREGISTERED = """
     WHERE holders.id IS NOT NULL AND NOT EXISTS (SELECT FROM holdfast.workers w WHERE w.id = holders.id)
 """
 
-# How long a lease is, the living workers say; 30 s, the default, if none lives. It is counted from the newest claim, which
-# shows that the worker lived. A third of it is left in any case: a living worker beats several times in a lease.
+# The length of the lease is taken from the live workers, or 30 s (the default) if there are none. It counts from the newest
+# claim, at which the worker was alive. At least a third of it remains: a live worker sends several heartbeats per lease.
 REGISTER_MISSING = f"""
     INSERT INTO holdfast.workers (id, name, host, pid, version, concurrency, beat_at, lease_until, stopped_at)
     SELECT missing.id, 'unregistered ' || left(missing.id::text, 8), 'unknown', 0, 'unknown', 1, lived.at,
@@ -44,7 +43,7 @@ REGISTER_MISSING = f"""
 
 
 async def register_missing(conn: psycopg.AsyncConnection[Any]) -> list[WorkerId]:
-    """Make the rows of workers that hold jobs and have none; the ids of those workers."""
+    """Insert placeholder rows for workers that hold jobs and have no row. Returns the ids of these workers."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(REGISTER_MISSING)
         return [WorkerId(row[0]) for row in await cursor.fetchall()]

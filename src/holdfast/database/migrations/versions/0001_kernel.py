@@ -184,7 +184,7 @@ CREATE TABLE holdfast.dependencies (
 );
 CREATE INDEX dependencies_of_job ON holdfast.dependencies (job_id);
 
--- A row per lock key: whoever takes, waits for or gives back a lock holds this row while doing so.
+-- A row per lock key. A transaction that takes, waits for or releases the lock holds this row.
 CREATE TABLE holdfast.lock_keys (
     key         text PRIMARY KEY CHECK (key <> '' AND length(key) <= 500)
 ) WITH (fillfactor = 70);
@@ -215,7 +215,7 @@ CREATE TABLE holdfast.lock_holders (
 );
 CREATE INDEX lock_holders_of_attempt ON holdfast.lock_holders (attempt_id);
 
--- What a job makes outside: a row before it is made, cleaned to confirmation when nobody needs it any more.
+-- What a job creates outside: a row before it is created, cleaned until the removal is confirmed.
 CREATE TABLE holdfast.effects (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id      bigint NOT NULL REFERENCES holdfast.jobs,
@@ -228,7 +228,7 @@ CREATE TABLE holdfast.effects (
     temporary   boolean NOT NULL DEFAULT false,           -- unwanted as soon as the job has completed
     adoptable   boolean NOT NULL DEFAULT false,           -- a later attempt of the job may take it over
     state       text NOT NULL DEFAULT 'planned' CHECK (state IN ('planned', 'made', 'kept', 'unwanted', 'gone')),
-    clean_id    uuid,                                     -- the fence of whoever is cleaning it now
+    clean_id    uuid,                                     -- the fence of the process that cleans it now
     clean_after timestamptz,
     clean_tries integer NOT NULL DEFAULT 0,
     error       text,

@@ -8,7 +8,7 @@ branch_labels = None
 depends_on = None
 
 UPGRADE = """
--- Its process died while others ran in it: nobody knows whose fault it was, so it runs in a process of its own from now on.
+-- Its process died while others ran in it: the cause is unknown, so it runs in a separate process from now on.
 ALTER TABLE holdfast.jobs ADD COLUMN alone boolean NOT NULL DEFAULT false;
 
 ALTER TABLE holdfast.workers

@@ -79,7 +79,7 @@ CREATE TABLE holdfast.config (
     updated_by  text NOT NULL
 );
 
--- Keys that all processes of one control plane share and nobody else needs to know.
+-- Secret keys that all processes of one control plane share.
 CREATE TABLE holdfast.secrets (
     name        text PRIMARY KEY,
     value       bytea NOT NULL

@@ -8,7 +8,7 @@ branch_labels = None
 depends_on = None
 
 UPGRADE = """
--- A loop. Whoever takes its row under a new term runs its tick; the term is the fence of everything that the tick writes.
+-- A loop. The process that takes its row under a new term runs its tick; the term is the fence of all that the tick writes.
 CREATE TABLE holdfast.loops (
     name            text PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,99}$'),
     every           interval CHECK (every > interval '0'),
@@ -20,8 +20,8 @@ CREATE TABLE holdfast.loops (
     holder          text,                                 -- who runs it now
     held_until      timestamptz,                          -- renewed while it runs; past: the holder went silent
     run_id          bigint,                               -- the run that the holder is at, or the last one
-    queued_run_id   bigint,                               -- a run that somebody asked for and that has not begun
-    triggered_at    timestamptz,                          -- when somebody last asked for one
+    queued_run_id   bigint,                               -- a requested run that has not begun
+    triggered_at    timestamptz,                          -- when a run was last requested
     failures        integer NOT NULL DEFAULT 0,           -- one after another; 3 make a loop unhealthy
     last_started_at timestamptz,
     last_finished_at timestamptz,
@@ -45,12 +45,12 @@ CREATE TRIGGER terms_only_rise AFTER UPDATE ON holdfast.loops FOR EACH ROW
 WHEN (NEW.term < OLD.term OR (NEW.term = OLD.term AND OLD.holder <> NEW.holder))
 EXECUTE FUNCTION holdfast.refuse_term();
 
--- One run of a loop: a tick of its schedule, or one that somebody asked for.
+-- One run of a loop: a tick of its schedule, or a requested run.
 CREATE TABLE holdfast.loop_runs (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text NOT NULL REFERENCES holdfast.loops ON DELETE CASCADE,
     trigger     text NOT NULL CHECK (trigger IN ('schedule', 'manual')),
-    due_at      timestamptz,                              -- which tick; null for a run that somebody asked for
+    due_at      timestamptz,                              -- which tick; null for a requested run
     tries       integer NOT NULL DEFAULT 1,               -- 2: its first holder went silent
     actor       text,
     reason      text,

@@ -11,7 +11,7 @@ UPGRADE = """
 ALTER TABLE holdfast.workers
     ADD COLUMN session_pid     integer,       -- with the next: a row of pg_stat_activity, for as long as it lives
     ADD COLUMN session_began   timestamptz,
-    ADD COLUMN session_gone_at timestamptz,   -- when somebody first saw that it has ended
+    ADD COLUMN session_gone_at timestamptz,   -- when it was first seen to have ended
     ADD CHECK ((session_pid IS NULL) = (session_began IS NULL)),
     ADD CHECK (session_gone_at IS NULL OR session_pid IS NOT NULL);
 """

@@ -7,7 +7,7 @@ down_revision = "0012"
 branch_labels = None
 depends_on = None
 
-# 16 in `ties`: a job of a slot that has parents. It is a run of its own, which nobody merges into.
+# 16 in `ties`: a job of a slot that has parents. It is a separate run; no trigger merges into it.
 UPGRADE = """
 DROP INDEX holdfast.one_waiting_per_slot;
 CREATE UNIQUE INDEX one_waiting_per_slot ON holdfast.jobs (slot_key, kind, (CASE WHEN ties & 16 = 0 THEN 0 ELSE id END))

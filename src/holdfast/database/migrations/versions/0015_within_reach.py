@@ -1,6 +1,6 @@
 """A time limit can be added to the clock: one that cannot made every claim of its kind fail, for every worker.
 
-And a worker says which queues it serves, so that a job in a queue that nobody serves can be explained.
+And a worker says which queues it serves, so that a job in a queue without a worker can be explained.
 """
 
 from alembic import op

@@ -1,7 +1,9 @@
-"""What has changed, for many who watch, in one statement each. Called by: the streams of the API, once for all clients.
+"""Changes of jobs and pipelines for many clients, in one statement each. Called by: the streams of the API, once for all
+clients.
 
-Who watches looks by itself every second. To be sooner, it says so now and then, and while it does, whoever changes jobs tells
-it: at most ten times a second, in a transaction of its own. While nobody watches, that costs a look at a clock.
+A process that streams changes polls every second. To learn of changes sooner, it announces itself every few seconds, and while
+it does, every process that changes jobs notifies it: at most ten times a second, in a separate transaction. While no process
+has announced itself, the cost is one read of the clock.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from holdfast.jobs.states import State
 
 
 class Glance(NamedTuple):
-    """What a glance at a job tells: whether it moved, and how far it is."""
+    """The columns of a job that change: its state and its progress."""
 
     id: int
     state: str
@@ -31,7 +33,7 @@ class Glance(NamedTuple):
     progress: float | None
     message: str | None
     cancelling: bool
-    last_move: int  # the newest line of its history; 0 if there is none
+    last_move: int  # the newest entry of its history; 0 if there is none
 
 
 GLANCE = """
@@ -42,13 +44,13 @@ GLANCE = """
 
 
 async def glance(conn: psycopg.AsyncConnection[Any], jobs: Sequence[int]) -> dict[int, Glance]:
-    """These jobs as they are now; one that is gone is not among them."""
+    """The current state of these jobs; deleted jobs are missing."""
     async with conn.cursor(row_factory=class_row(Glance)) as cursor:
         await cursor.execute(GLANCE, {"jobs": list(jobs)})
         return {found.id: found for found in await cursor.fetchall()}
 
 
-# Lines of one job's history are written while its row is held, so their ids rise in the order in which they can be seen.
+# The history of a job is written while its row is locked, so the ids rise in the order in which entries become visible.
 MOVES = """
     SELECT h.id, h.at, h.move, h.state, h.attempt_no, h.actor, h.reason FROM holdfast.history h
     WHERE h.job_id = %(job)s AND h.id > %(after)s ORDER BY h.id LIMIT 1000
@@ -56,7 +58,7 @@ MOVES = """
 
 
 async def moves(conn: psycopg.AsyncConnection[Any], job_id: JobId, *, after: int) -> list[dict[str, Any]]:
-    """The moves of a job since a line of its history."""
+    """The moves of a job after an entry of its history."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(MOVES, {"job": job_id, "after": after})
         names = [column.name for column in cursor.description or ()]
@@ -71,7 +73,7 @@ PIPELINES = """
 
 
 async def glance_at_pipelines(conn: psycopg.AsyncConnection[Any], pipelines: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """These pipelines as their jobs make them look now."""
+    """The current status of these pipelines."""
     found: dict[str, dict[str, Any]] = {}
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(PIPELINES, {"pipelines": list(pipelines)})
@@ -89,15 +91,15 @@ async def glance_at_pipelines(conn: psycopg.AsyncConnection[Any], pipelines: Seq
     return found
 
 
-# The counts of a large table stop at their cap; these two go on. The history has no index on its ids, which every job would
-# pay for, but its sequence knows the last one: perhaps a moment before it can be seen.
+# The counts of a large table stop at their cap; these two numbers do not. The history has no index on its ids, which every job
+# would pay for, but its sequence has the last one, perhaps a moment before the entry is visible.
 NEWEST = """
     SELECT coalesce((SELECT max(id) FROM holdfast.jobs), 0), (SELECT last_value FROM holdfast.history_id_seq)
 """
 
 
 async def newest(conn: psycopg.AsyncConnection[Any]) -> tuple[int, int]:
-    """The newest job, and the newest line of the history: something was enqueued, something ended."""
+    """The ids of the newest job and of the newest history entry: they show that a job was enqueued or has moved."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(NEWEST)
         job, move = await cursor.fetchone() or (0, 0)
@@ -105,21 +107,21 @@ async def newest(conn: psycopg.AsyncConnection[Any]) -> tuple[int, int]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Telling those who watch
+# Notifying the watchers
 # ---------------------------------------------------------------------------------------------------------------------
 
-WATCHED: Final = "!"  # a hint to those who change jobs: somebody watches
+WATCHED: Final = "!"  # a hint to processes that change jobs: another process streams changes
 SAY_WATCHED = "SELECT pg_notify('holdfast', '!')"
 SAY_EVERY = 10.0  # seconds
 BELIEVED_FOR = 30.0
 
-CHANGES: Final = "holdfast_changes"  # a channel of its own: idle workers have nothing to claim because something ended
+CHANGES: Final = "holdfast_changes"  # a separate channel, because workers need not wake up when a job has ended
 SAY_CHANGED = "SELECT pg_notify('holdfast_changes', '')"
 AT_MOST_EVERY = 0.1
 
 
-class Teller:
-    """Tells those who watch that something has changed, if there are any."""
+class ChangeNotifier:
+    """Notifies watching processes of changes, if there are any."""
 
     def __init__(self, borrow: Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]) -> None:
         self._borrow = borrow
@@ -131,14 +133,14 @@ class Teller:
     def is_watched(self) -> bool:
         return time.monotonic() < self._believed_until
 
-    def hear(self, hint: str) -> bool:
-        """Whether this hint was for us: somebody watches."""
+    def receive(self, hint: str) -> bool:
+        """Process a hint. Returns whether it was the announcement of a watching process."""
         if hint == WATCHED:
             self._believed_until = time.monotonic() + BELIEVED_FOR
         return hint == WATCHED
 
     def changed(self) -> None:
-        """A job has changed: say so now, or soon after the last time."""
+        """Notify of a change, now or shortly after the last notification."""
         if self.is_watched:
             self._has_changed = True
             if self._telling is None:
@@ -153,7 +155,7 @@ class Teller:
         try:
             while self._has_changed:
                 self._has_changed = False
-                with contextlib.suppress(psycopg.Error, PoolTimeout, OSError):  # they look by themselves as well
+                with contextlib.suppress(psycopg.Error, PoolTimeout, OSError):  # watchers also poll
                     async with self._borrow() as conn:
                         await conn.execute(SAY_CHANGED)
                 await asyncio.sleep(AT_MOST_EVERY)

@@ -1,6 +1,6 @@
-"""Which jobs: the filters of every list, count and bulk act, as conditions of SQL. Pure; the values stay parameters.
+"""The filters of lists, counts and bulk actions, as SQL conditions. Pure; the values stay parameters.
 
-Each condition stands in a statement only when it is asked for, so that its index can be used. The table is named `j` there.
+A condition is part of the statement only if it is used, so that its index can be used. The alias of the table is `j`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.jobs.failures import FINGERPRINT
 from holdfast.jobs.given import a_kind, an_id
 from holdfast.jobs.model import uuid_text
 from holdfast.jobs.payload import refuse_bad_text
 from holdfast.jobs.states import State
+from holdfast.jobs.views.failures import FINGERPRINT
 
 MOST_LOOKED_AT = 50_000
+MOST_IDS = 500
 
-# Jobs are numbered as they are made, so a time is found by halving the numbers: twenty looks at the primary key instead of an
-# index that every enqueue, claim and finish would have to write. Beside each other, jobs are made within moments; a minute is
-# left for a clock that was set, and the time itself is compared too.
+# Binary-search the primary key for the first job after a timestamp, because ids rise with the time: twenty lookups instead of
+# an index that every enqueue, claim and finish would have to write. Ids are not exactly in the order of time: one minute of
+# tolerance covers concurrent transactions and clock changes, and the time itself is compared too.
 FIRST_SINCE = """(
     WITH RECURSIVE halving (low, high) AS (
         SELECT min(id), max(id) + 1 FROM holdfast.jobs
@@ -38,13 +39,14 @@ FIRST_SINCE = """(
 FIRST_AFTER = FIRST_SINCE.format(time="%(created_after)s::timestamptz - interval '1 minute'")
 FIRST_BEFORE = FIRST_SINCE.format(time="%(created_before)s::timestamptz + interval '1 minute'")
 
-# What somebody remembers of a job; not what was put into it, which not everybody may see. No index bears such a search, so it
-# goes through the newest jobs and no further.
+# The columns of a text search. Not the payload, which not every principal may see. There is no index for such a search, so it
+# covers only the newest jobs.
 SEARCHED = ("j.kind", "j.queue", "j.step", "j.slot_key", "j.message", "j.error")
 FOUND_IN_WORDS = " OR ".join(f"strpos(lower({column}), lower(%(q)s)) > 0" for column in SEARCHED)
 
 FILTERS = {
     "before": "j.id < %(before)s",
+    "ids": "j.id = ANY (%(ids)s::bigint[])",
     "state": "j.state = %(state)s",  # see STATE_FILTERS
     "kind": "j.kind = %(kind)s",
     "queue": "j.queue = %(queue)s",
@@ -59,22 +61,22 @@ FILTERS = {
     "q": f"""(j.id::text = %(q)s OR {FOUND_IN_WORDS})
         AND j.id > (SELECT coalesce(max(id), 0) - {MOST_LOOKED_AT} FROM holdfast.jobs)""",
 }
-# Written out, because a partial index is only considered when its condition is literally there. Who runs has a worker:
-# that is the index of the running ones.
+# As literals, because the planner uses a partial index only if its condition is in the statement. A running job has a
+# worker_id, which is the condition of the index of running jobs.
 STATE_FILTERS = {state: f"j.state = '{state}'" for state in State} | {
     State.RUNNING: "j.state = 'running' AND j.worker_id IS NOT NULL"
 }
 
 
 class Condition(StrEnum):
-    """What people look for and what is not a state."""
+    """Filters that are not states."""
 
-    STALE = "stale"  # runs, and its holder went silent
+    STALE = "stale"  # running, but the lease of its worker has expired
     RETRYING = "retrying"  # waits after an error
     WAITING_LOCK = "waiting_lock"
     WAITING_PARENTS = "waiting_parents"
-    CANCELLING = "cancelling"  # was asked to stop and has not yet
-    QUARANTINED = "quarantined"  # took too many processes down with it
+    CANCELLING = "cancelling"  # running with a cancel request
+    QUARANTINED = "quarantined"  # crashed too many processes
 
 
 CONDITIONS = {
@@ -88,7 +90,7 @@ CONDITIONS = {
 
 
 def where(filters: Mapping[str, Any]) -> str:
-    """The condition of a statement that finds what these filters name; those that are None are not asked for."""
+    """The SQL condition for these filters; filters that are None are ignored."""
     unknown = set(filters) - set(FILTERS)
     if unknown:
         raise UsageError(f"no filter {', '.join(sorted(unknown))}; there are: {', '.join(FILTERS)}")
@@ -103,6 +105,10 @@ def where(filters: Mapping[str, Any]) -> str:
     for name in ("before", "parent_id"):
         if name in given:
             an_id(name, given[name])
+    if len(given.get("ids", ())) > MOST_IDS:
+        raise UsageError(f"at most {MOST_IDS} ids, not {len(given['ids'])}; use another filter")
+    for one in given.get("ids", ()):
+        an_id("ids", one)
     if "kind" in given:
         a_kind(given["kind"])
     for name in ("kind", "queue", "slot_key", "fingerprint", "q"):

@@ -1,6 +1,6 @@
-"""The kernel's nouns as JSON, for workers that are not beside the database. Used by: `worker/remote.py` and the HTTP API.
+"""Jobs as JSON, for workers that are not beside the database. Used by: `worker/transports/remote.py` and the HTTP API.
 
-A time span is a number of seconds; nothing of a database driver is on the wire. Whoever reads an answer takes the fields
+A time span is a number of seconds; nothing of a database driver is on the wire. A reader of an answer takes the fields
 that it knows, so that a newer server can say more to an older worker. What a worker sends is checked field by field.
 """
 
@@ -20,6 +20,7 @@ from holdfast.jobs.effects import Effect
 from holdfast.jobs.logs import Level, Numbered
 from holdfast.jobs.model import Claim, Json, Lock, NewJob
 from holdfast.jobs.outcome import End
+from holdfast.jobs.parents import Parent
 from holdfast.jobs.payload import storable
 from holdfast.jobs.promote import Promoted
 from holdfast.jobs.renew import Beat
@@ -80,6 +81,14 @@ def of_effect(effect: Effect) -> dict[str, Json]:
 
 def to_effect(said: Mapping[str, Any]) -> Effect:
     return Effect(**{name: said[name] for name in Effect._fields})
+
+
+def of_parent(parent: Parent[Any]) -> dict[str, Json]:
+    return parent._asdict()
+
+
+def to_parent(said: Mapping[str, Any]) -> Parent[Any]:
+    return Parent(*(said[name] for name in Parent._fields))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -156,7 +165,7 @@ def of_job(job: NewJob) -> dict[str, Json]:
     }
 
 
-# The others are of those who take a job from somebody.
+# The other moves are those of processes that take a job from a worker.
 MOVES_OF_A_WORKER = {Move.COMPLETE, Move.SUBMIT, Move.SNOOZE, Move.RETRY, Move.FAIL, Move.CANCEL, Move.RELEASE}
 
 
@@ -206,9 +215,10 @@ class SaidEnd(Said):
 
 
 def of_end(end: End) -> dict[str, Json]:
-    if end.publish is not None:
+    if end.writes_rows:
+        name = "prepare" if end.publish is None else "publish"
         raise UsageError(
-            "Done(publish=…) needs the database, and a remote worker has none: put the data into the result or a child's "
+            f"Done({name}=…) needs the database, and a remote worker has none: put the data into the result or a child's "
             "payload, or run this kind on a worker with a database address"
         )
     return {
@@ -234,6 +244,19 @@ class SaidComputed(Said):
     computed: Literal[True]
 
 
+class SaidSchedule(Said):
+    """When a periodic kind is due. `from_json` checks the values together. A newer worker may say more: that is ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    every_seconds: Annotated[float, Field(gt=0, le=CENTURY)] | None = None
+    cron: Annotated[str, StringConstraints(max_length=200)] | None = None
+    timezone: Annotated[str, StringConstraints(min_length=1, max_length=100)] = "UTC"
+    catch_up: Literal["skip", "last", "all"] = "last"
+    payload: dict[str, Json] = Field(default_factory=dict)
+    gives_due_at: bool = False
+
+
 class SaidDeclaration(Said):
     """What a kind declares. A newer worker may say more: that is ignored."""
 
@@ -251,6 +274,7 @@ class SaidDeclaration(Said):
     slot: Name | SaidComputed | None = None
     unique: Name | SaidComputed | None = None
     arguments: dict[str, Json] | None = None
+    periodic: SaidSchedule | None = None
     about: dict[str, Json] = Field(default_factory=dict)
 
     @model_validator(mode="after")

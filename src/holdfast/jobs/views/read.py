@@ -1,7 +1,7 @@
-"""Look at jobs: one, a page, or how many. Called by: the API, the command line and the console. Changes nothing.
+"""Read jobs: one, a page, or a count. Called by: the API, the command line and the console. Changes nothing.
 
-Pages go by key and never by offset. Counts are exact up to a cap and say so beyond it, because an exact count of a
-million rows costs a walk over all of them; what has no index to be counted by is estimated where it is rare, and says so.
+Pages use keyset pagination, never OFFSET. Counts are exact up to a cap and marked beyond it, because an exact count of a
+million rows reads all of them. Counts without an index are estimated beyond a limit, and marked as estimates.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import psycopg
 from psycopg.rows import class_row, tuple_row
 
 from holdfast.errors import NotFound, UsageError
-from holdfast.jobs.filters import MOST_LOOKED_AT, STATE_FILTERS, where
 from holdfast.jobs.model import JobId, Json
 from holdfast.jobs.states import State
+from holdfast.jobs.views.filters import MOST_LOOKED_AT, STATE_FILTERS, where
+from holdfast.jobs.views.history import LAST_TRACEBACK
 
 LONGEST_PAGE = 200
 CAP = 10_000
@@ -24,7 +25,7 @@ CAP = 10_000
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as people see it."""
+    """A job as the API shows it."""
 
     id: int
     kind: str
@@ -60,11 +61,12 @@ class JobView:
     parent_id: int | None
     step: str | None
     generation: int
-    owner: str | None  # who made it over HTTP; null: it was made in Python
+    owner: str | None  # the principal that made it over HTTP; null: it was made in Python
+    traceback: str | None = None  # of the newest attempt that raised; only when one job is read
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether it took so many processes down with it that it may not run again by itself."""
+        """Whether it was failed because it crashed too many processes."""
         return self.state == State.FAILED and self.crashes >= self.max_crashes
 
 
@@ -73,7 +75,7 @@ VIEW_COLUMNS = """id, kind, queue, state, priority, payload, attempt_no, attempt
     claimed_at, finished_at, cancel_requested_at, poll_count, next_poll_at, handle, slot_key, is_current,
     pipeline_id::text, parent_id, step, generation, owner"""
 
-GET_JOB = f"SELECT {VIEW_COLUMNS} FROM holdfast.jobs WHERE id = %(id)s"
+GET_JOB = f"SELECT {VIEW_COLUMNS}, {LAST_TRACEBACK} FROM holdfast.jobs j WHERE id = %(id)s"
 
 
 async def get_job(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> JobView:
@@ -98,7 +100,7 @@ class Page(NamedTuple):
 
 
 async def list_jobs(conn: psycopg.AsyncConnection[Any], *, limit: int = 50, **filters: Any) -> Page:
-    """A page of jobs, newest first: pass the `before` of the last page for the next. Filters: see `filters`."""
+    """A page of jobs, newest first. For the next page pass the `before` of this one. Filters: see `filters.py`."""
     if not 1 <= limit <= LONGEST_PAGE:
         raise UsageError(f"a page has 1 to {LONGEST_PAGE} jobs, not {limit}")
     statement = LIST_JOBS.format(filters=where(filters))
@@ -120,7 +122,7 @@ async def count_jobs(conn: psycopg.AsyncConnection[Any], *, cap: int = CAP, **fi
     return Count(min(row[0], cap), row[0] > cap)
 
 
-# Each arm walks over at most CAP + 1 entries of an index that has its jobs and no others. What waits is on two of them.
+# Each branch reads at most CAP + 1 entries of an index with only its jobs. Pending jobs are on two indexes.
 COUNTED = [
     *((state, STATE_FILTERS[state]) for state in State if state not in (State.PENDING, State.COMPLETED)),
     (State.PENDING, "state = 'pending' AND run_after IS NULL"),
@@ -130,8 +132,8 @@ COUNT_STATES = "\nUNION ALL\n".join(
     f"SELECT '{state}', count(*) FROM (SELECT FROM holdfast.jobs j WHERE {condition} LIMIT %(cap)s + 1) AS few"
     for state, condition in COUNTED
 )
-# Completed jobs are on no index of their own, because each completion would have to pay for it. They are looked for among
-# the oldest, where they usually are, and no further than `most_looked_at`; the second value says whether that was not all.
+# There is no index of completed jobs, because each completion would have to pay for it. They are counted among the oldest jobs,
+# where they usually are, up to `most_looked_at` jobs; the second value is true if there are more jobs.
 COUNT_COMPLETED = """
     SELECT count(*),
         CASE WHEN count(*) <= %(cap)s
@@ -140,7 +142,7 @@ COUNT_COMPLETED = """
     FROM (SELECT FROM (SELECT state FROM holdfast.jobs ORDER BY id LIMIT %(most_looked_at)s) AS oldest
           WHERE state = 'completed' LIMIT %(cap)s + 1) AS few
 """
-# What the last ANALYZE saw; autovacuum runs one whenever a twentieth of the table has changed.
+# The estimate of the last ANALYZE; autovacuum runs one when a twentieth of the table has changed.
 ESTIMATE_COMPLETED = """
     SELECT (c.reltuples * known.share)::bigint
     FROM pg_class c JOIN pg_stats s ON s.schemaname = 'holdfast' AND s.tablename = 'jobs' AND s.attname = 'state'
@@ -151,7 +153,7 @@ ESTIMATE_COMPLETED = """
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many; `capped` says that there are more than that, `estimated` that it was not counted to the end."""
+    """A count. `capped`: there are more; `estimated`: not all rows were counted."""
 
     count: int
     capped: bool
@@ -164,7 +166,7 @@ class Count:
 async def count_states(
     conn: psycopg.AsyncConnection[Any], *, cap: int = CAP, most_looked_at: int = MOST_LOOKED_AT
 ) -> dict[State, Count]:
-    """How many jobs are in each state, exact up to `cap`; the completed ones of a large table may be an estimate."""
+    """How many jobs are in each state, exact up to `cap`; the number of completed jobs in a large table may be an estimate."""
     found = dict.fromkeys(State, 0)
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(COUNT_STATES, {"cap": cap})

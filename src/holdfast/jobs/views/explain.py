@@ -1,6 +1,7 @@
-"""Why is this job not running? In one sentence, with who holds what and until when. Called by: people, everywhere.
+"""Explain in one sentence why a job is in its state, with the job or worker it waits for. Called by: the API, the command line,
+the client.
 
-Facts are read in two statements; the sentence is made by a pure function, so that every case can be tested as a table.
+Facts are read in two statements. A pure function makes the sentence, so that every case can be tested as a table.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from psycopg.rows import class_row, tuple_row
 from holdfast.errors import NotFound
 from holdfast.jobs.begin import HAS_BEGUN
 from holdfast.jobs.model import JobId
+from holdfast.telemetry.error_text import one_line
 
 FACTS = f"""
     SELECT j.id, j.kind, j.queue, j.state, j.waiting_for, j.attempt_no, j.errors, j.max_attempts, j.crashes, j.max_crashes,
@@ -26,14 +28,14 @@ FACTS = f"""
             WHERE h.job_id = j.id AND h.attempt_id IS NOT NULL ORDER BY h.id DESC LIMIT 1) END AS came_back_by,
         j.run_after - clock_timestamp() AS due_in,
         clock_timestamp() - CASE WHEN {HAS_BEGUN} THEN j.begun_at ELSE j.claimed_at END AS running_for,
-        -- Not known to have begun, and its worker holds more jobs than it has lanes.
+        -- It is not known to have begun, and its worker holds more jobs than it has lanes.
         j.state = 'running' AND NOT {HAS_BEGUN} AND w.concurrency <
             (SELECT count(*) FROM holdfast.jobs h WHERE h.worker_id = w.id AND h.submitted_at IS NULL) AS held_ahead,
         j.next_poll_at - clock_timestamp() AS poll_in,
         clock_timestamp() - j.finished_at AS ended_ago,
         j.cancel_requested_at IS NOT NULL AS cancelling,
         w.name AS worker, w.lease_until - clock_timestamp() AS lease_left,
-        -- A row that stands for a lost one counts as stopped while its lease runs (unregistered.py).
+        -- A placeholder row counts as stopped until its lease expires (unregistered.py).
         w.id IS NOT NULL AND (w.stopped_at IS NULL OR w.lease_until <= clock_timestamp()) AS registered,
         c.kind AS paused_as, c.reason AS pause_reason, c.actor AS pause_actor,
         (SELECT count(*) FROM (SELECT FROM holdfast.jobs a WHERE a.state = 'pending' AND a.run_after IS NULL
@@ -45,7 +47,7 @@ FACTS = f"""
             count(*) FILTER (WHERE a.quiet_at IS NOT NULL) AS workers_quiet,
             max((a.kinds->>j.kind)::int) AS known_version,
             count(*) FILTER (WHERE able) AS workers_able,
-            -- Looks at an engine take no lane from a job.
+            -- Polls of an engine use no lane.
             count(*) FILTER (WHERE able AND a.concurrency <=
                 (SELECT count(*) FROM holdfast.jobs h WHERE h.worker_id = a.id AND h.submitted_at IS NULL)) AS workers_busy,
             coalesce(bool_or(serves) FILTER (WHERE a.kinds ? j.kind), true) AS queue_served,
@@ -89,7 +91,7 @@ WAITS_FOR_SLOT = """
 WAITS_FOR_PARENTS = """
     SELECT p.id, p.kind, p.state FROM holdfast.dependencies d JOIN holdfast.jobs p ON p.id = d.parent_id
     JOIN holdfast.jobs j ON j.id = d.job_id
-    -- One that has failed or was cancelled is waited for by a job that was rerun (rerun.py).
+    -- A job that was rerun also waits for parents that have failed or were cancelled (rerun.py).
     WHERE d.job_id = %(id)s AND (p.state IN ('blocked', 'pending', 'running', 'submitted')
                                  OR (j.if_parent_fails = 'cancel' AND p.state <> 'completed'))
     ORDER BY p.state IN ('blocked', 'pending', 'running', 'submitted'), p.id LIMIT 1
@@ -98,7 +100,7 @@ WAITS_FOR_PARENTS = """
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that the sentence may need."""
+    """All facts that the sentence may need."""
 
     id: int
     kind: str
@@ -128,23 +130,23 @@ class Facts:
     ahead: int
     workers_alive: int  # and not quiet
     workers_quiet: int
-    registered: bool = True  # whether the worker that holds it has a row of its own
+    registered: bool = True  # whether the worker that holds it is registered
     alone: bool = False
     kind_version: int = 1
-    known_version: int | None = None  # the newest that a living worker can run, if any runs this kind at all
-    queue_served: bool = True  # by one of the living that run this kind, as far as they say
-    queues_alive: Sequence[str] = ()  # some that those serve
-    workers_able: int = 0  # those of the living that run this kind in this version, from this queue
-    workers_busy: int = 0  # those of them that hold as many jobs as they run at once
-    kinds_alive: list[str] | None = None  # some that living workers run; None where one of them does not say what it runs
-    beside: int | None = None  # how many ran in the process that died with it
-    held_ahead: bool | None = False  # claimed, but perhaps not begun: its worker has more jobs than lanes
-    came_back_by: str | None = None  # how the last attempt of a job that waits for its time has ended
-    published: bool = True  # a worker has published what its kind declares
+    known_version: int | None = None  # the newest version that a live worker can run; None: no live worker runs this kind
+    queue_served: bool = True  # whether a live worker of this kind serves its queue, as far as known
+    queues_alive: Sequence[str] = ()  # some queues that live workers of this kind serve
+    workers_able: int = 0  # live workers that run this version of the kind from this queue
+    workers_busy: int = 0  # those of them without a free lane
+    kinds_alive: list[str] | None = None  # some kinds that live workers run; None: unknown for one of them
+    beside: int | None = None  # how many other jobs ran in the process that died
+    held_ahead: bool | None = False  # claimed, but perhaps not begun: its worker holds more jobs than it has lanes
+    came_back_by: str | None = None  # for a delayed job: how its last attempt ended
+    published: bool = True  # whether a worker has published its kind
 
 
 async def explain(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> str:
-    """One sentence that says why the job is where it is, and what happens next."""
+    """One sentence that says why the job is in its state, and what happens next."""
     async with conn.cursor(row_factory=class_row(Facts)) as cursor:
         await cursor.execute(FACTS, {"id": job_id, "named": NAMED + 1})
         facts = await cursor.fetchone()
@@ -162,7 +164,7 @@ async def explain(conn: psycopg.AsyncConnection[Any], job_id: JobId) -> str:
 
 
 def sentence(facts: Facts, holder: tuple[Any, ...] | None = None, parent: tuple[Any, ...] | None = None) -> str:
-    """The sentence that these facts make. Pure."""
+    """The sentence for these facts. Pure."""
     match facts.state:
         case "blocked":
             return _blocked(facts, holder, parent)
@@ -171,14 +173,14 @@ def sentence(facts: Facts, holder: tuple[Any, ...] | None = None, parent: tuple[
         case "running":
             return _running(facts)
         case "submitted" if _over(facts.poll_in) and _is_too_new(facts):
-            return f"An external engine works on it, and nobody can ask it: {_needs(facts)}"
+            return f"An external engine works on it, but no worker can poll it: {_needs(facts)}"
         case "submitted":
             when = "now" if _over(facts.poll_in) else f"in {_span(facts.poll_in)}"
-            return f"An external engine works on it; it is asked again {when} (look {facts.poll_count})."
+            return f"An external engine works on it; the next poll is {when} (poll {facts.poll_count})."
         case "failed" if facts.crashes >= facts.max_crashes:
             return (
-                f"Quarantined {_span(facts.ended_ago)} ago: it took its process down {_times(facts.crashes)}, the last time "
-                f"by {facts.cause or 'an unknown cause'}; run it again once that is mended."
+                f"Quarantined {_span(facts.ended_ago)} ago: its process crashed {_times(facts.crashes)}, the last time "
+                f"by {facts.cause or 'an unknown cause'}; fix the cause, then rerun it."
             )
         case "failed":
             return (
@@ -204,19 +206,19 @@ def _blocked(facts: Facts, holder: tuple[Any, ...] | None, parent: tuple[Any, ..
             return f"It waits for {what}{key}: {_before(holder, 'is next and waits')} before it."
         if facts.paused_as is not None:
             return f"It waits for {what}{key}, which is free, but {_paused(facts)}"
-        return f"It waits for {what}{key}, which is free: it goes on with the next sweep, in a few seconds."
+        return f"It waits for {what}{key}, which is free: the next sweep wakes it in a few seconds."
     key, job_id, kind, worker, lease_left, ahead, *_ = holder
     held = f"job {job_id} ({kind}) holds it"
     if worker is not None and _over(lease_left):
-        held += f" on {worker}, which went silent: it is taken from there with the next sweep"
+        held += f" on {worker}, whose lease has expired: the next sweep rescues it"
     elif worker is not None:
-        held += f" on {worker}, whose lease is renewed until it ends and runs for another {_span(lease_left)}"
+        held += f" on {worker}, whose lease runs for another {_span(lease_left)} and is renewed until the job ends"
     line = f"; {_before(holder, 'waits')} before it" if ahead else ""
     return f"It waits for {what} {key!r}: {held}{line}."
 
 
 def _before(holder: tuple[Any, ...], waits: str) -> str:
-    """Who stands before it in the line: the first by name, the others counted."""
+    """The jobs before it in the line: the first by id, the others as a number."""
     ahead, job_id, kind = holder[5:]
     return f"job {job_id} ({kind}) {waits}" if ahead == 1 else f"job {job_id} ({kind}) and {ahead - 1:,} more wait"
 
@@ -231,14 +233,14 @@ def _pending(facts: Facts) -> str:
     if facts.workers_alive == 0:
         return f"It is ready, but no worker is alive; start one for queue {facts.queue!r}."
     if _is_too_new(facts):
-        return f"It is ready, but nobody can run it: {_needs(facts)}"
+        return f"It is ready, but no worker can run it: {_needs(facts)}"
     if facts.known_version is None and facts.kinds_alive is not None:
         named = _some(facts.kinds_alive)
-        return f"It is ready, but no living worker runs {facts.kind}; they run {named}: was its module imported?"
+        return f"It is ready, but no live worker runs {facts.kind}; they run {named}: was its module imported?"
     if not facts.queue_served:
         named = _some(facts.queues_alive)
         return (
-            f"It is ready, but no living worker that runs {facts.kind} serves queue {facts.queue!r}; they serve {named}: "
+            f"It is ready, but no live worker that runs {facts.kind} serves queue {facts.queue!r}; they serve {named}: "
             f"start one with --queue {facts.queue}."
         )
     if facts.known_version is not None and facts.workers_able == 0:
@@ -250,7 +252,7 @@ def _pending(facts: Facts) -> str:
 
 
 def _unpublished(facts: Facts) -> str:
-    """What the kind declares is unknown: perhaps its name is misspelt. Without workers that is no surprise."""
+    """A hint that the kind is unknown, perhaps misspelt. None without workers, because then it may not be published yet."""
     if facts.published or facts.known_version is not None or facts.workers_alive == 0:
         return ""
     return f" No worker has published the kind {facts.kind}: what it declares is unknown."
@@ -261,9 +263,9 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _who_runs(facts: Facts) -> str:
-    """Who might take it, as far as workers say."""
+    """Which workers can run it."""
     if facts.workers_able == 0:
-        return f"is a worker there that runs {facts.kind}?"
+        return f"check that a worker runs {facts.kind}."
     if facts.workers_busy < facts.workers_able:
         room = _count(facts.workers_able - facts.workers_busy, "worker")
         return f"{room} with room can run {facts.kind}."
@@ -281,7 +283,7 @@ def _paused(facts: Facts) -> str:
 def _due(facts: Facts) -> str:
     when = f"It runs in {_span(facts.due_in)}"
     if facts.came_back_by == "snooze":
-        return f"{when}: its handler put it off{_because(facts.error)}."
+        return f"{when}: its handler snoozed it{_because(facts.error)}."
     if facts.came_back_by == "rescue":
         often = f" {_times(facts.crashes)}" if facts.crashes > 1 else ""
         return f"{when}, because its process was lost{often} ({facts.cause}){_because(facts.error)}."
@@ -305,24 +307,24 @@ def _running(facts: Facts) -> str:
     if not facts.registered:
         when = f"in {_span(facts.lease_left)}" if facts.lease_left is not None else "within a lease"
         return (
-            f"Attempt {facts.attempt_no} is held by a worker whose registration is gone; if that worker does not register "
-            f"again, the job is rescued {when}."
+            f"Attempt {facts.attempt_no} is held by a worker that is not registered any more; if it does not register again, "
+            f"the job is rescued {when}."
         )
     if _over(facts.lease_left):
-        return f"Attempt {facts.attempt_no} ran on {facts.worker}, which went silent; it is rescued with the next sweep."
+        return f"Attempt {facts.attempt_no} ran on {facts.worker}, whose lease has expired; the next sweep rescues it."
     if facts.held_ahead:
         return (
             f"Attempt {facts.attempt_no} was claimed by {facts.worker} {_span(facts.running_for)} ago and waits there for a "
             "free lane; it is returned to the queue if that takes long."
         )
-    told = f": {facts.message}" if facts.message else ""
+    message = f": {facts.message}" if facts.message else ""
     asked = "; it was asked to stop" if facts.cancelling else ""
     since = f"{facts.worker}{_alone(facts, '')}, for {_span(facts.running_for)}"
-    return f"It runs: attempt {facts.attempt_no} on {since}{asked}{told}."
+    return f"It runs: attempt {facts.attempt_no} on {since}{asked}{message}."
 
 
 def _alone(facts: Facts, how: str) -> str:
-    """Why it has a process of its own, if it has."""
+    """Why it runs alone in a process, if it does."""
     if not facts.alone:
         return ""
     others = f" with {_count(facts.beside, 'other')}" if facts.beside else ""
@@ -355,4 +357,4 @@ def _because(reason: str | None) -> str:
 
 
 def _short(text: str | None) -> str:
-    return (text or "no reason was given").strip().splitlines()[-1][:200]
+    return one_line(text) or "no reason was given"

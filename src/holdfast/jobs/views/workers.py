@@ -1,7 +1,8 @@
-"""Look at workers, who is alive, what each can run, and what it holds; and make one quiet. Called by: the API."""
+"""Workers with what each can run and holds, and kinds with their waiting jobs. Called by: the API, clients and workers."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,23 +11,14 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.rows import class_row, tuple_row
 
-from holdfast.errors import NotFound
+from holdfast.database.revision import OLDEST_CODE
+from holdfast.errors import KindNotPublished, NotFound
 from holdfast.jobs.model import WorkerId
-
-# What a worker that talks to Postgres opens at most: two for claims, for batches, chains and the heartbeats of executor and
-# keeper one each, and what handlers and lanes share.
-OWN_CONNECTIONS = 6
-MOST_SHARED_CONNECTIONS = 8
-
-
-def shared_connections(concurrency: int) -> int:
-    """How many connections the lanes of a worker share at most."""
-    return min(concurrency + 2, MOST_SHARED_CONNECTIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as people see it."""
+    """A worker as the API shows it."""
 
     id: str
     name: str
@@ -37,13 +29,13 @@ class WorkerView:
     version: str
     git_sha: str | None
     kinds: dict[str, int]
-    queues: list[str] | None  # null: it does not say
+    queues: list[str] | None  # null: unknown
     concurrency: int
     started_at: datetime
     beat_at: datetime
     lease_until: datetime
     stopped_at: datetime | None
-    quiet_at: datetime | None  # since when it shall claim no more
+    quiet_at: datetime | None  # since when it was asked to claim no more
     alive: bool
     holds: int  # jobs
 
@@ -64,7 +56,7 @@ GET = f"SELECT {VIEW} FROM holdfast.workers w WHERE w.id = %(id)s"
 async def list_workers(
     conn: psycopg.AsyncConnection[Any], *, alive: bool = False, after: str | None = None, limit: int = 50
 ) -> list[WorkerView]:
-    """Workers by id, with `alive` only those whose lease runs."""
+    """Workers by id; with `alive` only those whose lease has not expired."""
     async with conn.cursor(row_factory=class_row(WorkerView)) as cursor:
         await cursor.execute(LIST, {"alive": alive, "after": after, "limit": limit})
         return await cursor.fetchall()
@@ -80,21 +72,9 @@ async def get_worker(conn: psycopg.AsyncConnection[Any], worker_id: str) -> Work
     return found
 
 
-QUIET = """
-    UPDATE holdfast.workers SET quiet_at = CASE WHEN %(quiet)s THEN coalesce(quiet_at, clock_timestamp()) END
-    WHERE id = %(id)s
-"""
-
-
-async def make_quiet(conn: psycopg.AsyncConnection[Any], worker_id: str, *, quiet: bool = True) -> WorkerView:
-    """Have a worker claim no more, from its next beat on, or claim again. What it holds, it brings to an end."""
-    await conn.execute(QUIET, {"id": worker_id, "quiet": quiet})
-    return await get_worker(conn, worker_id)
-
-
 @dataclass(frozen=True, slots=True)
 class KindView:
-    """A kind of job: who can run it, what waits of it, and what operators have said about it."""
+    """A kind: the workers that can run it, its waiting jobs, and whether it is paused or drained."""
 
     kind: str
     workers: int  # alive and not quiet, that can run it
@@ -107,8 +87,8 @@ class KindView:
     public: bool | None  # whether a request may enqueue it
 
 
-# The kinds that are known: of a living worker, an operator, a job that could be claimed, or published before. Those of
-# jobs are found by hopping over the claim index from one kind to the next.
+# Known kinds: of live workers, of pauses and drains, of claimable jobs, and published ones. Those of jobs are found by a skip
+# scan of the claim index.
 KINDS = """
     WITH RECURSIVE hop AS (
         (SELECT queue, kind FROM holdfast.jobs WHERE state = 'pending' AND run_after IS NULL ORDER BY queue, kind LIMIT 1)
@@ -137,6 +117,13 @@ KINDS = """
 """
 
 
+async def require_known_kind(conn: psycopg.AsyncConnection[Any], kind: str) -> None:
+    """`KindNotPublished` for a kind that no worker runs or has published, and of which no job waits: probably a typo."""
+    known = [one.kind for one in await list_kinds(conn)]
+    if kind not in (*known, "*"):
+        raise KindNotPublished(kind, difflib.get_close_matches(kind, known, n=3))
+
+
 async def list_kinds(conn: psycopg.AsyncConnection[Any]) -> list[KindView]:
     """Every kind that a worker can run or has published, that waits, or that is paused or drained."""
     async with conn.cursor(row_factory=class_row(KindView)) as cursor:
@@ -145,21 +132,22 @@ async def list_kinds(conn: psycopg.AsyncConnection[Any]) -> list[KindView]:
 
 
 class Standing(NamedTuple):
-    """What a worker that asks after itself should know."""
+    """The answer to a worker that checks its registration."""
 
     revision: str | None  # of the schema
-    registered: int  # of those that were asked for, with a lease that is good
+    oldest_code: str | None  # that may run on it
+    registered: int  # how many of the given workers have a valid lease
 
 
-STANDING = """
-    SELECT (SELECT version_num FROM holdfast.alembic_version),
+STANDING = f"""
+    SELECT (SELECT version_num FROM holdfast.alembic_version), {OLDEST_CODE},
            (SELECT count(*) FROM holdfast.workers
             WHERE id = ANY (%(ids)s::uuid[]) AND stopped_at IS NULL AND lease_until > clock_timestamp())
 """
 
 
 async def standing_of(conn: psycopg.AsyncConnection[Any], ids: Sequence[WorkerId]) -> Standing:
-    """How many of these are registered, and the revision of the schema."""
+    """How many of these workers are registered, and the revision of the schema."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(STANDING, {"ids": list(ids)})
-        return Standing(*(await cursor.fetchone() or (None, 0)))
+        await cursor.execute(STANDING.encode(), {"ids": list(ids)})
+        return Standing(*(await cursor.fetchone() or (None, None, 0)))

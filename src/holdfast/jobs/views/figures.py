@@ -1,6 +1,6 @@
 """The figures that operators and autoscalers watch, in a few cheap statements. Called by: the API's metrics and ops state.
 
-Every count goes over an index and is exact up to a cap; nothing here walks over jobs that have ended.
+Every count uses an index and is exact up to a cap. No query reads jobs that have ended.
 """
 
 from __future__ import annotations
@@ -11,22 +11,14 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row, dict_row
 
-# Claimable jobs, due polls, and held jobs; `stale` are those of the held whose worker's lease has expired. Never pending jobs
-# alone, and never without the held ones: an autoscaler that reads 0 while a job runs stops the worker that runs it.
+# The view counts claimable jobs, due polls and held jobs; `stale` are those of the held whose worker's lease has expired.
+# Never pending jobs alone, and never without the held ones: an autoscaler that reads 0 while a job runs stops its worker.
 DEMAND = """
-    SELECT (SELECT count(*) FROM (SELECT FROM holdfast.jobs j WHERE state = 'pending' AND run_after IS NULL
-                AND (%(queue)s::text IS NULL OR queue = %(queue)s) AND NOT EXISTS (
-                    SELECT FROM holdfast.controls c WHERE c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL)
-                LIMIT 10001) AS few) AS waiting,
-           (SELECT count(*) FROM (SELECT FROM holdfast.jobs WHERE state = 'pending' AND run_after <= (SELECT clock_timestamp())
-                AND (%(queue)s::text IS NULL OR queue = %(queue)s) LIMIT 10001) AS few) AS due,
-           (SELECT count(*) FROM (SELECT FROM holdfast.jobs WHERE state = 'submitted'
-                AND next_poll_at <= (SELECT clock_timestamp())
-                AND (%(queue)s::text IS NULL OR queue = %(queue)s) LIMIT 10001) AS few) AS to_poll,
-           (SELECT count(*) FROM holdfast.workers w JOIN holdfast.jobs j ON j.worker_id = w.id
-                WHERE w.lease_until < clock_timestamp() AND (%(queue)s::text IS NULL OR j.queue = %(queue)s)) AS stale,
-           (SELECT count(*) FROM holdfast.jobs WHERE worker_id IS NOT NULL
-                AND (%(queue)s::text IS NULL OR queue = %(queue)s)) AS running
+    SELECT coalesce(sum(waiting), 0)::bigint AS waiting, coalesce(sum(due), 0)::bigint AS due,
+           coalesce(sum(to_poll), 0)::bigint AS to_poll, coalesce(sum(stale), 0)::bigint AS stale,
+           coalesce(sum(stale + held), 0)::bigint AS running
+    FROM holdfast.demand
+    WHERE (%(queue)s::text IS NULL OR queue = %(queue)s) AND (%(kind)s::text IS NULL OR kind LIKE %(kind)s)
 """
 
 
@@ -42,27 +34,33 @@ class Demand:
 
     @property
     def backlog(self) -> int:
-        """What no live worker holds: for autoscalers that add the running workers themselves."""
+        """Jobs that no live worker holds: for autoscalers that add the running workers themselves."""
         return self.waiting + self.due + self.to_poll + self.stale
 
     @property
     def held(self) -> int:
-        """What a worker holds under a lease that has not expired."""
+        """Jobs that a worker with a valid lease holds."""
         return max(0, self.running - self.stale)
 
     @property
     def total(self) -> int:
-        """The number to scale a Deployment by: the backlog and what runs."""
+        """The number to scale a Deployment by: the backlog and the running jobs."""
         return self.backlog + self.held
 
 
-async def demand(conn: psycopg.AsyncConnection[Any], queue: str | None = None) -> Demand:
-    """How much work there is, in one queue or in all."""
+async def demand(conn: psycopg.AsyncConnection[Any], queue: str | None = None, kind: str | None = None) -> Demand:
+    """How much work there is, in one queue or in all, of one kind or of all; `exports.*`: of all that begin with `exports.`."""
     async with conn.cursor(row_factory=class_row(Demand)) as cursor:
-        await cursor.execute(DEMAND, {"queue": queue})
+        await cursor.execute(DEMAND, {"queue": queue, "kind": None if kind is None else _like(kind)})
         found = await cursor.fetchone()
     assert found is not None
     return found
+
+
+def _like(kind: str) -> str:
+    """The pattern of LIKE for a kind in which a `*` at the end stands for anything."""
+    escaped = kind.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped[:-1] + "%" if escaped.endswith("*") else escaped
 
 
 FIGURES = """
@@ -72,15 +70,19 @@ FIGURES = """
                 SELECT next_poll_at FROM holdfast.jobs WHERE state = 'submitted' ORDER BY next_poll_at LIMIT 1) AS first
             WHERE next_poll_at < clock_timestamp()) AS poll_lag,
            (SELECT count(*) FROM holdfast.effects WHERE state = 'unwanted') AS unwanted_effects,
+           (SELECT coalesce(max(clean_tries), 0) FROM holdfast.effects WHERE state = 'unwanted') AS clean_tries,
            EXISTS (SELECT FROM holdfast.controls WHERE kind = '*' AND drained_at IS NOT NULL) AS draining,
            coalesce((SELECT max(age(backend_xmin)) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL), 0) AS xmin_age,
-           (SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()) AS frozen_age
+           (SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()) AS frozen_age,
+           (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+           current_setting('max_connections')::int AS max_connections
 """
 VERSIONS = """
     SELECT version, runner, count(*) AS workers FROM holdfast.workers
     WHERE stopped_at IS NULL AND lease_until > clock_timestamp() GROUP BY 1, 2
 """
-# By hopping over the claim index from one kind to the next: its first entry is not the oldest, but the next to be run.
+# A skip scan of the claim index from one kind to the next. The first entry is not the oldest job, but the next to run.
+# `workers` are the live ones that may claim it; one that has declared no kinds may claim all.
 OLDEST = """
     WITH RECURSIVE hop AS (
         (SELECT queue, kind FROM holdfast.jobs WHERE state = 'pending' AND run_after IS NULL ORDER BY queue, kind LIMIT 1)
@@ -90,13 +92,16 @@ OLDEST = """
             WHERE state = 'pending' AND run_after IS NULL AND (j.queue, j.kind) > (hop.queue, hop.kind)
             ORDER BY queue, kind LIMIT 1) AS next
     )
-    SELECT hop.kind, max(extract(epoch FROM clock_timestamp() - first.created_at))::float AS seconds
+    SELECT hop.kind, max(extract(epoch FROM clock_timestamp() - first.created_at))::float AS seconds,
+           min((SELECT count(*) FROM holdfast.workers w
+                WHERE w.stopped_at IS NULL AND w.lease_until > clock_timestamp() AND w.quiet_at IS NULL
+                  AND (w.kinds = '{}' OR w.kinds ? hop.kind) AND (w.queues IS NULL OR hop.queue = ANY (w.queues)))) AS workers
     FROM hop CROSS JOIN LATERAL (
         SELECT created_at FROM holdfast.jobs j WHERE j.state = 'pending' AND j.run_after IS NULL
             AND j.queue = hop.queue AND j.kind = hop.kind ORDER BY j.priority, j.id LIMIT 1) AS first
     GROUP BY hop.kind LIMIT 200
 """
-# The newest jobs by their id: a walk of a fixed length over the primary key, whatever the table holds.
+# The newest jobs by id: reads a fixed number of rows by the primary key, whatever the size of the table.
 TIMES = """
     SELECT kind,
         (percentile_cont(0.5) WITHIN GROUP (ORDER BY wait) FILTER (WHERE attempt_no = 1))::float AS "wait_0.5",
@@ -116,7 +121,7 @@ TABLES = """
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One look at everything that can be counted cheaply."""
+    """All figures that can be counted cheaply."""
 
     demand: Demand
     plain: dict[str, Any]
@@ -127,7 +132,7 @@ class Figures:
 
 
 async def figures(conn: psycopg.AsyncConnection[Any]) -> Figures:
-    """All of it."""
+    """Read all figures."""
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(FIGURES)
         plain = await cursor.fetchone() or {}

@@ -1,4 +1,4 @@
-"""What happened to a job: every move with its attempt, actor, reason and transaction. Written by the moves themselves.
+"""The history of a job: every move with its attempt, actor, reason and transaction. Each move writes its own entry.
 
 Called by: the API, the command line and the history checker.
 """
@@ -15,7 +15,7 @@ from holdfast.jobs.model import JobId, Json
 
 
 class Entry(NamedTuple):
-    """One line of a job's history. For an attempt, `claimed_at` to `at` is its whole life."""
+    """One entry of a job's history. An attempt lasted from `claimed_at` to `at`."""
 
     at: datetime
     move: str
@@ -30,6 +30,9 @@ class Entry(NamedTuple):
     xid: str
 
 
+# Of the newest attempt of job `j` that ended with an exception; read only if the job has an error.
+LAST_TRACEBACK = """CASE WHEN j.error IS NOT NULL THEN (SELECT h.detail->>'traceback' FROM holdfast.history h
+    WHERE h.job_id = j.id AND h.detail ? 'traceback' ORDER BY h.id DESC LIMIT 1) END AS traceback"""
 READ_HISTORY = """
     SELECT at, move, state, attempt_no, attempt_id::text, worker_id::text, claimed_at, actor, reason, detail, xid::text
     FROM holdfast.history WHERE job_id = %(job_id)s ORDER BY id DESC LIMIT %(most)s
@@ -37,7 +40,7 @@ READ_HISTORY = """
 
 
 async def history(conn: psycopg.AsyncConnection[Any], job_id: JobId, *, most: int = 10_000) -> list[Entry]:
-    """The history of a job, oldest first; of a very long one the newest moves."""
+    """The history of a job, oldest first; only the newest `most` moves."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_HISTORY, {"job_id": job_id, "most": most})
         return [Entry(*row) for row in reversed(await cursor.fetchall())]

@@ -1,6 +1,6 @@
-"""What a look at the database tells about its health: one answer, from which others draw their conclusions.
+"""Collect facts about the health of the database. The callers decide what they mean.
 
-Called by: the API, for `holdfast doctor` and `holdfast status`. Nothing here walks over jobs that have ended.
+Called by: the API, for `holdfast doctor` and `holdfast status`. No query reads jobs that have ended.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from holdfast.jobs import control, figures, read, workers
-from holdfast.jobs.filters import Condition
-from holdfast.jobs.workers import MOST_SHARED_CONNECTIONS, OWN_CONNECTIONS
+from holdfast.jobs import control
+from holdfast.jobs.views import figures, read, workers
+from holdfast.jobs.views.filters import Condition
+from holdfast.jobs.worker_connections import MOST_SHARED_CONNECTIONS, OWN_CONNECTIONS
 
 SERVER = f"""
     SELECT clock_timestamp() AS now,
@@ -32,7 +33,7 @@ SERVER = f"""
            pg_database_size(current_database()) AS bytes,
            (SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()) AS frozen_age
 """
-# Whoever holds the oldest snapshot keeps vacuum from removing anything that died since.
+# The oldest open transaction: vacuum cannot remove rows that were deleted after it began.
 OLDEST_SNAPSHOT = """
     SELECT pid, coalesce(application_name, '') AS application, coalesce(state, '') AS state,
            extract(epoch FROM clock_timestamp() - xact_start)::float AS seconds
@@ -64,7 +65,7 @@ LEFT_LOCKS = """
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What was found; every list is bounded."""
+    """The facts; every list is bounded."""
 
     now: datetime
     server: dict[str, Any]
@@ -76,7 +77,7 @@ class Checkup:
     poll_lag: float
     oldest: list[dict[str, Any]]  # by kind: how long the next to run has waited
     workers: list[dict[str, Any]]  # alive, by version
-    commits: list[dict[str, Any]]  # of those who name theirs
+    commits: list[dict[str, Any]]  # of workers that report theirs
     silent: list[dict[str, Any]]
     kinds: list[dict[str, Any]]
     controls: list[dict[str, Any]]
@@ -84,9 +85,9 @@ class Checkup:
 
 
 async def check_up(conn: psycopg.AsyncConnection[Any]) -> Checkup:
-    """Look at everything."""
+    """Read all facts."""
     async with conn.cursor(row_factory=dict_row) as cursor:
-        server = (await _all(cursor, SERVER, {"pid": conn.info.backend_pid}))[0]  # a pooler makes up a number of its own
+        server = (await _all(cursor, SERVER, {"pid": conn.info.backend_pid}))[0]  # behind a pooler the two differ
         oldest_snapshot = await _all(cursor, OLDEST_SNAPSHOT)
         tables = await _all(cursor, TABLES)
         silent = await _all(cursor, SILENT)

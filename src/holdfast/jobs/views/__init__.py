@@ -1,0 +1,1 @@
+"""Read-only queries of jobs: nothing here changes a row."""

@@ -1,0 +1,1 @@
+"""What remote workers and the HTTP API send each other."""
