@@ -1,4 +1,4 @@
-"""What a pass of a loop is given: which tick it is, and a way to write that is refused when its term is over."""
+"""The context of one pass of a loop: its tick, and transactions that are refused after its term is over. Made by: `tick.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAFE_SHARE = 0.8  # of the lease: side effects stop before it can end at the dat
 
 
 class Held:
-    """Whether a term is still ours, as far as this process knows. Shared by a pass and whoever renews its lease."""
+    """Whether this process still has the term, as far as it knows. Shared by a pass and the task that renews its lease."""
 
     def __init__(self, lease: timedelta) -> None:
         self._lease = lease.total_seconds()
@@ -38,7 +38,7 @@ class Held:
 
 
 class _Tick:
-    """What the asynchronous and the plain pass have in common."""
+    """What `Pass` and `SyncPass` have in common."""
 
     def __init__(self, term: Term, held: Held) -> None:
         self._term, self._held = term, held
@@ -50,31 +50,31 @@ class _Tick:
 
     @property
     def term(self) -> int:
-        """The number under which this pass writes; for systems outside that must refuse an older one."""
+        """The number under which this pass writes; for external systems that must refuse an older one."""
         return self._term.number
 
     @property
     def due_at(self) -> datetime | None:
-        """Which tick it is, by the database's clock; None for a run that somebody asked for."""
+        """The due time of the tick, by the database's clock; None for a manual run."""
         return self._term.due_at
 
     @property
     def is_manual(self) -> bool:
-        """Whether somebody asked for this run."""
+        """Whether this is a manual run."""
         return self._term.trigger == "manual"
 
     @property
     def actor(self) -> str | None:
-        """Who asked for it."""
+        """Who requested a manual run."""
         return self._term.actor
 
     @property
     def reason(self) -> str | None:
-        """Why they did."""
+        """The reason of a manual run."""
         return self._term.reason
 
     def check(self) -> None:
-        """Before a side effect outside: raises `TermLost` when this pass cannot be sure any more that it is the only one."""
+        """Call it before an external side effect: raises `TermLost` when another process may run this loop."""
         if self._held.is_over:
             raise TermLost(self._term.loop, self._term.number)
 
@@ -87,8 +87,8 @@ class Pass(_Tick):
         self._borrow, self._url = borrow, url
 
     async def write(self, tx: Any) -> None:
-        """Make a transaction one of this term: it is refused with `TermLost` if somebody else runs the loop by now, and
-        nobody can begin to before it has ended. `tx` is a psycopg connection or an SQLAlchemy session."""
+        """Bind a transaction to this term: `TermLost` if another process runs the loop, and none can begin before the
+        transaction has ended. `tx` is a psycopg connection or an SQLAlchemy session."""
         conn = await connection_of(tx)
         _refuse_no_transaction(conn)
         if isinstance(conn, psycopg.Connection):
@@ -98,14 +98,14 @@ class Pass(_Tick):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """A connection inside a transaction of this term, committed at the end of the block."""
+        """A connection in a transaction of this term, committed at the end of the block."""
         self.check()
         async with self._borrow() as conn, conn.transaction():
             await self.write(conn)
             yield conn
 
     def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
-        """A connection in autocommit, for the length of a block: to read with."""
+        """A connection in autocommit, inside a block, for reads."""
         return self._borrow()
 
     def in_thread(self) -> SyncPass:
@@ -121,14 +121,14 @@ class SyncPass(_Tick):
         self._url = url
 
     def write(self, tx: Any) -> None:
-        """Make a transaction one of this term; see `Pass.write`."""
+        """Bind a transaction to this term; see `Pass.write`."""
         conn = connection_of_sync(tx)
         _refuse_no_transaction(conn)
         run_sync(conn, guard(self._term))
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection inside a transaction of this term, committed at the end of the block."""
+        """A connection in a transaction of this term, committed at the end of the block."""
         self.check()
         with self.connection() as conn, conn.transaction():
             self.write(conn)
@@ -136,7 +136,7 @@ class SyncPass(_Tick):
 
     @contextmanager
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection in autocommit, for the length of a block: to read with."""
+        """A connection in autocommit, inside a block, for reads."""
         with connect_sync(self._url) as conn:
             yield conn
 

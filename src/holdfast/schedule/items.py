@@ -1,6 +1,6 @@
-"""Act on many things in a pass, each in a transaction of its own. Called by: the loops.
+"""Act on many items in a pass, each in its own transaction. Called by: the loops.
 
-What one of them raises is logged and counted, and keeps no other from its turn: a pass that handled some is a success.
+An error of one item is logged and counted, and does not affect the others: the pass is a success.
 """
 
 from __future__ import annotations
@@ -47,5 +47,5 @@ async def act_on_each(
 
 
 def log_failed(ctx: Pass, item: str, error: Exception) -> None:
-    """One thing of a pass could not be handled."""
-    log.error("loop_item_failed", job=ctx.name, item=item, error=f"{type(error).__name__}: {error}", exc_info=error)
+    """Log that one item of a pass failed."""
+    log.error("loop_item_failed", loop=ctx.name, item=item, error=f"{type(error).__name__}: {error}", exc_info=error)

@@ -1,7 +1,7 @@
 """The kernel's own loops: rescue, promote, wake, effects, pipeline_status, prune. Started by: the programs in apps/.
 
-Workers do the first four with their beats as well. Every act is a guarded write, so it does not matter who is first; here they
-are done even when no worker is up.
+Workers do the first four with their heartbeats, too. Every action is a guarded write, so it does not matter which process is
+first; the loops do them even when no worker runs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from psycopg.rows import tuple_row
 from holdfast.jobs import effects, locks, promote, slots
 from holdfast.jobs.effects import Cleaner
 from holdfast.jobs.model import JobId
-from holdfast.jobs.pipeline_status import FIRST, read_remembered, remember
+from holdfast.jobs.periodic.enqueue_due import enqueue_due
 from holdfast.jobs.prune import prune
 from holdfast.jobs.rescue import rescue
+from holdfast.jobs.store_pipeline_status import store_status
 from holdfast.jobs.tallies import sum_up
+from holdfast.jobs.views.pipeline_status import FIRST_ID, read_stored_statuses
 from holdfast.schedule.context import Pass
 from holdfast.schedule.items import act_on_each, log_failed
 from holdfast.schedule.prune import prune_keys, prune_runs
@@ -40,9 +42,9 @@ INTERVALS = {
 }
 MEANINGS = {
     "rescue": "Takes jobs from workers that went silent.",
-    "promote": "Puts delayed jobs whose time has come where claims find them.",
+    "promote": "Makes delayed jobs that are due claimable, and enqueues periodic jobs that are due.",
     "wake": "Wakes jobs that wait for a lock or a slot which is free.",
-    "effects": "Calls the registered cleaners for what nobody needs any more.",
+    "effects": "Calls the registered cleaners for effects that are no longer needed.",
     "pipeline_status": "Notes on each pipeline what its jobs say about it, for lists.",
     "prune": "Removes jobs that ended long ago, and old runs of loops.",
 }
@@ -67,8 +69,8 @@ def kernel_loops(
 
 
 async def rescue_silent(ctx: Pass) -> int:
-    """Page by page until there is none left. Not in one transaction: `rescue` has one for each worker, and each is a guarded
-    write, so that a pass which was replaced does no harm."""
+    """Page by page, until none is left. Not in one transaction: `rescue` has one for each worker, and each is a guarded write,
+    so a replaced pass does no harm."""
     rescued, more = 0, True
     while more:
         ctx.check()
@@ -81,7 +83,7 @@ async def rescue_silent(ctx: Pass) -> int:
 
 
 async def promote_due(ctx: Pass) -> Result:
-    """Page by page; one by one where a page holds a job that cannot be promoted."""
+    """Page by page; one by one if a page has a job that cannot be promoted."""
     promoted, more = 0, True
     while more:
         try:
@@ -91,6 +93,8 @@ async def promote_due(ctx: Pass) -> Result:
             log_failed(ctx, "page", error)
             return await _promote_each(ctx, promoted)
         promoted, more = promoted + len(jobs), len(jobs) >= PAGE
+    async with ctx.connection() as conn:
+        promoted += len(await enqueue_due(conn))
     return Result(promoted)
 
 
@@ -107,7 +111,7 @@ async def _promote_each(ctx: Pass, promoted: int) -> Result:
 
 
 async def wake_forgotten(ctx: Pass) -> Result:
-    """Who gives back a lock wakes its waiters; this finds what a rare overlap left."""
+    """The release of a lock wakes its waiters; this finds those that a rare race has missed."""
     acted = await act_on_each(ctx, (locks.wake_forgotten, slots.wake_forgotten), _wake)
     return Result(failed=len(acted.failed))
 
@@ -118,7 +122,7 @@ async def _wake(conn: psycopg.AsyncConnection[Any], wake: Callable[[Any], Awaita
 
 
 async def clean_effects(ctx: Pass, *, cleaners: Cleaners) -> int:
-    """Each cleaning is fenced by itself: it may take long, and must not happen inside a transaction."""
+    """Each cleaning is fenced by itself: it may take long, so it must not run inside a transaction."""
     gone, known = 0, cleaners()
     more = bool(known)
     while more:
@@ -132,24 +136,26 @@ async def clean_effects(ctx: Pass, *, cleaners: Cleaners) -> int:
 
 
 async def note_pipelines(ctx: Pass) -> Result:
-    """Observe a page, decide (`status_of`, pure), and note each pipeline in a transaction of its own."""
-    changed, failed, after, more = 0, 0, FIRST, True
+    """Read a page, decide (`status_of`, pure), and store each status in its own transaction."""
+    changed, failed, after, more = 0, 0, FIRST_ID, True
     while more:
         async with ctx.connection() as conn:
-            running = await read_remembered(conn, running=True, after=after, limit=PAGE)
-        acted = await act_on_each(ctx, [one for one in running if one.has_changed], remember)
+            running = await read_stored_statuses(conn, running=True, after=after, limit=PAGE)
+        acted = await act_on_each(ctx, [one for one in running if one.has_changed], store_status)
         changed, failed = changed + acted.done, failed + len(acted.failed)
         after, more = running[-1].id if running else after, len(running) == PAGE
     async with ctx.connection() as conn:
-        ended = await read_remembered(conn, running=False, limit=PAGE)
-    acted = await act_on_each(ctx, ended, remember)  # all of them, so that it is the turn of others next time
+        ended = await read_stored_statuses(conn, running=False, limit=PAGE)
+    acted = await act_on_each(
+        ctx, ended, store_status
+    )  # all of them: each gets a new `checked_at`, so the next pass reads others
     changed += sum(one.has_changed for one in ended if one not in acted.failed)
     failed += len(acted.failed)
     return Result(changed, failed, fields={"pipelines_changed": changed, "failed": failed})
 
 
 async def prune_old(ctx: Pass, *, retention: timedelta | None, run_retention: timedelta) -> Result:
-    """In batches, each a transaction of its own; what goes has ended long ago, so that no one else writes to it."""
+    """In batches, each in its own transaction. These jobs have ended long ago, so no other process writes to them."""
     counts = {"jobs_pruned": 0, "runs_pruned": 0, "failed": 0}
 
     async def jobs(conn: psycopg.AsyncConnection[Any]) -> None:

@@ -22,17 +22,17 @@ FORGET_FAILED = "DELETE FROM holdfast.loop_keys WHERE name = %(name)s AND key = 
 
 
 async def read_failed(conn: psycopg.AsyncConnection[Any], name: str, keys: Sequence[str]) -> dict[str, tuple[int, bool]]:
-    """Those of the keys that failed last time: how often, and whether it is too early to try again."""
+    """The keys that failed last time: how often, and whether it is too early to retry."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_FAILED, {"name": name, "keys": list(keys)})
         return {key: (failures, waits) for key, failures, waits in await cursor.fetchall()}
 
 
 async def note_failed(conn: psycopg.AsyncConnection[Any], name: str, key: str, error: str, delay: timedelta) -> None:
-    """The key failed; not before `delay` again."""
+    """The key failed; retry it after `delay` at the earliest."""
     await conn.execute(NOTE_FAILED, {"name": name, "key": key, "error": error, "delay": delay})
 
 
 async def forget_failed(conn: psycopg.AsyncConnection[Any], name: str, key: str) -> None:
-    """The key is well."""
+    """The key succeeded: delete its failures."""
     await conn.execute(FORGET_FAILED, {"name": name, "key": key})

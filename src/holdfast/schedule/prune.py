@@ -1,4 +1,4 @@
-"""Remove old runs of loops, and keys of reconcilers that nobody tries any more. Called by: the loop `prune`."""
+"""Remove old runs of loops, and failed keys of reconcilers that are not found any more. Called by: the loop `prune`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-# Passes that found nothing to do are of no interest after an hour; the newest run of a loop always stays.
+# Passes that did nothing are removed after an hour; the newest run of each loop always stays.
 PRUNE_RUNS = """
     WITH old AS MATERIALIZED (
         SELECT r.id FROM holdfast.loop_runs r JOIN holdfast.loops l USING (name)
@@ -24,7 +24,7 @@ PRUNE_KEYS = "DELETE FROM holdfast.loop_keys WHERE retry_at < clock_timestamp() 
 
 
 async def prune_runs(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta, batch: int = 1000) -> int:
-    """Remove runs of loops that ended more than `older_than` ago, in batches, each a transaction of its own."""
+    """Remove runs of loops that ended more than `older_than` ago, in batches, each in its own transaction."""
     removed: int = 0
     after = 0
     async with conn.cursor(row_factory=tuple_row) as cursor:
@@ -38,5 +38,5 @@ async def prune_runs(conn: psycopg.AsyncConnection[Any], *, older_than: timedelt
 
 
 async def prune_keys(conn: psycopg.AsyncConnection[Any], *, older_than: timedelta) -> None:
-    """Forget keys that failed and were due to be tried again more than `older_than` ago: they are not found any more."""
+    """Delete failed keys whose retry was due more than `older_than` ago: the reconciler does not find them any more."""
     await conn.execute(PRUNE_KEYS, {"older_than": older_than})

@@ -1,4 +1,4 @@
-"""Loops and their runs as people see them. Called by: the scheduler's watch, the API, the command line."""
+"""Read loops and their runs. Called by: the scheduler's polls, the API, the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNHEALTHY_AFTER = 3  # failures, one after another
 
 @dataclass(frozen=True, slots=True)
 class LoopView:
-    """A loop as its row says it is."""
+    """A loop's row."""
 
     name: str
     every: timedelta | None
@@ -25,7 +25,7 @@ class LoopView:
     now: datetime
     next_due_at: datetime
     retry_at: datetime | None  # a run before the next tick, because the last one failed
-    wait: timedelta | None  # until there is something to do; None: paused, and nobody asked
+    wait: timedelta | None  # until there is something to do; None: paused, and no manual run is queued
     term: int
     holder: str | None
     held_until: datetime | None
@@ -47,12 +47,41 @@ class LoopView:
 
     @property
     def status(self) -> str:
-        """One word for people."""
+        """running, paused, waiting or unhealthy."""
         if self.holder is not None:
             return "running"
         if self.paused_at is not None:
             return "paused"
         return "waiting" if self.is_healthy else "unhealthy"
+
+
+def loop_fields(loop: LoopView) -> dict[str, Any]:
+    """A loop as the API and the command line show it. Pure."""
+    return {
+        "job_name": loop.name,
+        "type": "loop",
+        "status": loop.status,
+        "healthy": loop.is_healthy,
+        "next_run": None if loop.paused_at is not None else min(loop.next_due_at, loop.retry_at or loop.next_due_at),
+        "retry_at": loop.retry_at,
+        "last_run": loop.last_started_at,
+        "last_success": loop.last_success_at,
+        "last_outcome": loop.last_outcome,
+        "last_error": loop.last_error,
+        "consecutive_failures": loop.failures,
+        "holder": loop.holder,
+        "interval_seconds": None if loop.every is None else loop.every.total_seconds(),
+        "cron": loop.cron,
+        "timezone": loop.timezone,
+        "catch_up": None,
+        "next_runs": [] if loop.paused_at is not None else [loop.next_due_at],
+        "last_job_id": None,
+        "missed": 0,
+        "workers": None,
+        "paused": loop.paused_at is not None,
+        "paused_by": loop.paused_by,
+        "paused_reason": loop.paused_reason,
+    }
 
 
 READ_LOOPS = """
@@ -107,7 +136,7 @@ class RunView:
 
     @property
     def took(self) -> timedelta | None:
-        """From its beginning to its end."""
+        """The duration."""
         return self.finished_at - self.started_at if self.finished_at and self.started_at else None
 
 

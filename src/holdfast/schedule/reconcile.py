@@ -1,4 +1,4 @@
-"""Reconcilers of your own: a function that finds what is due, and one that acts on each of it.
+"""User-defined reconcilers: a function that finds due keys, and a function that acts on each key.
 
     @reconciler("expired_shares", every=timedelta(minutes=5))
     async def expired_shares(ctx: Pass) -> list[int]:
@@ -7,10 +7,10 @@
 
     @expired_shares.act
     async def expire(ctx: Pass, share_id: int) -> None:
-        async with ctx.transaction() as conn:                        # refused when somebody else runs the loop by now
+        async with ctx.transaction() as conn:                        # refused if another process runs the loop
             await conn.execute("DELETE FROM shares WHERE id = %s", [share_id])
 
-Each key has a try of its own: one that fails is tried again later, and the others do not notice.
+Each key is handled by itself: one that fails is retried later, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from holdfast.jobs.payload import storable
 from holdfast.schedule.context import Pass, SyncPass
 from holdfast.schedule.keys import forget_failed, note_failed, read_failed
 from holdfast.schedule.registry import Loop, Result, register
-from holdfast.schedule.threads import in_thread
 from holdfast.telemetry.log import log
+from holdfast.threads import in_thread
 
 PAGE = 100
 KEY_BACKOFF = Backoff(first=timedelta(seconds=10), longest=timedelta(hours=1))
@@ -38,7 +38,7 @@ Keys = Callable[[Pass], Awaitable[Iterable[K]]] | Callable[[Pass], AsyncIterator
 
 
 class Reconciler(Generic[K]):
-    """A loop that acts on due keys, one by one. Still the function that finds them."""
+    """A loop that acts on due keys, one by one. Calling it calls the function that finds them."""
 
     def __init__(self, name: str, keys: Keys[K], backoff: Backoff) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Reconciler(Generic[K]):
         self.__doc__, self.__module__ = keys.__doc__, keys.__module__
 
     def __call__(self, ctx: Any) -> Any:
-        """The function itself, as if it had never been decorated."""
+        """Call the decorated function."""
         return cast("Callable[[Any], Any]", self._keys)(ctx)
 
     @overload
@@ -62,10 +62,18 @@ class Reconciler(Generic[K]):
         self._act = function
         return function
 
+    def require_act(self) -> None:
+        """Refuse a reconciler that finds keys and does nothing with them. Called when a scheduler is made."""
+        if self._act is None:
+            name = getattr(self._keys, "__name__", self.name)
+            raise UsageError(
+                f"reconciler {self.name} has no function that acts on its keys; decorate one with @{name}.act: "
+                f"`@{name}.act` above `async def act(ctx: Pass, key: …)`"
+            )
+
     async def run(self, ctx: Pass) -> Result:
         """One pass: pages of 100 keys, each key by itself."""
-        if self._act is None:
-            raise UsageError(f"reconciler {self.name} has nothing that acts; decorate a function with @{self.name}.act")
+        self.require_act()
         done = failed = skipped = 0
         async for page in _pages(self._found(ctx)):
             ctx.check()
@@ -82,13 +90,13 @@ class Reconciler(Generic[K]):
         return Result(done, failed, skipped)
 
     async def _try(self, ctx: Pass, key: K, failures: int) -> bool:
-        """Act on one key. Whatever it raises is its own affair, unless the pass as a whole was replaced."""
+        """Act on one key. An error is recorded for this key only, except `TermLost`, which ends the pass."""
         try:
             await self._call(ctx, key)
         except TermLost:
             raise
         except Exception as error:
-            log.warning("reconcile_key_failed", job=self.name, key=str(key), error=str(error), exc_info=error)
+            log.warning("reconcile_key_failed", loop=self.name, key=str(key), error=str(error), exc_info=error)
             delay = self._backoff.delay(failures, random.random())  # noqa: S311 - spreads the tries
             async with ctx.transaction() as conn:
                 await note_failed(conn, self.name, str(key), storable(f"{type(error).__name__}: {error}", 2000), delay)
@@ -107,7 +115,7 @@ class Reconciler(Generic[K]):
             await in_thread(self._act, ctx.in_thread(), key)
 
     async def _found(self, ctx: Pass) -> AsyncIterator[K]:
-        """The due keys, whatever kind of function finds them."""
+        """The due keys, from an async generator, a coroutine or a plain function."""
         find = cast("Callable[[Any], Any]", self._keys)
         if inspect.isasyncgenfunction(find):
             async for key in find(ctx):
@@ -162,8 +170,8 @@ def reconciler(
 ) -> _Decorator:
     """Make a function that finds due keys a periodic loop. Of all schedulers on a database, one at a time runs it.
 
-    `every` or `cron` says when; `backoff`, how long a key that failed is left alone; `catch_up`, how many missed ticks are
-    made up for; `lease`, how long a silent process keeps the loop.
+    `every` or `cron`: when it is due; `backoff`: the delay before a failed key is retried; `catch_up`: how many missed ticks
+    are run later; `lease`: how long a process that stopped renewing keeps the loop.
     """
     options: dict[str, Any] = {"every": every, "cron": cron, "timezone": timezone, "first_run": first_run}
     return _Decorator(name, backoff, {**options, "catch_up": catch_up, "lease": lease, "is_quiet": quiet})

@@ -1,4 +1,4 @@
-"""What a loop is, and the list of those that this process knows. Filled by: `@reconciler`, the kernel, the services.
+"""The definition of a loop, and the registry of this process. Filled by: `@reconciler`, the kernel, the services.
 
 Loop("prune", prune, every=timedelta(hours=1))
 """
@@ -15,7 +15,8 @@ from typing import Any, Literal
 import psycopg
 
 from holdfast.errors import UsageError
-from holdfast.schedule import cron as crontab
+from holdfast.jobs.given import a_span
+from holdfast.timetable import cron as crontab
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 SHORTEST = timedelta(milliseconds=100)
@@ -23,7 +24,7 @@ SHORTEST = timedelta(milliseconds=100)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a pass did. Handled, failed and skipped items are counted; `fields` stand in its completed event."""
+    """What a pass did: counts of handled, failed and skipped items; `fields` are added to its completed event."""
 
     items: int = 0
     failed: int = 0
@@ -37,8 +38,8 @@ Function = Callable[[Any], Awaitable[Result | int | None]] | Callable[[Any], Res
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A periodic loop: a function, and when it is due. An async one gets a `Pass`, a plain one runs in a thread and gets a
-    `SyncPass`. It has to be idempotent and interruptible: a pass that was cut short is begun again by somebody else."""
+    """A periodic loop: a function, and when it is due. A coroutine function gets a `Pass`; a plain function runs in a thread
+    and gets a `SyncPass`. It must be idempotent and interruptible: another process runs an interrupted pass again."""
 
     name: str
     function: Function
@@ -46,20 +47,22 @@ class Loop:
     cron: str | None = None  # instead of `every`: minute hour day month weekday
     timezone: str = "UTC"  # of the cron expression
     first_run: Literal["after_interval", "at_once"] = "after_interval"  # when a database has never seen the loop
-    catch_up: int = 0  # how many missed ticks are made up for, one by one; none unless said
-    lease: timedelta = timedelta(seconds=30)  # how long a silent holder keeps it
+    catch_up: int = 0  # how many missed ticks are run later, one by one
+    lease: timedelta = timedelta(seconds=30)  # how long a holder that stopped renewing keeps the loop
     retry_after: timedelta | None = timedelta(minutes=5)  # a failed tick, if the next is further away; then 10, 20, … minutes
-    is_needed: Needed | None = None  # asked when a scheduler starts: True runs it at once, whatever its schedule says
+    is_needed: Needed | None = None  # called when a scheduler starts: True runs the loop at once
     is_quiet: bool = False  # of passes that found nothing to do, only the first and one in five minutes are logged at INFO
     description: str = ""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise UsageError(f"loop {self.name!r}: a name has small letters, digits and _, begins with a letter")
+            raise UsageError(f"loop {self.name!r}: a name has lower-case letters, digits and _, and begins with a letter")
         if (self.every is None) == (self.cron is None):
-            raise UsageError(f"loop {self.name}: say either every=timedelta(…) or cron='minute hour day month weekday'")
+            raise UsageError(f"loop {self.name}: set either every=timedelta(…) or cron='minute hour day month weekday'")
+        if self.every is not None and self.every != timedelta(0):
+            a_span(f"loop {self.name}: every", self.every)
         if self.every is not None and self.every < SHORTEST:
-            raise UsageError(f"loop {self.name}: every {self.every} is too often; the least is {SHORTEST}")
+            raise UsageError(f"loop {self.name}: every={self.every} is too short; the minimum is {SHORTEST}")
         if self.catch_up < 0 or self.lease <= timedelta(0):
             raise UsageError(f"loop {self.name}: catch_up and lease must not be negative")
         if self.retry_after is not None and self.retry_after <= timedelta(0):
@@ -85,7 +88,7 @@ def register(loop: Loop) -> Loop:
 
 
 def registered() -> dict[str, Loop]:
-    """Every loop that this process knows by its name."""
+    """All registered loops by name."""
     return dict(_loops)
 
 

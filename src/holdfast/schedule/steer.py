@@ -1,4 +1,4 @@
-"""What people do to a loop: ask for a run, pause it, resume it. Called by: the API and the command line."""
+"""Run a loop now, pause it, resume it. Called by: the API and the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONCE_PER = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A run that will begin as soon as a scheduler looks; `run_id` is how to follow it."""
+    """A run that begins with the next poll of a scheduler; `get_run(run_id)` reads its state."""
 
     run_id: int
     name: str
@@ -43,9 +43,9 @@ QUEUE_RUN = """
 
 
 async def trigger(conn: psycopg.AsyncConnection[Any], name: str, *, actor: str, reason: str) -> Queued:
-    """Ask for a run now. It takes the same row as the schedule, so the two never overlap, and moves no due time.
+    """Queue a run for now. It takes the same row as the schedule, so the two never overlap, and moves no due time.
 
-    Once a minute for each loop, whoever asks; `TriggeredTooOften` says how long to wait. A paused loop runs when asked.
+    At most once a minute for each loop; `TriggeredTooOften` says how long to wait. A paused loop runs, too.
     """
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(LOCK_LOOP, {"name": name, "once_per": ONCE_PER})
@@ -56,7 +56,7 @@ async def trigger(conn: psycopg.AsyncConnection[Any], name: str, *, actor: str, 
         if seconds is not None and seconds > 0:
             raise TriggeredTooOften(name, math.ceil(seconds))
         if queued_run_id is not None:
-            raise Refused(f"run {queued_run_id} of {name} still waits to begin; does a scheduler run that knows this loop?")
+            raise Refused(f"run {queued_run_id} of {name} is still queued; check that a scheduler with this loop runs")
         await cursor.execute(QUEUE_RUN, {"name": name, "actor": actor, "reason": reason})
         row = await cursor.fetchone()
         assert row is not None
@@ -78,7 +78,7 @@ RESUME = """
 
 
 async def pause(conn: psycopg.AsyncConnection[Any], name: str, *, actor: str, reason: str | None = None) -> None:
-    """Begin no more ticks of this loop until it is resumed; a pass that runs goes on to its end."""
+    """Begin no more ticks of this loop until it is resumed. A running pass continues to its end."""
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(PAUSE, {"name": name, "actor": actor, "reason": reason})
         if await cursor.fetchone() is None:
@@ -86,7 +86,7 @@ async def pause(conn: psycopg.AsyncConnection[Any], name: str, *, actor: str, re
 
 
 async def resume(conn: psycopg.AsyncConnection[Any], name: str) -> bool:
-    """Let the schedule go on: with its next tick, not with those that were missed. Whether it was paused."""
+    """Continue the schedule with the next tick, without those that were missed. Returns whether it was paused."""
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(RESUME, {"name": name})
         row = await cursor.fetchone()

@@ -1,7 +1,8 @@
-"""A loop's row: take it under a new term, keep it, write under it, give it back. Called by: `tick.py` and `context.py`.
+"""A loop's row: take it under a new term, renew its lease, write under the term, release it. Called by: `tick.py`,
+`context.py`.
 
-Every taking counts the term up, and everything that a tick writes asks for its term on this row in the same transaction. So
-it does not matter whether a holder knows that it was replaced.
+Each take increments the term, and every write of a tick checks the term on this row in the same transaction. So it does not
+matter whether a holder knows that it was replaced.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from holdfast.schedule.due import (
     Skip,
     Wait,
     decide,
-    next_due,
 )
 from holdfast.schedule.registry import Loop, Result
 from holdfast.telemetry.log import log
+from holdfast.timetable.due_times import next_due
 
 Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
-LOOK_AGAIN = timedelta(seconds=1)  # at a row that somebody is just writing to
+POLL_AGAIN = timedelta(seconds=1)  # after a row was locked by another transaction
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Registering
 # ---------------------------------------------------------------------------------------------------------------------
 
-# A loop that is there keeps its due time, its pauses and its history, unless its timetable is another one now.
+# An existing loop keeps its due time, pause and history, unless its timetable has changed.
 ENSURE = """
     INSERT INTO holdfast.loops AS l (name, every, cron, timezone, catch_up, next_due_at)
     VALUES (%(name)s, %(every)s, %(cron)s, %(timezone)s, %(catch_up)s, %(first)s)
@@ -59,7 +60,7 @@ READ_TIMETABLES = "SELECT name, every, cron, timezone, catch_up FROM holdfast.lo
 
 
 async def ensure(conn: psycopg.AsyncConnection[Any], loops: Sequence[Loop]) -> None:
-    """Give every loop its row. First due one interval from now, or at once if the loop says so or what it keeps is missing."""
+    """Insert a row for every loop. First due one interval from now, or at once with `first_run` or `is_needed`."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_TIMETABLES)
         there = {name: timetable for name, *timetable in await cursor.fetchall()}
@@ -68,7 +69,7 @@ async def ensure(conn: psycopg.AsyncConnection[Any], loops: Sequence[Loop]) -> N
         for loop in loops:
             timetable = [loop.every, loop.cron, loop.timezone, loop.catch_up]
             if there.get(loop.name) == timetable:
-                continue  # an upsert would lock the row even to leave it as it is, and a pass may be writing under it
+                continue  # an upsert would lock the row even without a change, and a pass may be writing under it
             following = next_due(loop, now)
             named = dict(zip(("every", "cron", "timezone", "catch_up"), timetable, strict=True))
             first = now if loop.first_run == "at_once" else following
@@ -82,8 +83,8 @@ async def _is_needed(conn: psycopg.AsyncConnection[Any], loop: Loop) -> bool:
     assert loop.is_needed is not None
     try:
         return await loop.is_needed(conn)
-    except Exception as error:  # foreign code: one loop must not keep the others from their rows
-        log.warning("loop_need_unknown", job=loop.name, error=str(error))
+    except Exception as error:  # the loop's code: an error of one loop must not affect the others
+        log.warning("loop_need_unknown", loop=loop.name, error=str(error))
         return False
 
 
@@ -107,8 +108,8 @@ class Term:
     late: timedelta
 
 
-class Looked(NamedTuple):
-    """What came of an attempt to take a loop: a term, or how long there is nothing to do; and how many ticks were missed."""
+class Taken(NamedTuple):
+    """The result of an attempt to take a loop: a term, or how long to wait; and how many ticks were missed."""
 
     term: Term | None
     wait: timedelta
@@ -121,7 +122,7 @@ class _Timetable(NamedTuple):
     timezone: str
 
 
-# SKIP LOCKED: whoever has the row is taking the tick, or is writing under its term.
+# SKIP LOCKED: a transaction that has locked the row is taking the tick, or is writing under its term.
 READ_FOR_TAKING = """
     SELECT every, cron, timezone, catch_up, term, run_id, clock_timestamp(), next_due_at, retry_at, held_until,
            paused_at IS NOT NULL, queued_run_id
@@ -130,8 +131,8 @@ READ_FOR_TAKING = """
 READ_HELD_RUN = "SELECT tries, trigger = 'manual' FROM holdfast.loop_runs WHERE id = %(run_id)s"
 
 
-async def take(conn: psycopg.AsyncConnection[Any], loop: Loop, holder: str) -> Looked:
-    """Take the loop's row, if it is due and nobody has it. The decision is `due.decide`; here it is written down."""
+async def take(conn: psycopg.AsyncConnection[Any], loop: Loop, holder: str) -> Taken:
+    """Take the loop's row if it is due and no other process has it. `due.decide` decides; this function writes the decision."""
     missed = 0
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
         while True:
@@ -139,12 +140,12 @@ async def take(conn: psycopg.AsyncConnection[Any], loop: Loop, holder: str) -> L
             found = await cursor.fetchone()
             crashpoint("sched.after_read")
             if found is None:
-                return Looked(None, LOOK_AGAIN, missed)
+                return Taken(None, POLL_AGAIN, missed)
             term, run_id = found[4], found[5]
             decision, now = await _decide(cursor, found)
             match decision:
                 case Wait(wait):
-                    return Looked(None, wait, missed)
+                    return Taken(None, wait, missed)
                 case Skip(next_due_at, count):
                     await cursor.execute(SET_NEXT_DUE, {"name": loop.name, "next_due_at": next_due_at})
                     missed += count
@@ -157,7 +158,7 @@ async def take(conn: psycopg.AsyncConnection[Any], loop: Loop, holder: str) -> L
                     crashpoint("sched.in_tx")
                     break
     crashpoint("sched.after_commit")
-    return Looked(taken, timedelta(0), missed)
+    return Taken(taken, timedelta(0), missed)
 
 
 async def _decide(cursor: Cursor, found: tuple[Any, ...]) -> tuple[Decision, datetime]:
@@ -174,8 +175,8 @@ SET_NEXT_DUE = "UPDATE holdfast.loops SET next_due_at = %(next_due_at)s WHERE na
 
 
 def _retry_at(failures: str) -> str:
-    """When a tick that failed is tried again: after so long, twice that the next time, … at most an hour; never after the
-    next tick. A run that somebody asked for has no retry."""
+    """When a failed tick is retried: after `retry_after`, then twice that, … at most an hour; never after the next tick. A
+    manual run has no retry."""
     delay = f"""least(%(retry_after)s::interval * 2 ^ least(greatest({failures}, 0), 10),
                       greatest(%(retry_after)s::interval, interval '1 hour'))"""
     return f"""CASE WHEN (SELECT r.trigger FROM holdfast.loop_runs r WHERE r.id = run_id) = 'manual' THEN retry_at
@@ -185,7 +186,7 @@ def _retry_at(failures: str) -> str:
 LET_GO = f"""
     UPDATE holdfast.loops SET holder = NULL, held_until = NULL, retry_at = {_retry_at("failures - 1")} WHERE name = %(name)s
 """
-# A run whose holder went silent counts as a failure; one that a stopping process gave back has its outcome already.
+# A run whose holder stopped renewing its lease counts as a failure; one that a stopping process released has its outcome.
 NOTE_ABANDONED = """
     WITH abandoned AS (
         UPDATE holdfast.loop_runs SET outcome = 'abandoned', finished_at = clock_timestamp(), error = 'its holder went silent'
@@ -200,7 +201,7 @@ ADD_TICK = """
     VALUES (%(name)s, 'schedule', %(due_at)s, %(term)s, %(holder)s, clock_timestamp(), 'running')
     RETURNING id, trigger, due_at, actor, reason
 """
-# The tick that failed. Where the last one went well, something else asked for this run, and it is a tick of its own.
+# The tick that failed. If the last one succeeded, something else requested this run, and it is a new tick.
 ADD_RETRY = """
     INSERT INTO holdfast.loop_runs (name, trigger, due_at, term, holder, started_at, outcome)
     SELECT %(name)s, 'schedule', coalesce((SELECT last.due_at FROM (
@@ -238,7 +239,7 @@ async def _begin(
     decision: Begin | BeginRetry | BeginQueued | Resume,
     now: datetime,
 ) -> Term:
-    """Write down that this run begins under this term, and hold the row for it."""
+    """Write that this run begins under this term, and hold the row for it."""
     begin = {"name": loop.name, "term": term, "holder": holder}
     next_due_at = None
     match decision:
@@ -262,10 +263,10 @@ async def _begin(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Keeping it, and writing under it
+# Renewing, and writing under the term
 # ---------------------------------------------------------------------------------------------------------------------
 
-# Our own writers lock the row too: then it cannot be taken from us either, and the renewal comes with the next beat.
+# Writers of the same term lock the row, too: then no other process can take it, and the next renewal succeeds.
 RENEW = """
     WITH mine AS MATERIALIZED (
         SELECT name FROM holdfast.loops
@@ -279,21 +280,21 @@ RENEW = """
 
 
 async def renew(conn: psycopg.AsyncConnection[Any], term: Term, lease: timedelta) -> bool:
-    """Keep the row for another lease; False if somebody else has it."""
+    """Renew the lease; False if another process has the row."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(RENEW, {**_fence(term), "lease": lease})
         row = await cursor.fetchone()
     return row is not None and bool(row[0])
 
 
-# FOR SHARE: nobody can take the row before this transaction has ended, and one that was taken is seen as it is by now.
+# FOR SHARE: no process can take the row before this transaction has ended, and the newest version of the row is read.
 GUARD = """
     SELECT term FROM holdfast.loops WHERE name = %(name)s AND term = %(term)s AND holder = %(holder)s FOR SHARE
 """
 
 
 def guard(term: Term) -> Steps[None]:
-    """The step that makes a transaction one of this term; `TermLost` if the term is over."""
+    """Bind a transaction to this term; `TermLost` if the term is over."""
     if not (yield Statement(GUARD, _fence(term))):
         raise TermLost(term.loop, term.number)
 
@@ -318,7 +319,7 @@ END = f"""
     FROM mine WHERE r.id = mine.run_id
     RETURNING mine.failures
 """
-# What a stopping process could not end: its lease ends now, and whoever looks next begins the run again.
+# A run that a stopping process could not end: its lease ends now, and the next process that polls runs it again.
 GIVE_BACK = """
     WITH mine AS (
         UPDATE holdfast.loops SET held_until = clock_timestamp(), last_outcome = 'interrupted', last_error = %(error)s
@@ -341,10 +342,10 @@ async def end(
     retry_after: timedelta | None = None,
     again: bool = False,
 ) -> int:
-    """End the run and let go of the row; how many runs have failed one after another. `TermLost` if the term is over.
+    """End the run and release the row. Returns the number of consecutive failures. `TermLost` if the term is over.
 
-    A tick that failed is tried again after `retry_after`, if the next one is further away.
-    With `again` an earlier try may have been committed without its answer having come; then that is the end.
+    A failed tick is retried after `retry_after`, if the next one is further away. `again`: an earlier call may have been
+    committed although its answer was lost; then its end stays.
     """
     outcome, counted = ("success" if error is None else "failed"), result or Result()
     fields = {"items": counted.items, "failed": counted.failed, "skipped": counted.skipped}
@@ -358,7 +359,7 @@ async def end(
 
 
 async def give_back(conn: psycopg.AsyncConnection[Any], term: Term, error: str) -> None:
-    """Leave the run to somebody else, at once. `TermLost` if somebody else has it."""
+    """Release the run for other processes at once. `TermLost` if another process has it."""
     if await _one(conn, GIVE_BACK, {**_fence(term), "error": error}) is None:
         raise TermLost(term.loop, term.number)
 

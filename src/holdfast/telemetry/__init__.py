@@ -1,1 +1,1 @@
-"""What Holdfast says about itself: every event's name, and how it is written."""
+"""Logs, metrics and traces: the names of all events and metrics, and how they are written."""

@@ -1,7 +1,7 @@
-"""Which job a line is about: fields that every line carries which is written inside an attempt. Set by: the lanes.
+"""The job fields of log lines that are written inside an attempt. Set by: the lanes.
 
-One variable is set for an attempt, and its fields are looked up when a line is written: a short job that writes none pays a
-quarter of a microsecond. A host with a structlog configuration of its own puts `add_job` among its processors.
+One context variable is set for each attempt, and its fields are read when a line is written: a short job that logs nothing pays
+a quarter of a microsecond. An application with its own structlog configuration adds `add_job` to its processors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 
 class Attempt(Protocol):
-    """What a claim says about the attempt that it is for."""
+    """The attributes of a claim that are logged."""
 
     @property
     def id(self) -> Any: ...
@@ -40,7 +40,7 @@ current = _attempt.get
 
 
 def job_fields() -> dict[str, Any]:
-    """The fields of the attempt around this code; none outside of one."""
+    """The fields of the current attempt; empty outside of an attempt."""
     attempt = _attempt.get()
     if attempt is None:
         return {}
@@ -57,12 +57,12 @@ def job_fields() -> dict[str, Any]:
 
 
 def add_job(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """A structlog processor: what the line says itself counts more."""
+    """A structlog processor that adds the job fields. Fields of the line itself have precedence."""
     return {**job_fields(), **event}
 
 
 def request_id() -> str | None:
-    """The request that this code runs for: the job's around it, or one that our API or a web application has bound."""
+    """The request id: that of the current job, or the one that our API or a web application has bound."""
     attempt = _attempt.get()
     found = None if attempt is None else carried_by(attempt).get("request_id")
     if found is None:
@@ -71,12 +71,12 @@ def request_id() -> str | None:
 
 
 def traceparent() -> str | None:
-    """The span in which somebody asked our API for this, as the W3C's header has it."""
+    """The W3C `traceparent` of the API request, if there is one."""
     found = structlog.contextvars.get_contextvars().get("traceparent")
     return found if isinstance(found, str) else None
 
 
 def carried_by(attempt: Attempt) -> dict[str, Any]:
-    """What the job remembers of the code that enqueued it (`trace.py`)."""
+    """The trace context that was stored when the job was enqueued (`trace.py`)."""
     carried = json.loads(attempt.trace) if attempt.trace else {}
     return carried if isinstance(carried, dict) else {}

@@ -1,7 +1,6 @@
-"""What several processes have counted, as one: their figures carried over a line, and added up. Called by: executors (`dump`),
-their keeper (`Gathered`).
+"""Sum the metrics of several processes. Called by: executors (`dump`), and their keeper (`Gathered`).
 
-A counter only ever rises: what a process had counted when it ended stays in the sum, and its successor begins at nothing.
+Counters never decrease: the counts of a process that has ended stay in the sum, and its successor starts at zero.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from prometheus_client.core import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-Family = list[Any]  # name, type, what it means, and its samples: name, labels, value. As JSON can carry it
+Family = list[Any]  # name, type, help text and samples (name, labels, value), as JSON
 Labels = tuple[tuple[str, str], ...]
 RISING = frozenset({"counter", "histogram"})
 
 
 def dump(registry: CollectorRegistry) -> list[Family]:
-    """Everything that this process has counted, for a line of JSON."""
+    """All metrics of this process, as JSON data."""
     return [
         [
             family.name,
@@ -32,7 +31,7 @@ def dump(registry: CollectorRegistry) -> list[Family]:
 
 
 class Gathered(Collector):
-    """The sum over processes that come and go."""
+    """The sum of the metrics of processes that start and end."""
 
     def __init__(self) -> None:
         self._last: dict[str, list[Family]] = {}
@@ -41,21 +40,21 @@ class Gathered(Collector):
         self.registry.register(self)
 
     def take(self, process: str, families: list[Family]) -> None:
-        """What a process that lives has counted since its start: instead of what it said before."""
+        """Replace the metrics of a running process."""
         self._last[process] = families
 
     def retire(self, process: str) -> None:
-        """It has ended: what it counted stays, what it was at does not."""
+        """A process has ended: keep its counters and remove its gauges."""
         rising = [family for family in self._last.pop(process, []) if family[1] in RISING]
         self._gone = [_as_family(one) for one in _sum([self._gone, rising])]
 
     def collect(self) -> Iterator[Metric]:
-        """Prometheus's question."""
+        """Called by the registry for each scrape."""
         yield from _sum([self._gone, *self._last.values()])
 
 
 def _sum(of_each: list[list[Family]]) -> list[Metric]:
-    """Samples of the same name and labels added up; of what is late, the latest. Pure."""
+    """Add up samples with the same name and labels; for delays, take the largest. Pure."""
     found: dict[str, tuple[Metric, dict[tuple[str, Labels], float]]] = {}
     for name, kind, meaning, samples in (family for families in of_each for family in families):
         _, values = found.setdefault(name, (Metric(name, meaning, kind), {}))

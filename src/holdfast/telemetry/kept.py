@@ -1,7 +1,7 @@
-"""What a handler says is kept for people who ask why: each line that is written inside an attempt goes to a book.
+"""Capture the log lines of handlers, to store them with the job: each line that is logged inside an attempt goes to a `Book`.
 
-`ctx.log` writes there by itself. Whatever goes through the standard library's `logging`, also from structlog, is seen at the
-root logger while a worker runs in this process. A host whose structlog prints by itself puts `keep` among its processors.
+`ctx.log` writes there directly. Lines of the standard library's `logging`, also from structlog, are captured at the root logger
+while a worker runs in this process. An application whose structlog prints directly adds `keep` to its processors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from holdfast.telemetry import fields, redact
-from holdfast.telemetry.log import BEFORE, Logger, add_exception, add_extra, render
+from holdfast.telemetry.log import BEFORE, Logger, add_exception, add_extra, add_own_handler, is_only_handler, render
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 LONGEST_MESSAGE = 4_000  # characters
@@ -27,26 +27,26 @@ LONGEST_TRACE = 6_000
 LONGEST_VALUE = 1_000
 MOST_FIELDS = 40
 LARGEST_FIELDS = 16_000  # characters of JSON
-ROUGH = 4 * LONGEST_TRACE  # of one text, before it is searched for secrets
-ROOM = 20 * LARGEST_FIELDS  # of all of them
+ROUGH = 4 * LONGEST_TRACE  # characters of one text that are searched for secrets
+ROOM = 20 * LARGEST_FIELDS  # characters of all texts of a line
 CUT = " … "
 TRACES = ("exception", "stack")
 
 
 class Line(NamedTuple):
-    """One line, tidy: without secrets, within bounds, and such that Postgres can store it."""
+    """One log line without secrets, of bounded size, that Postgres can store."""
 
-    said_at: str  # by the clock of whoever said it
+    said_at: str  # by the clock of the process that logged it
     level: str
     message: str
     fields: dict[str, Any]
 
 
 class Book(Protocol):
-    """Where lines are kept."""
+    """Stores the lines of attempts."""
 
     def keep(self, attempt: fields.Attempt, line: Line) -> None:
-        """From any thread."""
+        """Store a line. Called from any thread."""
         ...
 
 
@@ -55,12 +55,12 @@ into = _book.set  # in this task; tasks and threads that a handler starts inheri
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Hearing
+# Capturing
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def keep(_logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """A structlog processor: the line is kept, and goes on as it is. Outside of an attempt it does nothing."""
+    """A structlog processor that stores the line and passes it on unchanged. Outside of an attempt it does nothing."""
     book, attempt = _book.get(), fields.current()
     if book is not None and attempt is not None:
         book.keep(attempt, _line_of_event(event, event.get("level", name), _stamp(_logger, name, {})["timestamp"]))
@@ -70,54 +70,47 @@ def keep(_logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
 _stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
 
 
-class Ear(logging.Handler):
-    """Hears what is logged inside attempts, at the root logger."""
+class LogCapture(logging.Handler):
+    """Captures at the root logger what is logged inside attempts."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._speak_for_nobody(record)
+        self._write_by_default(record)
         book, attempt = _book.get(), fields.current()
         if book is None or attempt is None or record.name == JOB_LOGGER:
             return
         try:
             book.keep(attempt, _line_of_record(record))
-        except Exception:  # what cannot be said must not fail whoever says it
+        except Exception:  # a line that cannot be kept must not fail the handler that wrote it
             self.handleError(record)
 
-    def _speak_for_nobody(self, record: logging.LogRecord) -> None:
-        """Where nobody has configured anything, Python writes warnings to standard error; that we listen must not end that."""
+    def _write_by_default(self, record: logging.LogRecord) -> None:
+        """Without any handler Python writes warnings to standard error. This handler must not end that."""
         last = logging.lastResort
-        if last is not None and record.levelno >= last.level and _is_alone(self, record.name):
+        if last is None or record.levelno < last.level or record.name.partition(".")[0] == "holdfast":
+            return  # those of `holdfast` have a handler, see `log_by_default`
+        if is_only_handler(self, record.name):
             last.handle(record)
 
 
-def _is_alone(ear: logging.Handler, name: str) -> bool:
-    """Whether no other handler hears a logger of this name."""
-    logger: logging.Logger | None = logging.getLogger(name)
-    while logger is not None:
-        if any(handler is not ear for handler in logger.handlers):
-            return False
-        logger = logger.parent if logger.propagate else None
-    return True
-
-
-_ear = Ear()
+_capture = LogCapture()
+add_own_handler(_capture)
 _listeners = 0
 
 
 def listen() -> None:
-    """A worker begins in this process."""
+    """Start capturing: a worker starts in this process."""
     global _listeners
     _listeners += 1
     if _listeners == 1:
-        logging.getLogger().addHandler(_ear)
+        logging.getLogger().addHandler(_capture)
 
 
 def stop_listening() -> None:
-    """It has ended."""
+    """Stop capturing: a worker has ended."""
     global _listeners
     _listeners -= 1
     if _listeners == 0:
-        logging.getLogger().removeHandler(_ear)
+        logging.getLogger().removeHandler(_capture)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -128,12 +121,12 @@ JOB_LOGGER: Final = "holdfast.job"
 
 
 def _go_on_if_enabled(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """What is kept need not be written to this process's log as well: its level decides that."""
+    """Drop a line that is below the log level of this process; it was stored before."""
     return structlog.stdlib.filter_by_level(logger, name, event)
 
 
 def _keep_if_news(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """From news on, whatever the level of the process's log is; what is finer, if that log would have it too."""
+    """Store lines from level info on in any case; debug lines only if the log of the process has them too."""
     if name != "debug" or logger.isEnabledFor(logging.DEBUG):
         keep(logger, name, event)
     return event
@@ -154,7 +147,7 @@ job_log: Any = structlog.wrap_logger(
 def _line_of_record(record: logging.LogRecord) -> Line:
     said_at = datetime.fromtimestamp(record.created, UTC).isoformat()
     level = level_of(record.levelno)
-    if isinstance(record.msg, dict):  # structlog's, on its way to its formatter
+    if isinstance(record.msg, dict):  # from structlog, not yet formatted
         return _line_of_event(record.msg, level, said_at)
     event: EventDict = {"event": record.getMessage(), "logger": record.name, "_record": record}
     if record.exc_info:
@@ -175,18 +168,18 @@ def _line_of_event(event: Mapping[str, Any], level: str, said_at: str) -> Line:
     own = {
         name: value
         for name, value in said.items()
-        if not name.startswith("_") and not (name in known and str(known[name]) == str(value))  # which job it is, is known
+        if not name.startswith("_") and not (name in known and str(known[name]) == str(value))  # the job fields are known
     }
     return tidy(said_at, level, message, own)
 
 
 def level_of(number: int) -> str:
-    """The nearest level below that has a name of ours."""
+    """The name of the nearest level below."""
     return LEVELS[max(0, min(number // 10 - 1, len(LEVELS) - 1))]
 
 
 def tidy(said_at: str, level: str, message: str, own: Mapping[str, Any]) -> Line:
-    """A line without secrets and within bounds, whoever said it. Pure, but for what is known to be secret."""
+    """A line without secrets and of bounded size. Pure, except for the registered secrets."""
     shown = redact.fields(_roughly(dict(list(own.items())[:MOST_FIELDS]), _Room(ROOM)))
     bounded = {
         _plain(name, 100): _bounded(value, LONGEST_TRACE if name in TRACES else LONGEST_VALUE) for name, value in shown.items()
@@ -199,14 +192,14 @@ def tidy(said_at: str, level: str, message: str, own: Mapping[str, Any]) -> Line
 
 @dataclass(slots=True)
 class _Room:
-    """How many characters of a line are still looked at."""
+    """How many more characters of a line are processed."""
 
     left: int
 
 
 def _roughly(value: Any, room: _Room, depth: int = 0) -> Any:
-    """No more of it than could be kept, before it is searched for secrets: that takes seconds for what is huge. Far more than
-    is kept in the end, so that a secret which is cut here is cut off there."""
+    """Cut a huge value before the search for secrets, which would take seconds. Much more is left than is stored in the end, so
+    that a secret that is cut here is not in the stored part."""
     if isinstance(value, str):
         if room.left <= 0:
             return CUT
@@ -229,7 +222,7 @@ def _rough_text(text: str) -> str:
 
 
 def _within(bounded: dict[str, Any]) -> dict[str, Any]:
-    """All of it if it is not too much; else the largest values are named and left out."""
+    """The fields, without the largest values if they are too large together."""
     sizes = {name: len(json.dumps(value)) + len(name) for name, value in bounded.items()}
     too_much = sum(sizes.values()) - LARGEST_FIELDS
     for name in sorted(sizes, key=lambda name: (name in TRACES, -sizes[name])):
@@ -241,7 +234,7 @@ def _within(bounded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bounded(value: Any, longest: int) -> Any:
-    """Plain data that JSON and Postgres can have, with no text longer than this."""
+    """Plain data that can be stored as JSON in Postgres, with no text longer than `longest`."""
     if isinstance(value, str):
         return _plain(value, longest)
     if isinstance(value, float):
@@ -256,7 +249,8 @@ def _bounded(value: Any, longest: int) -> Any:
 
 
 def _plain(text: str, longest: int) -> str:
-    """Without what Postgres cannot store; of a text that is too long, the beginning and, more of it, the end."""
+    """Text without characters that Postgres cannot store. Of a long text the beginning and a larger part of the end are
+    kept."""
     if len(text) > longest:
         head = longest // 4
         text = text[:head] + CUT + text[len(text) - (longest - head - len(CUT)) :]

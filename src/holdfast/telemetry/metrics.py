@@ -1,4 +1,4 @@
-"""The metrics of this process. Their names, and one line for each, stand in `names.py`; served by `/metrics`."""
+"""The metrics of this process, served by `/metrics`. Their names and help texts are in `names.py`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ REGISTRY = CollectorRegistry()
 
 
 def counter(name: str, *labels: str) -> Counter:
-    """A counter that has its line in `names.py`."""
+    """A counter with its help text from `names.py`."""
     return Counter(name, METRICS[name], labels, registry=REGISTRY)
 
 
 def gauge(name: str, *labels: str) -> Gauge:
-    """A gauge that has its line in `names.py`."""
+    """A gauge with its help text from `names.py`."""
     return Gauge(name, METRICS[name], labels, registry=REGISTRY)
 
 
 def histogram(name: str, *labels: str, buckets: tuple[float, ...]) -> Histogram:
-    """A histogram that has its line in `names.py`."""
+    """A histogram with its help text from `names.py`."""
     return Histogram(name, METRICS[name], labels, buckets=buckets, registry=REGISTRY)
 
 

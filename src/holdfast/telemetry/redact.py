@@ -1,7 +1,7 @@
-"""Keep secrets and control characters out of what is written about us. Called by: the log and the traces, for every value.
+"""Remove secrets and control characters from logs and traces. Called by: the log and the traces, for every value.
 
-Two nets: values that are known to be secret (`hide`), in every spelling that a library may print them in, and patterns of
-what usually is one. Neither is a reason to log a secret.
+There are two mechanisms: known secret values (`hide`), in every encoding in which a library may print them, and patterns of
+typical secrets. They are a safety net: do not log secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 HIDDEN = "***"
-SHORTEST = 6  # a known value that is shorter stands in too many innocent words
+SHORTEST = 6  # a shorter value would match too many harmless words
 LONGEST = 20_000  # characters of one value; the middle of a longer one is left out
 DEEPEST = 6
 
@@ -26,8 +26,8 @@ SECRET_NAME = re.compile(
 )
 _NAMES = r"passw(?:or)?d|passphrase|secret|api[_-]?key|private[_-]?key|access[_-]?key|authorization|credential|(?<!fence_)token"
 
-# Each begins with fixed characters and repeats within bounds: a hostile text costs time in proportion to its length. A pattern
-# matches only where one of its words is, in small letters; looking for those costs a twentieth of running all the patterns.
+# Each pattern starts with fixed characters and has bounded repetitions, so the time is linear in the length of a hostile text.
+# A pattern can only match if one of its words is in the lower-cased text; that check costs a twentieth of running all patterns.
 PATTERNS: tuple[tuple[re.Pattern[str], str, tuple[str, ...]], ...] = (
     (
         re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)", re.DOTALL),
@@ -56,7 +56,7 @@ PATTERNS: tuple[tuple[re.Pattern[str], str, tuple[str, ...]], ...] = (
 
 ANY_WORD = re.compile("|".join(re.escape(word) for _, _, words in PATTERNS for word in words))
 
-# Names of fields that our own code writes: there is nothing to look for in them.
+# Names of fields that our own code writes; they contain no secrets.
 OWN_FIELDS = frozenset(
     (
         *("event", "level", "timestamp", "logger", "exception", "stack", "error", "reason", "actor", "request_id"),
@@ -64,15 +64,15 @@ OWN_FIELDS = frozenset(
         *("method", "path", "status", "ms", "duration_seconds", "term", "trigger", "due_at"),
     )
 )
-# Who did something, as `token:ada`: the name of a token is no secret.
+# An actor such as `token:ada`: the name of a token is not a secret.
 ACTOR_FIELDS = frozenset({"actor", "triggered_by", "paused_by"})
 TOKEN_NAME = re.compile(r"(token:)([^\s:=]{1,200})")
 
-_hidden: dict[str, None] = {}  # in the order in which they became known
+_hidden: dict[str, None] = {}  # in the order of registration
 
 
 def hide(*secrets: str | None) -> None:
-    """From now on these values are never written, in no spelling that we know of."""
+    """Register secret values: from now on they are masked, in every known encoding."""
     for secret in secrets:
         if secret is None or len(secret) < SHORTEST:
             continue
@@ -81,19 +81,19 @@ def hide(*secrets: str | None) -> None:
 
 
 def hidden() -> list[str]:
-    """What was hidden so far, for a process that must hide the same."""
+    """The registered values, for a child process that must mask the same."""
     return list(_hidden)
 
 
 def text(value: str) -> str:
-    """The text without what must not be read."""
+    """The text with secrets masked."""
     if len(value) > LONGEST:
         half = LONGEST // 2
         value = f"{value[:half]} … {len(value) - LONGEST:,} characters left out … {value[-half:]}"
     for secret in _hidden:
         if secret in value:
             value = value.replace(secret, HIDDEN)
-    # Other alphabets have letters that count as one of ours in any case (ſ as s), and that `lower` leaves as they are.
+    # Some letters match ASCII letters when case is ignored (ſ matches s), but `lower` does not change them.
     if value.isascii():
         lower = value.lower()
         if ANY_WORD.search(lower) is None:
@@ -107,7 +107,7 @@ def text(value: str) -> str:
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """Any value as plain data without secrets: what is not plain already is what it says of itself."""
+    """Any value as plain data without secrets; other objects are converted with `str`."""
     if isinstance(value, str):
         return text(value)
     if value is None or isinstance(value, (bool, int, float)):
@@ -120,12 +120,12 @@ def clean(value: Any, depth: int = 0) -> Any:
 
 
 def fields(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a log line, each clean."""
+    """The fields of a log line, with secrets masked."""
     return {_name(name): _named(name, value, 0) for name, value in event.items()}
 
 
 def escaped(value: str, *, but: Iterable[str] = ()) -> str:
-    """For a terminal: whatever could move its cursor, change its colours or begin another line is spelt out."""
+    """Escape control characters, which could move the cursor of a terminal, change its colours or start another line."""
     if value.isprintable():
         return value
     kept = frozenset(but)
@@ -137,7 +137,7 @@ def _name(name: str) -> str:
 
 
 def _named(name: str, value: Any, depth: int) -> Any:
-    """A value under a name that says secret is one, unless it is a number or nothing."""
+    """Mask a value whose name indicates a secret, unless it is a number or None."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if name not in OWN_FIELDS and SECRET_NAME.search(name):
@@ -150,5 +150,5 @@ def _named(name: str, value: Any, depth: int) -> Any:
 def _said_of_itself(value: Any) -> str:
     try:
         return str(value) if isinstance(value, (BaseException, UUID, date, timedelta, PurePath)) else repr(value)
-    except Exception as error:  # foreign code: what cannot be printed must not cost the line
+    except Exception as error:  # foreign code: the line is logged even if a value cannot be printed
         return f"<{type(value).__name__} that cannot be printed: {type(error).__name__}>"

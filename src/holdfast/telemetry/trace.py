@@ -1,20 +1,20 @@
-"""Where a job came from: the request and the span of its submitter travel with it. OpenTelemetry is an extra.
+"""Tracing: the request id and the span of the submitter are stored with a job. OpenTelemetry is an extra.
 
-`enable()` turns spans on; without it the only cost is one look at a variable. A job's span is a trace of its own, linked to the
-submitter's span: it may begin days later, and run more than once.
+`enable()` turns spans on; without it the only cost is reading a variable. A job's span starts a new trace that is linked to the
+submitter's span, because the job may start days later and run more than once.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 from importlib.metadata import entry_points
 from typing import Any
 
 from holdfast.errors import UsageError
+from holdfast.extras import loaded
 from holdfast.telemetry import fields, redact
 
-LONGEST = 200  # characters of a request's id; what is longer is somebody's mistake, and not worth a refused enqueue
+LONGEST = 200  # characters of a request id; a longer one is cut, because a mistake there should not fail an enqueue
 _FAILED = frozenset({"fail", "retry"})
 
 _tracing: Tracing | None = None
@@ -22,38 +22,38 @@ _configuration: str | None = None
 
 
 def carrier() -> str | None:
-    """What a job remembers of the code that enqueues it; None: nothing is known."""
+    """The trace context to store with a new job; None: there is none."""
     request = fields.request_id()
     found = {"request_id": request[:LONGEST]} if request else {}
     if (asked_in := fields.traceparent()) is not None:
         found["traceparent"] = asked_in
     if _tracing is not None:
-        _tracing.inject(found)  # the span around this code is nearer than the one of the caller
+        _tracing.inject(found)  # the current span replaces the span of the request
     return json.dumps(found) if found else None
 
 
 def begin(attempt: fields.Attempt) -> Span | None:
-    """The span of an attempt, current in this task until its end; None while tracing is off."""
+    """Start the span of an attempt, current in this task until its end; None while tracing is off."""
     return None if _tracing is None else _tracing.begin(attempt)
 
 
 def enable(provider: Any = None) -> None:
-    """Make spans of jobs with this tracer provider, or with the one that the process has set for all."""
+    """Create spans for jobs with this tracer provider, or with the global one."""
     global _tracing
     _tracing = Tracing(provider)
 
 
 def disable() -> None:
-    """Make no more spans."""
+    """Create no more spans."""
     global _tracing, _configuration
     _tracing = _configuration = None
 
 
 def export_to(exporter: str | None) -> None:
-    """Turn tracing on in one of our own programs: `host` uses what was set up around it, any other name is an exporter's.
+    """Turn tracing on in one of our programs: `host` uses the global provider, any other value is the name of an exporter.
 
-    Exporters are found by the names under which their packages register them: `console` comes with the SDK, `otlp` with
-    `opentelemetry-exporter-otlp`. They read the OTEL_* variables themselves.
+    Exporters are found by the entry point of their package: `console` is part of the SDK, `otlp` of
+    `opentelemetry-exporter-otlp`. They read the OTEL_* variables.
     """
     global _configuration
     if exporter is None:
@@ -63,18 +63,18 @@ def export_to(exporter: str | None) -> None:
 
 
 def configuration() -> str | None:
-    """What `export_to` was called with, for a process that is to do the same."""
+    """The argument of `export_to`, for a child process."""
     return _configuration
 
 
 def flush() -> None:
-    """Send what has gathered: for a process that may be ended without notice. Blocks."""
+    """Send buffered spans: for a process that may be killed. Blocks."""
     if _tracing is not None:
         _tracing.flush()
 
 
 class Tracing:
-    """OpenTelemetry, as far as we use it."""
+    """The parts of OpenTelemetry that are used."""
 
     def __init__(self, provider: Any) -> None:
         self.api = _import("opentelemetry.trace")
@@ -90,7 +90,7 @@ class Tracing:
         submitter = self.api.get_current_span(self._carry.extract(fields.carried_by(attempt))).get_span_context()
         span = self._tracer.start_span(
             f"job {attempt.kind}",
-            context=self.context.Context(),  # a trace of its own
+            context=self.context.Context(),  # a new trace
             kind=self.api.SpanKind.CONSUMER,
             links=[self.api.Link(submitter)] if submitter.is_valid else [],
             attributes={
@@ -116,7 +116,7 @@ class Span:
         self._token = tracing.context.attach(tracing.api.set_span_in_context(span))
 
     def end(self, outcome: str, error: str | None) -> None:
-        """With how it ended. In the same task."""
+        """End the span with the outcome. Call it in the same task."""
         self._span.set_attribute("holdfast.outcome", outcome)
         if outcome in _FAILED:
             status = self._tracing.api.Status(self._tracing.api.StatusCode.ERROR, redact.text(error or outcome))
@@ -141,7 +141,4 @@ def _provider(exporter: str) -> Any:
 
 
 def _import(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"traces need OpenTelemetry: pip install 'holdfast[otel]' ({error})") from None
+    return loaded(module, extra="otel")

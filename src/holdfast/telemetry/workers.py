@@ -1,4 +1,4 @@
-"""What the workers of this process are at, asked when somebody looks and not before. Filled by: the worker's loop."""
+"""Gauges of the workers of this process, computed at each scrape. Registered by: the worker's loop."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from holdfast.telemetry.names import METRICS
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """One look at one worker."""
+    """The current figures of one worker."""
 
-    jobs: Mapping[str, int] = field(default_factory=dict)  # running, waiting for a lane, ended and not yet written
+    jobs: Mapping[str, int] = field(default_factory=dict)  # by state: running, waiting for a lane, outcome not yet written
     connections: Mapping[str, int] = field(default_factory=dict)
     loop_lag: float = 0.0
 
 
 class Workers(Collector):
-    """The workers of this process, mostly one."""
+    """The workers of this process, usually one."""
 
     def __init__(self) -> None:
         self._looks: dict[str, Callable[[], WorkerFigures]] = {}
@@ -35,7 +35,7 @@ class Workers(Collector):
         self._looks.pop(worker_id, None)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Prometheus's question. From any thread: every look reads and changes nothing."""
+        """Called by the registry for each scrape, from any thread: it only reads."""
         found = [look() for look in list(self._looks.values())]
         yield _sums("holdfast_worker_jobs", [one.jobs for one in found])
         yield _sums("holdfast_worker_connections", [one.connections for one in found])

@@ -1,7 +1,7 @@
-"""For the tests of those who write handlers: run a job here and now, move time, and kill it where it hurts.
+"""Tools to test handlers: run a job in the test process, move the time, and crash the job at chosen points.
 
     async with harness(url, [render]) as h:
-        done = await h.run(render.new(invoice_id=7))       # enqueue, claim, run, finish: all of it, in this process
+        done = await h.run(render.new(invoice_id=7))       # enqueue, claim, run and finish, in this process
         assert done.state == "completed"
 
         await h.move_time(timedelta(hours=1))              # what was due in an hour is due now
@@ -28,28 +28,29 @@ import psycopg
 
 from holdfast import crashpoints
 from holdfast.crashpoints import crashpoint
-from holdfast.database import migrate
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import connect
 from holdfast.errors import ClaimLost, UnknownKind, UsageError
+from holdfast.extras import loaded
 from holdfast.jobs import effects, given, promote
 from holdfast.jobs.claim import claim
-from holdfast.jobs.client import Client, made_current
+from holdfast.jobs.client import Client
 from holdfast.jobs.client import connect as connect_client
+from holdfast.jobs.current import made_current
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.finish import finish
 from holdfast.jobs.kinds import publish
 from holdfast.jobs.model import Claim, Enqueued, JobId, NewJob, WorkerId, refuse_no_job
 from holdfast.jobs.outcome import decide
 from holdfast.jobs.poll import claim_to_poll, fail_overdue
-from holdfast.jobs.read import JobView, get_job
 from holdfast.jobs.renew import WorkerInfo, register
 from holdfast.jobs.rescue import rescue, rescue_worker
+from holdfast.jobs.views.read import JobView, get_job
 from holdfast.testing.loops import LoopDidNotSucceed, wait_for_success
+from holdfast.worker.attempt import run_handler
 from holdfast.worker.context import Context, Lease
-from holdfast.worker.direct import OnConnections
-from holdfast.worker.execute import execute
 from holdfast.worker.kinds import Job, cleaners, registered
+from holdfast.worker.transports.direct import OnConnections
 
 __all__ = [
     "Crash",
@@ -71,6 +72,8 @@ MOVE_TIME = """
         UPDATE holdfast.jobs SET run_after = run_after - %(by)s, next_poll_at = next_poll_at - %(by)s,
             deadline_at = deadline_at - %(by)s, submitted_at = submitted_at - %(by)s
         WHERE run_after IS NOT NULL OR next_poll_at IS NOT NULL OR deadline_at IS NOT NULL
+    ), periodic AS (
+        UPDATE holdfast.periodic_jobs SET next_due_at = next_due_at - %(by)s
     ), effects AS (
         UPDATE holdfast.effects SET clean_after = clean_after - %(by)s WHERE clean_after IS NOT NULL
     )
@@ -79,7 +82,7 @@ MOVE_TIME = """
 
 
 class Crash(BaseException):
-    """The process would be gone here. Not an `Exception`: nothing that a handler catches survives a SIGKILL either."""
+    """Simulates that the process was killed here. Not an `Exception`, because a handler cannot catch a SIGKILL either."""
 
     def __init__(self, point: str) -> None:
         super().__init__(f"crashed at {point}")
@@ -88,9 +91,9 @@ class Crash(BaseException):
 
 @contextmanager
 def crash_at(point: str, *, times: int = 1, must_reach: bool = True) -> Iterator[list[str]]:
-    """Die at this crash point, `times` times; the list says how often it was reached.
+    """Crash at this crash point, `times` times. The list has one item for each time that it was reached.
 
-    A block that ends without having come there has proved nothing, so that is an error, unless `must_reach` is false.
+    If the point is not reached in the block, the test proves nothing, so that is an error unless `must_reach` is false.
     """
     _refuse_unknown(point)
     hits: list[str] = []
@@ -106,35 +109,33 @@ def crash_at(point: str, *, times: int = 1, must_reach: bool = True) -> Iterator
     finally:
         crashpoints.disarm(point)
     if must_reach and not hits:
-        raise UsageError(
-            f"crash point {point!r} was never reached; does the handler come there? If not always: must_reach=False"
-        )
+        raise UsageError(f"crash point {point!r} was never reached; check that the handler calls it, or use must_reach=False")
 
 
 def _refuse_unknown(point: str) -> None:
-    """A slip in one of Holdfast's own points is seen at once. Any other name may be one that a handler calls."""
+    """Refuse a misspelt name of a built-in point. Any other name may be a point that a handler calls."""
     given.a_key("point", point)
     word, dot, _ = point.partition(".")
     ours = [name for name in crashpoints.POINTS if name.startswith(f"{word}.")]
     if dot and ours and point not in ours:
-        raise given.wrong("point", point, f"there are {', '.join(ours)}; begin one of your own with another word")
+        raise given.wrong("point", point, f"must be one of {', '.join(ours)}; use another prefix for your own points")
 
 
 @dataclass(slots=True)
 class SafetyReport:
-    """How a job ended, by the point at which it was killed."""
+    """How a job ended, by the point at which it was crashed."""
 
     ended: dict[str, JobView] = field(default_factory=dict)
     never_reached: list[str] = field(default_factory=list)
 
     @property
     def is_safe(self) -> bool:
-        """Whether it completed wherever it was killed, and every point was really reached."""
+        """Whether it completed after a crash at each point, and every point was reached."""
         return not self.never_reached and all(job.state == "completed" for job in self.ended.values())
 
 
 class Harness:
-    """A worker without a loop: it does what you say, when you say it."""
+    """A worker without a loop, controlled by the test."""
 
     def __init__(self, conn: psycopg.AsyncConnection[Any], kinds: Iterable[Job[..., Any]], client: Client) -> None:
         self.conn, self._client = conn, client
@@ -142,15 +143,15 @@ class Harness:
         self._kinds = {kind.kind: kind for kind in kinds}
 
     async def run(self, job: NewJob) -> JobView:
-        """Enqueue a job, run it and whatever it leads to, and give back what became of it."""
+        """Enqueue a job, run it and all jobs that follow from it, and return the job."""
         made = await self._enqueue(job)
         await self.drain()
         return await get_job(self.conn, made.id)
 
     async def drain(self) -> list[JobId]:
-        """Run everything that can run now, until nothing is left; the jobs in the order they ran.
+        """Run all jobs that can run now, until none is left. Returns them in the order in which they ran.
 
-        What a worker held whose lease is over is taken from it and run, too.
+        Jobs of workers whose lease has expired are rescued and run too.
         """
         ran: list[JobId] = []
         died: Crash | None = None
@@ -164,21 +165,21 @@ class Harness:
                     return ran
                 ran.append(one.id)
                 await self._attempt(one)
-            except Crash as crash:  # wherever it was: while it claimed, ran, finished, or took from others
+            except Crash as crash:  # at any step: claim, run, finish or rescue
                 died = crash
-        raise UsageError(f"{MOST_STEPS:,} attempts and still no end; does a job enqueue itself?")
+        raise UsageError(f"there is still work after {MOST_STEPS:,} attempts; check whether a job enqueues itself")
 
     async def clean(self) -> int:
-        """Call the registered cleaners for everything that is unwanted."""
+        """Call the registered cleaners for all unwanted effects."""
         return await effects.clean(self.conn, cleaners())
 
     async def move_time(self, by: timedelta) -> None:
-        """Let this much time pass: for delays, polls, deadlines, other workers' leases and clean-ups."""
+        """Simulate that this much time passes: for delays, periodic jobs, polls, deadlines, leases and clean-ups."""
         given.a_span("by", by)
         await self.conn.execute(MOVE_TIME, {"by": by, "me": self.worker_id})
 
     async def prove_safe(self, make: Callable[[], NewJob], points: Sequence[str]) -> SafetyReport:
-        """Kill a fresh job at each of these points, let it be rescued and run again, and see how it ends."""
+        """Crash a new job at each of these points, rescue it, run it again, and report how it ends."""
         given.a_function("make", make, "lambda: render.new(invoice_id=7)")
         points = given.listed("points", points, "'run.after'")
         report = SafetyReport()
@@ -205,7 +206,7 @@ class Harness:
         return await enqueue(self.conn, job)
 
     async def _next(self) -> Claim | None:
-        await promote.promote_due(self.conn)
+        await promote.promote_all_due(self.conn)
         await fail_overdue(self.conn, self.worker_id)
         await rescue(self.conn)
         kinds = list(self._kinds)
@@ -224,8 +225,8 @@ class Harness:
     async def _attempt(self, claim: Claim) -> None:
         try:
             kind = self._kinds[claim.kind]
-            with made_current(lambda: self._client):  # as in a worker: a handler enqueues into the database it came from
-                end = await execute(kind, claim, self._make_context)
+            with made_current(lambda: self._client):  # as in a worker: a handler enqueues into the database of its job
+                end = await run_handler(kind, claim, self._make_context)
             try:
                 await finish(self.conn, claim, end)
             except (ClaimLost, psycopg.OperationalError):
@@ -246,8 +247,8 @@ class Harness:
 
 @asynccontextmanager
 async def harness(url: str, kinds: Iterable[Job[..., Any]] | None = None) -> AsyncIterator[Harness]:
-    """A harness on this database, which it migrates; for these kinds, or all that are registered."""
-    migrate.migrate(url)
+    """A harness on this database, which it migrates; for these kinds, or for all registered kinds."""
+    _migrate(url)
     conn = await connect(url)
     try:
         async with connect_client(url, most=2) as client:
@@ -260,11 +261,16 @@ async def harness(url: str, kinds: Iterable[Job[..., Any]] | None = None) -> Asy
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A Postgres of your own for the length of the block, migrated, empty and quick; its address."""
+    """Start a temporary Postgres for the block, migrated and empty, without fsync. Returns its address."""
     quick = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
     with (
         TemporaryDirectory(prefix="holdfast-") as folder,
         EmbeddedPostgres(Path(folder), port=0, settings=quick, on_message=lambda _: None) as server,
     ):
-        migrate.migrate(server.url)
+        _migrate(server.url)
         yield server.url
+
+
+def _migrate(url: str) -> None:
+    """Migrate. Imported on use, because Alembic is an extra."""
+    loaded("holdfast.database.migrate", extra="embedded").migrate(url)

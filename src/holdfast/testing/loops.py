@@ -17,7 +17,7 @@ TIMEOUT = timedelta(minutes=10)
 
 
 class LoopDidNotSucceed(UsageError):
-    """No pass of the loop ended well in the time that a test gave it."""
+    """No pass of the loop succeeded within the timeout."""
 
 
 async def wait_for_success(
@@ -28,9 +28,9 @@ async def wait_for_success(
     step: timedelta = STEP,
     timeout: timedelta = TIMEOUT,
 ) -> LoopView:
-    """Poll the last success of a loop every `step` until it is later than `after`; by default than it was at the call.
+    """Poll the last success of a loop every `step` until it is later than `after`, by default later than at the call.
 
-    `LoopDidNotSucceed` after `timeout`, with what the loop's row says.
+    `LoopDidNotSucceed` after `timeout`, with the status of the loop.
     """
     view = await get_loop(conn, name)
     since = view.last_success_at if after is None else after
@@ -39,7 +39,7 @@ async def wait_for_success(
         if time.monotonic() >= deadline:
             raise LoopDidNotSucceed(
                 f"loop {name} did not succeed within {timeout}: it is {view.status}, its last outcome is {view.last_outcome} "
-                f"({view.last_error}); does a scheduler run that knows it?"
+                f"({view.last_error}); check that a scheduler runs it"
             )
         await asyncio.sleep(step.total_seconds())
         view = await get_loop(conn, name)

@@ -1,4 +1,5 @@
-"""What a handler gets: its job, a voice, and the places where it learns that it should stop. Made by: `execute.py`."""
+"""The context of a handler: its job, progress and logs, effects, and the checks whether it should stop. Made by:
+`attempt.py`."""
 
 from __future__ import annotations
 
@@ -6,34 +7,37 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import psycopg
+import pydantic
 
 from holdfast.crashpoints import crashpoint
-from holdfast.errors import CancelRequested, ClaimLost, ShutdownRequested
+from holdfast.errors import CancelRequested, ClaimLost, PayloadInvalid, ShutdownRequested
 from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import Claim, Json, NewJob
 from holdfast.jobs.outcome import refuse_no_jobs
+from holdfast.jobs.parents import Parent
+from holdfast.jobs.states import State
 from holdfast.telemetry.kept import job_log
-from holdfast.worker.transport import ForHandlers
+from holdfast.worker.transports.interface import ForHandlers
 
 T = TypeVar("T")
 
 
 class Lease:
-    """When this worker must stop its side effects, by its own monotonic clock, and why a claim is no longer good."""
+    """Until when this worker may have side effects, by its monotonic clock."""
 
-    stopping = False  # the worker was told to end
-    lapses = 0  # how often it was over before it was renewed: what was answered before that may have changed since
+    stopping = False  # the worker is shutting down
+    lapses = 0  # how often it expired before it was renewed: answers from before may be out of date
 
     def __init__(self, seconds: float) -> None:
         self.until = time.monotonic() + seconds
 
     def extend(self, until: float) -> None:
-        """It is good until then at least: whoever renews it says so, and there may be more than one."""
+        """It was renewed until then. There may be more than one that renews it."""
         if self.is_over:
-            self.lapses += 1  # first: whoever sees that it is good again must see this too
+            self.lapses += 1  # first: a thread that sees the lease valid again must see this, too
         self.until = max(self.until, until)
 
     @property
@@ -41,10 +45,10 @@ class Lease:
         return time.monotonic() >= self.until
 
     def begin(self, job_id: int) -> None:
-        """A handler is about to be called. Told to whoever keeps this worker, if anybody does."""
+        """A handler is about to be called. An executor notes it for its keeper."""
 
     def end(self, job_id: int) -> None:
-        """It has come to its end."""
+        """The attempt has ended."""
 
 
 class Context:
@@ -59,7 +63,7 @@ class Context:
         self._ends_at_shutdown = ends_at_shutdown
         self._lost = False
         self._asked_to_stop: str | None = None
-        self.allowed_at, self.allowed_until = 0.0, lease.until  # when it was last told that it may, and until when
+        self.allowed_at, self.allowed_until = 0.0, lease.until  # the last check that allowed side effects, and until when
 
     @property
     def attempt_id(self) -> str:
@@ -68,13 +72,13 @@ class Context:
 
     @property
     def fence_token(self) -> int:
-        """Rises with every claim: for systems outside that can refuse an older one."""
+        """Rises with every claim: for external systems that can refuse an older one."""
         return self.job.fence_token
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker was told to end: what is not done when its grace is over is cut off. A long handler looks at
-        it between two steps and comes to its end early, for example with `Snooze`."""
+        """Whether the worker is shutting down: a handler that runs beyond the grace period is cut off. A long handler checks
+        this between two steps and returns early, for example with `Snooze`."""
         return self._lease.stopping
 
     @property
@@ -83,7 +87,7 @@ class Context:
         return job_log
 
     async def progress(self, done: float | None = None, message: str | None = None) -> None:
-        """Tell people how far it is (0 to 1). Raises like a checkpoint."""
+        """Report progress, from 0 to 1. Raises like a checkpoint."""
         crashpoint("run.mid")
         self._raise_if_known()
         lapses = self._lease.lapses
@@ -93,8 +97,8 @@ class Context:
     async def checkpoint(self) -> None:
         """Before a side effect: raises `ClaimLost` when the attempt was replaced, `CancelRequested` when asked to stop.
 
-        For a kind with `on_shutdown="fail"` also `ShutdownRequested` once the worker was told to end. Any other kind may use
-        its grace to come to its end, and learns of it by `stopping`.
+        For a kind with `on_shutdown="fail"` also `ShutdownRequested` once the worker is shutting down. Any other kind may use
+        the grace period to finish; `stopping` says so.
         """
         crashpoint("run.mid")
         self._raise_if_known()
@@ -112,7 +116,7 @@ class Context:
         temporary: bool = False,
         adoptable: bool = False,
     ) -> AsyncIterator[PlannedEffect]:
-        """Make something outside: it is written down first, and cleaned up if this attempt does not end well.
+        """Make something in an external system: it is recorded first, and cleaned up if this attempt does not succeed.
 
         async with ctx.effect("trino.query") as query:
             query.made(await engine.submit(sql, tag=query.tag))
@@ -130,19 +134,38 @@ class Context:
             await self._transport.confirm(self.job, planned, made.handle)
 
     def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
-        """A connection of the worker, in autocommit, for the length of a block: `async with ctx.connection() as conn`.
+        """A connection of the worker, in autocommit, inside a block: `async with ctx.connection() as conn`.
 
-        What must commit together with the end of the job belongs into `Done(publish=…)` instead. A remote worker has none.
+        For a write that must commit together with the end of the job, use `Done(publish=…)`. A remote worker has no connection.
         """
         return self._transport.connection()
 
     async def left_behind(self) -> list[Effect]:
-        """What earlier attempts of this job may have made: look each up outside by its tag before making it again."""
+        """The effects that earlier attempts of this job may have made: look up each by its tag before making it again."""
         return await self._transport.left_behind(self.job)
 
     async def adopt(self, effect: Effect, handle: Json = None) -> Effect:
-        """Take over what an earlier attempt made."""
+        """Take over an effect of an earlier attempt."""
         return await self._transport.adopt(self.job, effect, handle)
+
+    @overload
+    async def parents(self) -> list[Parent[Any]]: ...
+    @overload
+    async def parents(self, of: type[T]) -> list[Parent[T | None]]: ...
+    async def parents(self, of: Any = None) -> list[Parent[Any]]:
+        """The jobs that this one waited for, in the order of `after` or `then`, with their results; without such, its parent.
+
+        `of` is the type of the results: each is validated, as arguments are. At most 8 MiB of results are read.
+        """
+        found = await self._transport.parents(self.job)
+        if of is None:
+            return found
+        checker = pydantic.TypeAdapter(of)
+        try:
+            return [one._replace(result=checker.validate_python(one.result)) if one.state == State.COMPLETED else one
+                    for one in found]  # fmt: skip
+        except pydantic.ValidationError as error:
+            raise PayloadInvalid(f"the result of a parent of job {self.job.id} is not a {of}: {error}") from None
 
     def chain(self, *jobs: NewJob, join: NewJob | None = None) -> None:
         """Jobs that follow when this one completes, in the same transaction; `join` waits for all of them."""
@@ -151,16 +174,16 @@ class Context:
         self.join = join or self.join
 
     def lose(self) -> None:
-        """The worker learned that somebody else has this job now."""
+        """Another worker has this job now."""
         self._lost = True
 
     def ask_to_stop(self, reason: str) -> None:
-        """The worker learned that somebody wants this job to stop."""
+        """The job was asked to stop."""
         self._asked_to_stop = reason
 
     async def _raise_if_stale(self, lapses: int) -> None:
-        """The answer may be old: a process that was frozen reads it when its lease is long over, and perhaps good again since
-        its heartbeat thread woke up first. Whoever rescued in between has the job, so the question is asked once more."""
+        """Check again if the lease expired since the request: a process that was frozen may read an old answer. Its lease may
+        look valid, because the heartbeat thread renewed it first, while another worker has rescued the job in between."""
         self._raise_if_known()
         if self._lease.lapses != lapses:
             await self.checkpoint()
@@ -177,19 +200,19 @@ class Context:
 
 
 class PlannedEffect:
-    """Something that is about to exist outside."""
+    """An effect that is about to be made in an external system."""
 
     def __init__(self, effect: Effect) -> None:
         self.tag = effect.tag
         self.handle: Json = None
 
     def made(self, handle: Json) -> None:
-        """It exists now; this is how to reach it."""
+        """It exists now; `handle` is its id in the external system."""
         self.handle = handle
 
 
 class SyncContext:
-    """The same for a handler that is a plain function and runs in a thread: every call waits for its answer."""
+    """The context of a handler that is a plain function and runs in a thread: every call blocks until it is answered."""
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
         self._context, self._loop = context, loop
@@ -199,7 +222,7 @@ class SyncContext:
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker was told to end: a long handler looks at it between two steps and comes to its end early."""
+        """Whether the worker is shutting down: a long handler checks this between two steps and returns early."""
         return self._context.stopping
 
     @property
@@ -208,12 +231,20 @@ class SyncContext:
         return self._context.log
 
     def progress(self, done: float | None = None, message: str | None = None) -> None:
-        """Tell people how far it is (0 to 1). Raises like a checkpoint."""
+        """Report progress, from 0 to 1. Raises like a checkpoint."""
         self._wait(self._context.progress(done, message))
 
     def checkpoint(self) -> None:
         """Before a side effect: raises when the attempt was replaced or asked to stop."""
         self._wait(self._context.checkpoint())
+
+    @overload
+    def parents(self) -> list[Parent[Any]]: ...
+    @overload
+    def parents(self, of: type[T]) -> list[Parent[T | None]]: ...
+    def parents(self, of: Any = None) -> list[Parent[Any]]:
+        """The jobs that this one waited for, with their results."""
+        return self._wait(self._context.parents(of))
 
     def chain(self, *jobs: NewJob, join: NewJob | None = None) -> None:
         """Jobs that follow when this one completes."""

@@ -1,7 +1,7 @@
-"""Keep the lease and look around: a thread with its own event loop and its own line to the kernel. Started by: the worker.
+"""Renew the lease and poll: a thread with its own event loop and its own connection. Started by: the worker.
 
-A handler that blocks the worker's event loop for minutes must not cost it its jobs, so the beat shares nothing with
-it but this object. What the beat learns is handed over to the worker's loop, in its thread.
+A handler that blocks the worker's event loop for minutes must not cost the worker its jobs, so the heartbeat shares nothing
+with that loop except this object. Each result is passed to the worker's event loop.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 
 from holdfast.jobs.model import Claim
 from holdfast.jobs.renew import Beat, WorkerInfo
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
 from holdfast.telemetry.metrics import renewals
 from holdfast.worker.context import Lease
-from holdfast.worker.poller import Clock
-from holdfast.worker.transport import Pulse, Running, Takes
+from holdfast.worker.poller import PollClock
+from holdfast.worker.transports.interface import Pulse, Running, Takes
 
 SAFE_SHARE = 0.8  # of the lease: side effects stop before it can end at the database
 
@@ -37,7 +38,7 @@ class Heartbeat:
         takes: Callable[[], Takes],
         on_beat: Callable[[Beat], None],
         *,
-        clock: Clock,
+        clock: PollClock,
         running: Callable[[], list[Running]] = list,
         lease: Lease | None = None,
         beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
@@ -54,9 +55,9 @@ class Heartbeat:
         self._thread.start()
 
     def beat_now(self) -> None:
-        """Do not wait for the next beat. From any thread."""
+        """Send the next heartbeat now. From any thread."""
         if self._loop is not None and self._now is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed, perhaps just now: it was told to stop
+            with contextlib.suppress(RuntimeError):  # its loop is closed, because it is stopping
                 self._loop.call_soon_threadsafe(self._now.set)
 
     async def stop(self) -> None:
@@ -70,24 +71,24 @@ class Heartbeat:
         pulse = self._pulse()
         while not self._stopping:
             beat = await self._beat(pulse)
-            await self._rest(beat)
+            await self._wait(beat)
         for duty in beside:
             duty.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
         await pulse.close()
 
     async def _beat(self, pulse: Pulse) -> Beat | None:
-        """Renew the lease, and look around in the same statement; None if that did not get through."""
-        asked_at = time.monotonic()  # before the question: an answer that took long must not stretch the lease
+        """Renew the lease and poll, in one statement. None if it failed."""
+        asked_at = time.monotonic()  # before the query: a slow answer must not extend the lease
         length = timedelta(seconds=self._clock.lease)
         try:
             async with asyncio.timeout(self._clock.beat + 2):
                 beat = await pulse.beat(self._worker, self._held(), self._takes(), lease=length, running=self._running())
-                if not beat.known and not self._stopping:  # a worker on its way out has resigned
+                if not beat.known and not self._stopping:  # a stopping worker has resigned
                     log.warning("worker_unknown", worker_id=self._worker.id)
                     await pulse.register(self._worker, lease=length)
-        except Exception as error:  # whatever it is: without a next beat everything that this worker holds would be lost
-            log.warning("heartbeat_failed", error=str(error) or type(error).__name__, worker_id=self._worker.id)
+        except Exception as error:  # any error: without further heartbeats this worker would lose its jobs
+            log.warning("heartbeat_failed", error=error_line(error), worker_id=self._worker.id)
             renewals.labels("failed").inc()
             return None
         renewals.labels("late" if self.lease.is_over else "renewed").inc()
@@ -95,20 +96,20 @@ class Heartbeat:
         self._on_beat(beat)
         return beat
 
-    async def _rest(self, last: Beat | None) -> None:
-        """Until the next beat: soon while something is held or after one that failed, at the next look if not."""
-        look_in = self._clock.next_look(random.random(), last.next_expiry) if last is not None else 0.0  # noqa: S311
-        look_at = time.monotonic() + look_in
+    async def _wait(self, last: Beat | None) -> None:
+        """Wait for the next heartbeat: soon while jobs are held or after a failure, otherwise until the next poll."""
+        poll_in = self._clock.next_poll(random.random(), last.next_expiry) if last is not None else 0.0  # noqa: S311
+        poll_at = time.monotonic() + poll_in
         while True:
-            tick = self._clock.next_beat(random.random())  # noqa: S311 - spreads the beats of a fleet
-            left = look_at - time.monotonic()
-            if await self._is_called(min(tick, left) if last is not None else tick):
+            tick = self._clock.next_beat(random.random())  # noqa: S311 - spreads the heartbeats of a fleet
+            left = poll_at - time.monotonic()
+            if await self._is_woken(min(tick, left) if last is not None else tick):
                 return
-            if last is None or self._held() or time.monotonic() >= look_at:
+            if last is None or self._held() or time.monotonic() >= poll_at:
                 return
 
-    async def _is_called(self, seconds: float) -> bool:
-        """Wait; True if somebody does not want to wait for the next beat."""
+    async def _is_woken(self, seconds: float) -> bool:
+        """Wait so long; True if `beat_now` was called meanwhile."""
         assert self._now is not None
         try:
             await asyncio.wait_for(self._now.wait(), max(0.0, seconds))

@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.jobs.client import Client, connect, make_default
+from holdfast.jobs.client import Client, connect
+from holdfast.jobs.current import make_default
 from holdfast.telemetry.log import log
-from holdfast.worker.ends import attempts
 from holdfast.worker.kinds import Job, registered
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.retries import retry_forever
 
 
 @asynccontextmanager
@@ -75,7 +76,7 @@ class Runner:
 
     async def run(self) -> None:
         """Until `stop()`: one worker after the other, each a new incarnation."""
-        async for number in attempts(first=1.0, longest=30.0):
+        async for number in retry_forever(first=1.0, longest=30.0):
             if self._stopping.is_set():
                 return
             self._worker = Worker(self._url, self._kinds, self._options)

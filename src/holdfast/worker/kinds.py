@@ -3,8 +3,9 @@
     @job("invoice.render", max_attempts=5)
     async def render(ctx: Context, invoice_id: int) -> None: ...
 
-    await render.enqueue(invoice_id=7, tx=session)      # checked by the type checker and again at run time
-    await render(ctx, invoice_id=7)                     # still the function
+    await render.enqueue(invoice_id=7)                    # checked by the type checker and again at run time
+    await render.using(tx=session).enqueue(invoice_id=7)  # options such as the transaction go to using()
+    await render(ctx, invoice_id=7)                       # still the function
 
 A kind is known to workers once its module was imported; `registered()` is the list.
 """
@@ -16,14 +17,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 import pydantic
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
-from holdfast.jobs.client import current_client
+from holdfast.jobs.current import current_client
 from holdfast.jobs.declare import Declaration, as_json, lock_templates, new_job
 from holdfast.jobs.effects import Cleaner
 from holdfast.jobs.enqueue import enqueue, enqueue_many, enqueue_payloads, enqueue_sync
@@ -44,13 +45,17 @@ from holdfast.jobs.model import Enqueued, Json, Lock, NewJob
 from holdfast.jobs.outcome import DEFAULT_POLICY, RetryPolicy
 from holdfast.jobs.payload import to_json_many
 from holdfast.worker.context import Context, SyncContext
+from holdfast.worker.periodic import schedule_of
 from holdfast.worker.signature import (
     argument_checker,
     argument_schema,
     first_problem,
-    is_same_place,
+    from_arguments,
+    is_same_function,
+    refuse_no_handler,
     refuse_wrong_place,
     split_signature,
+    unknown_arguments,
 )
 
 P = ParamSpec("P")
@@ -58,7 +63,7 @@ R = TypeVar("R")
 
 
 class Options(TypedDict, total=False):
-    """What can be said at enqueue beside the arguments of the function. The type checker's plugin reads this list."""
+    """The options of a job beside the arguments of its function: the keywords of `Job.using`."""
 
     tx: Any
     run_after: datetime | timedelta | None
@@ -98,11 +103,18 @@ class Policy:
     run_in: Literal["loop", "thread", "process"] | None = None  # default: async functions in the loop, plain ones in a thread
     max_memory: str | int | None = None  # with run_in="process": what its process may allocate, as "512MiB" or in bytes
     on_shutdown: Literal["release", "fail"] = "release"  # what becomes of a job that is not done when its worker must end
+    extra: str | None = None  # extra of the distribution that the handler needs; a worker without it does not take the kind
     public: bool = True  # False: the HTTP API and the command line may not enqueue it, only Python code may
     # Templates such as "invoice:{invoice_id}", or functions of the job's arguments, which only Python code can call.
     locks: Sequence[Lock | str] | Callable[..., Sequence[Lock]] | None = None
     slot: str | Callable[..., str] | None = None
     unique: str | Callable[..., str] | None = None
+    # A periodic job: workers enqueue it at each due time with `args` or its defaults; `due_at` gets the time.
+    cron: str | None = None  # minute hour day month weekday
+    every: timedelta | None = None  # instead of `cron`
+    timezone: str | None = None  # of `cron`; default UTC
+    catch_up: Literal["skip", "last", "all"] | None = None  # due times that passed while no worker ran; default: the last one
+    args: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         # Said where it is decorated, and not by the first job that needs it, perhaps at night.
@@ -133,9 +145,9 @@ def _refuse_no_key(name: str, said: object) -> None:
     if name == "locks":
         for one in listed(name, said, "Lock('invoice:{invoice_id}')"):
             if not isinstance(one, Lock | str):
-                raise wrong(name, said, "each of them is a Lock; use locks=[Lock('invoice:{invoice_id}')]")
+                raise wrong(name, said, "each item must be a Lock; use locks=[Lock('invoice:{invoice_id}')]")
     elif not isinstance(said, str) or not said:
-        raise wrong(name, said, f"it is a template or a function; use {name}='invoice:{{invoice_id}}'")
+        raise wrong(name, said, f"must be a template or a function; use {name}='invoice:{{invoice_id}}'")
 
 
 class Job(Generic[P, R]):
@@ -147,12 +159,14 @@ class Job(Generic[P, R]):
         self.policy = policy
         self.is_async = inspect.iscoroutinefunction(function)
         refuse_wrong_place(kind, function, policy.run_in, is_async=self.is_async)
-        self.context_name, self._signature = split_signature(kind, function, OPTIONS)
+        self.context_name, self._signature = split_signature(kind, function)
         self._names = frozenset(self._signature.parameters)
         self._required = frozenset(n for n, p in self._signature.parameters.items() if p.default is p.empty)
         self._arguments = argument_checker(kind, function, self._signature)
-        self.declared = self._declare()
         self.__doc__, self.__name__ = function.__doc__, getattr(function, "__name__", kind)
+        self.declared = self._declare()
+        self._tx: Any = None
+        self._options: dict[str, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """The function itself, as if it had never been decorated."""
@@ -162,41 +176,47 @@ class Job(Generic[P, R]):
         return f"<job {self.kind}>"
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """The job that these arguments make, not yet enqueued: for pipelines, `Done(then=…)` and bulk."""
-        return self._new(args, dict(kwargs), {})
+        """The job for these arguments, not yet enqueued: for pipelines, `Done(then=…)` and bulk."""
+        return self._new(args, kwargs)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Enqueue with these arguments; every key of `Options` may stand among them, above all `tx`."""
-        tx, options = self._take_options(kwargs)
-        new = self._new(args, dict(kwargs), options)
-        return await (enqueue(tx, new) if tx is not None else current_client().enqueue(new))
+        """Enqueue a job with these arguments; options such as the transaction go to `using`."""
+        new = self._new(args, kwargs)
+        return await (enqueue(self._tx, new) if self._tx is not None else current_client().enqueue(new))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """`enqueue` for code without an event loop; `tx` is needed."""
-        tx, options = self._take_options(kwargs)
-        if tx is None:
-            raise UsageError(f"{self.kind}.enqueue_sync needs tx=<connection or session>")
-        return enqueue_sync(tx, self._new(args, dict(kwargs), options))
+        """`enqueue` for code without an event loop; it needs a transaction: `render.using(tx=conn).enqueue_sync(...)`."""
+        if self._tx is None:
+            raise UsageError(
+                f"{self.kind}: enqueue_sync needs a transaction; use {self.__name__}.using(tx=conn).enqueue_sync(…)"
+            )
+        return enqueue_sync(self._tx, self._new(args, kwargs))
 
-    async def enqueue_many(self, arguments: Iterable[Mapping[str, Any]], *, tx: Any = None) -> Sequence[Enqueued]:
+    async def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> Sequence[Enqueued]:
         """Enqueue one job for each of these sets of arguments, all in one transaction: the bulk call for one kind."""
+        tx = self._tx
         given = mappings("arguments", arguments, "{'invoice_id': 7}")
         if not given:
             return []
-        like = self._new((), given[0], {})
+        like = self._new((), given[0])
         if self.declared.is_keyed or not like.is_plain:
-            jobs = [self._new((), one, {}) for one in given]
+            jobs = [self._new((), one) for one in given]
             return await (enqueue_many(tx, jobs) if tx is not None else current_client().enqueue_many(jobs))
-        if tx is not None:  # made before the first is written: a mistake in one must not spoil the caller's transaction
+        if tx is not None:  # all payloads are checked before the first write: an error must not abort the caller's transaction
             return await enqueue_payloads(tx, like, list(self._texts(given)), len(given))
         return await current_client().enqueue_payloads(like, self._texts(given), len(given))
 
-    def using(self, **options: Any) -> Job[P, R]:
-        """The same kind with other options for what is made from it: `render.using(priority=5).new(invoice_id=7)`."""
+    def using(self, **options: Unpack[Options]) -> Job[P, R]:
+        """The same kind with options for its jobs: `render.using(tx=session, priority=5).enqueue(invoice_id=7)`."""
         unknown = set(options) - OPTIONS
         if unknown:
-            raise UsageError(f"no option {', '.join(sorted(unknown))}; there are: {', '.join(sorted(OPTIONS))}")
-        return _WithOptions(self, options)
+            raise UsageError(f"{self.kind}: no option {', '.join(sorted(unknown))}; there are: {', '.join(sorted(OPTIONS))}")
+        given: dict[str, Any] = dict(options)
+        made: Job[P, R] = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._tx = given.pop("tx", self._tx)
+        made._options = self._options | given
+        return made
 
     @cached_property
     def published(self) -> dict[str, Json]:
@@ -228,17 +248,18 @@ class Job(Generic[P, R]):
                 max_crashes=policy.max_crashes,
                 max_runtime=policy.max_runtime,
                 public=policy.public,
-                locks=locks if locks is None or callable(locks) else lock_templates(locks, self._schema),
-                slot=key_template(slot, self._schema) if isinstance(slot, str) else slot,
-                unique=key_template(unique, self._schema) if isinstance(unique, str) else unique,
+                locks=self._computed("locks", locks)
+                if locks is None or callable(locks)
+                else lock_templates(locks, self._schema),
+                slot=key_template(slot, self._schema) if isinstance(slot, str) else self._computed("slot", slot),
+                unique=key_template(unique, self._schema) if isinstance(unique, str) else self._computed("unique", unique),
+                periodic=schedule_of(policy, self._names, lambda given: self._payload(self._bind((), given)), self.arguments),
             )
         except UsageError as error:
             raise UsageError(f"{self.kind}: {error}") from None
 
-    def _take_options(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Part the options from the arguments: the transaction, and the rest."""
-        options = {name: kwargs.pop(name) for name in list(kwargs) if name in OPTIONS}
-        return options.pop("tx", None), options
+    def _computed(self, option: str, rule: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        return None if rule is None else from_arguments(option, rule, self._signature)
 
     def arguments(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for the function from a stored payload, with their types; `PayloadInvalid` if they do not fit."""
@@ -250,9 +271,9 @@ class Job(Generic[P, R]):
             problem = f"{first_problem(error)}; was the function changed after the job was enqueued?"
             raise PayloadInvalid(f"the payload does not fit {self.kind}: {problem}") from None
 
-    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> NewJob:
+    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         given = kwargs if not args and self._fits(kwargs) else self._bind(args, kwargs)
-        return new_job(self.declared, self._payload(given), given, options)
+        return new_job(self.declared, self._payload(given), given, self._options)
 
     def _payload(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments as JSON, if they are what the function says it takes: the mistake is found here and not at night."""
@@ -279,26 +300,13 @@ class Job(Generic[P, R]):
         return kwargs.keys() <= self._names and self._required <= kwargs.keys()
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        unknown = sorted(kwargs.keys() - self._names)
+        if unknown:
+            raise UsageError(f"{self.kind}{self._signature}: {unknown_arguments(self.__name__, unknown, self._names, OPTIONS)}")
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
             raise UsageError(f"{self.kind}{self._signature}: {error}") from None
-
-
-class _WithOptions(Job[P, R]):
-    """A kind with options already said."""
-
-    def __init__(self, base: Job[P, R], options: dict[str, Any]) -> None:
-        self.__dict__.update(base.__dict__)
-        self._options = {**getattr(base, "_options", {}), **options}
-
-    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> NewJob:
-        said = {name: value for name, value in self._options.items() if name != "tx"}
-        return super()._new(args, kwargs, {**said, **options})
-
-    def _take_options(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        tx, options = super()._take_options(kwargs)
-        return self._options.get("tx") if tx is None else tx, options
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -322,19 +330,23 @@ class _Decorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> Job[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Job[..., Any]:
+        refuse_no_handler(self._kind, function)
         existing = _kinds.get(self._kind)
-        if existing is not None and not is_same_place(existing.function, function):
-            raise UsageError(f"{self._kind} is registered already, by {existing.function.__module__}; choose another name")
+        if existing is not None and not is_same_function(existing.function, function):
+            other = f"{existing.function.__module__}.{existing.function.__qualname__}"
+            raise UsageError(
+                f"the kind {self._kind!r} is registered already, by {other}; choose another name for {function.__qualname__}"
+            )
         made: Job[..., Any] = Job(self._kind, function, self._policy)
         _kinds[self._kind] = made
         return made
 
 
-def job(kind: str, **policy: Any) -> _Decorator:
+def job(kind: str = "", **policy: Any) -> _Decorator:
     """Make a function a kind of job. The keywords are the fields of `Policy`."""
     if callable(kind):
         raise UsageError(f"@job needs the name of the kind; use @job({getattr(kind, '__name__', 'invoice.render')!r})")
-    a_name("kind", kind, "a job needs a kind of 1 to 200 characters; use @job('invoice.render')")
+    a_name("kind", kind, "must be the name of a kind of 1 to 200 characters; use @job('invoice.render')")
     known = {field.name for field in fields(Policy)}
     unknown = set(policy) - known
     if unknown:
@@ -356,6 +368,16 @@ def kind_of(name: str) -> Job[..., Any]:
     if found is None:
         raise UnknownKind(name, list(_kinds))
     return found
+
+
+def a_list_of_kinds(given: object) -> list[Job[..., Any]]:
+    """What a worker runs: decorated functions, not their names."""
+    kinds = listed("kinds", given, "render")
+    for one in kinds:
+        if not isinstance(one, Job):
+            fix = "pass the function" if isinstance(one, str) else "decorate it with @job(…)"
+            raise wrong("kinds", one, f"each item must be a function decorated with @job; {fix}")
+    return list(kinds)
 
 
 def cleaner(effect_kind: str) -> Callable[[Cleaner], Cleaner]:

@@ -1,7 +1,7 @@
 """One database session that stands for a worker, and a look once a second at those of the others. Only where settings allow it.
 
 Run by: the keeper for its executors, the heartbeat's thread for a worker without one. The statements are in
-`jobs/sessions.py`. A session that broke is opened again at once: whoever is not back within the grace is taken for dead.
+`jobs/sessions.py`. A session that broke is opened again at once: without a session after the grace period it is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import psycopg
 
 from holdfast.database.pool import Link
 from holdfast.jobs.model import WorkerId
-from holdfast.jobs.sessions import look_for_the_gone, publish
+from holdfast.jobs.sessions import publish, rescue_ended_sessions
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
 
 LOOK = 1.0  # seconds between two looks
@@ -43,9 +44,9 @@ class Presence:
         try:
             async with asyncio.timeout(LOOK + 2), link as conn:
                 await publish(conn, self._workers())
-                noted, jobs = await look_for_the_gone(conn, grace=GRACE, actor=self._name)
+                noted, jobs = await rescue_ended_sessions(conn, grace=GRACE, actor=self._name)
         except UNREACHABLE as error:
-            log.warning("presence_lost", name=self._name, error=str(error))
+            log.warning("presence_lost", name=self._name, error=error_line(error))
             return False
         for worker in noted:
             log.warning("worker_disconnected", worker_id=worker)

@@ -1,4 +1,6 @@
-"""`/health`, `/ready` and `/metrics` of a worker: a small HTTP server in a thread. Started by: the keeper, the remote worker.
+"""`/health`, `/ready` and `/metrics` of a worker: a small HTTP server in a thread.
+
+Started by: the keeper, the remote worker, the scheduler.
 
 In a thread of its own, so that no handler can keep it from answering. It has nothing to hide and nothing to change, asks for
 no credentials, and listens on this machine alone unless told otherwise.
@@ -65,7 +67,7 @@ class Probe:
         log.info("probe_listening", url=f"http://{f'[{host}]' if ':' in host else host}:{self.port}")
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -97,7 +99,7 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in the middle of an answer is nobody's trouble."""
+        """Ignore clients that disconnect before the whole answer is sent."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -116,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "/metrics":
                 self._send(200, CONTENT_TYPE_LATEST, subject.metrics())
             case _:
-                self._say({"problem": "a worker has /health, /ready and /metrics, and nothing else"}, 404, "Not found")
+                self._say({"problem": "this process has /health, /ready and /metrics, and nothing else"}, 404, "Not found")
 
     do_HEAD = do_GET  # noqa: N815 - so the library wants it
 

@@ -1,6 +1,6 @@
-"""What a worker does beside its own jobs, when a beat says that there is something to do: promote, poll, rescue, wake, clean.
+"""What a worker does beside its own jobs when a heartbeat asks for it: promote, poll, rescue, wake, clean.
 
-Called by: the worker's loop. Any worker does all of it; every act is a guarded write, so it does not matter who is first.
+Called by: the worker (`loop.py`). Every worker does all of it; each is a guarded write, so it does not matter which is first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from holdfast.jobs.model import AttemptId
 from holdfast.jobs.outcome import End
 from holdfast.jobs.renew import Beat, WorkerInfo
 from holdfast.jobs.states import State
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
+from holdfast.worker.claiming import Claimer
 from holdfast.worker.kinds import cleaners
 from holdfast.worker.lanes import Lanes
-from holdfast.worker.transport import Takes, Transport
+from holdfast.worker.prefetch import Prefetch
+from holdfast.worker.transports.interface import Takes, Transport
 
-AHEAD = timedelta(seconds=100)  # that looks are planned: a little more than the longest delay between two
+AHEAD = timedelta(seconds=100)  # that polls are planned: a little more than the longest delay between two
 A_LITTLE = timedelta(milliseconds=5)  # later: the database must find it due
-AGAIN = timedelta(milliseconds=50)  # after which there may be lanes for those that are due
+AGAIN = timedelta(milliseconds=50)  # after which there may be free lanes for the polls that are due
 Work = Callable[[], Awaitable[None]]
 SAME_MOMENT = 0.05  # seconds
 
@@ -62,62 +65,62 @@ class Sweeps:
         self,
         transport: Transport,
         worker: WorkerInfo,
+        takes: Takes,
         *,
-        takes: Callable[[], Takes],
-        until_next: timedelta,
         lanes: Lanes,
-        taking: asyncio.Lock,
-        nudge: Callable[[], None],
+        prefetch: Prefetch,
+        claiming: Claimer,
+        until_next: timedelta,
     ) -> None:
         self._transport, self._worker, self._takes, self._until_next = transport, worker, takes, until_next
-        self._lanes, self._taking, self._nudge = lanes, taking, nudge
-        self._tasks: set[asyncio.Task[None]] = set()  # a task that nobody refers to may vanish in the middle
+        self._lanes, self._prefetch, self._claiming = lanes, prefetch, claiming
+        self._tasks: set[asyncio.Task[None]] = set()  # a task without a reference may be garbage-collected
         self._planned: dict[Work, Planned] = defaultdict(Planned)
         self._beginning: set[Work] = set()
         self._closed = False
 
     @property
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Nothing is under way that could still make a job ready."""
         return not self._tasks
 
     def act_on(self, beat: Beat) -> None:
         """Start what the beat asks for."""
-        if beat.known and beat.quiet != self._lanes.is_quiet:
+        if beat.known and beat.quiet != self._prefetch.is_quiet:
             self._be_quiet(beat.quiet)
         if beat.strays:
-            self.aside(self._sweep(lambda: self._release_strays(beat.strays)))
+            self.start(self._sweep(lambda: self._release_strays(beat.strays)))
         if beat.can_rescue:
-            self.aside(self._sweep(self._rescue))
+            self.start(self._sweep(self._rescue))
         if beat.can_wake:
-            self.aside(self._sweep(self._transport.wake_forgotten))
+            self.start(self._sweep(self._transport.wake_forgotten))
         if beat.can_clean and cleaners():
-            self.aside(self._sweep(self._clean))
+            self.start(self._sweep(self._clean))
         self._when(beat.next_due, self._promote)
-        self._when(beat.next_poll, self._look)
+        self._when(beat.next_poll, self._poll)
 
     def _be_quiet(self, quiet: bool) -> None:
-        """Nothing more is taken from now on, or again; what is held comes to its end."""
-        self._lanes.is_quiet = quiet
+        """Claim nothing more from now on, or claim again; what is held runs to its end."""
+        self._prefetch.be_quiet(quiet)
         log.info("worker_quiet", worker_id=self._worker.id, quiet=quiet)
-        self._nudge()
+        self._claiming.wake()
 
-    async def look_around(self) -> None:
-        """Now, and not with the next beat: there may be work that only somebody has to make ready."""
-        for work in (self._promote, self._rescue, self._look):
+    async def run_now(self) -> None:
+        """Promote, rescue and poll now, and not with the next heartbeat: there may be jobs that only have to be made ready."""
+        for work in (self._promote, self._rescue, self._poll):
             await self._sweep(work)
 
     def follow(self, end: End) -> None:
-        """A job of ours comes back, or is to be asked about, at a moment that the beat may be too late to name."""
+        """A job of this worker is due, or is to be polled, perhaps before the next heartbeat."""
         if end.delay is None:
             return
         if end.state is State.PENDING:
             self._when(end.delay + A_LITTLE, self._promote)
         elif end.state is State.SUBMITTED:
-            self._when(end.delay + A_LITTLE, self._look, ahead=AHEAD)
+            self._when(end.delay + A_LITTLE, self._poll, ahead=AHEAD)
 
-    def aside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it beside everything else."""
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it as a task, beside everything else."""
         if self._closed:
             work.close()
             return
@@ -134,59 +137,59 @@ class Sweeps:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _when(self, wait: timedelta | None, work: Work, *, ahead: timedelta | None = None) -> None:
-        """When its time has come, if that is soon; otherwise a later look says it again."""
+        """Run it at its time, if that is soon; otherwise a later heartbeat names it again."""
         if wait is not None and wait < (ahead or self._until_next) and not self._closed:
             at = asyncio.get_running_loop().time() + max(0.0, wait.total_seconds())
             self._planned[work].at(at, lambda: self._begin(work))
 
     def _begin(self, work: Work) -> None:
-        """Unless it is about to begin already: it will find what this would."""
+        """Start it, unless one is about to start: that one finds the same."""
         if work not in self._beginning:
             self._beginning.add(work)
-            self.aside(self._sweep(work))
+            self.start(self._sweep(work))
 
     async def _sweep(self, work: Work) -> None:
-        """One that fails is tried again with the next beat, and must not take the worker along."""
+        """Run one; if it fails, the next heartbeat tries again, and the worker goes on."""
         try:
             await work()
         except Exception as error:
-            log.warning("sweep_failed", error=str(error) or type(error).__name__, worker_id=self._worker.id)
+            log.warning("sweep_failed", error=error_line(error), worker_id=self._worker.id)
 
     async def _promote(self) -> None:
         self._beginning.discard(self._promote)
         promoted = await self._transport.promote()
         if promoted.jobs:
-            self._nudge()
-        if promoted.next_due is not None:  # where all that is due is held by another promoter, not again at once
+            self._claiming.wake()
+        if promoted.next_due is not None:  # where another promoter has locked all that is due, not again at once
             self._when(max(promoted.next_due + A_LITTLE, timedelta(0) if promoted.jobs else AGAIN), self._promote)
 
-    async def _look(self) -> None:
-        """Ask about what is due, as far as there are lanes; and again in a moment if that may not have been all."""
-        async with self._taking:
-            self._beginning.discard(self._look)
-            room = self._lanes.room_to_look()
-            limit = self._lanes.may_take(room)
+    async def _poll(self) -> None:
+        """Claim polls that are due, as far as there are lanes; and again in a moment if there may be more."""
+        async with self._claiming.limits:
+            self._beginning.discard(self._poll)
+            room = self._lanes.free_poll_lanes
+            limit = self._prefetch.may_take(room)
             if self._closed or limit < min(room, 1):
                 return
-            claims = await self._transport.claim_to_poll(self._worker.id, self._takes(), limit) if limit else []
-            self._lanes.hand_out_looks(claims)
+            claims = await self._transport.claim_to_poll(self._worker.id, self._takes, limit) if limit else []
+            self._lanes.hand_out_polls(claims)
         if len(claims) == limit:
-            self._when(AGAIN, self._look)
+            self._when(AGAIN, self._poll)
 
     async def _rescue(self) -> None:
         rescued = await self._transport.rescue(self._worker)
         if rescued:
             log.warning("jobs_rescued", jobs=rescued, worker_id=self._worker.id)
-            self._nudge()
+            self._claiming.wake()
 
     async def _release_strays(self, strays: Sequence[AttemptId]) -> None:
-        """The answer to a claim was lost with its connection: nobody runs these jobs, and our living lease protects them."""
-        nobodys = self._lanes.renounce(strays)
-        released = await self._transport.release_strays(self._worker, nobodys) if nobodys else []
+        """The answer to a claim was lost with its connection: these jobs run nowhere, and this worker's lease protects them."""
+        unknown = self._lanes.renounce(strays)
+        released = await self._transport.release_strays(self._worker, unknown) if unknown else []
         if not released:
             return
         log.warning("jobs_rescued", jobs=released, worker_id=self._worker.id)
-        self._nudge()
+        self._claiming.wake()
 
     async def _clean(self) -> None:
         gone = await self._transport.clean(cleaners())

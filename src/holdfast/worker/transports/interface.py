@@ -1,7 +1,7 @@
 """Everything a worker asks of the kernel, as one list. Read by: the worker; kept by: `direct.py` and `remote.py`.
 
 The worker does not know whether Postgres is at the other end of a socket or behind an HTTP API. Whatever is asked under
-a claim is fenced by its attempt id: `ClaimLost` means that somebody else owns the job by now, and nothing was written.
+a claim is fenced by its attempt id: `ClaimLost` means that another attempt has the job by now, and nothing was written.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
+from holdfast.jobs.parents import Parent
 from holdfast.jobs.promote import Promoted
 from holdfast.jobs.renew import Beat, WorkerInfo
 
@@ -48,7 +49,7 @@ class ForHandlers(Protocol):
     """What a handler asks for through its context, and its lane before it runs."""
 
     async def begin(self, claim: Claim) -> None:
-        """Write that the handler of this attempt starts now; `ClaimLost` if somebody else has the job."""
+        """Write that the handler of this attempt starts now; `ClaimLost` if another attempt has the job."""
         ...
 
     async def progress(self, claim: Claim, done: float | None, message: str | None) -> None: ...
@@ -66,6 +67,10 @@ class ForHandlers(Protocol):
     async def confirm(self, claim: Claim, effect: Effect, handle: Json) -> Effect: ...
     async def left_behind(self, claim: Claim) -> list[Effect]: ...
     async def adopt(self, claim: Claim, effect: Effect, handle: Json) -> Effect: ...
+    async def parents(self, claim: Claim) -> list[Parent[Any]]:
+        """The jobs that this one waited for, with their results."""
+        ...
+
     def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
         """A connection to the database; `UsageError` where there is none."""
         ...
@@ -115,7 +120,7 @@ class Transport(ForHandlers, Protocol):
         ...
 
     async def claim_tied(self, worker_id: WorkerId, ids: list[JobId]) -> list[Claim]:
-        """Claim those of these jobs that get their locks and their slot. May wait for somebody who decides about the same."""
+        """Claim those of these jobs that get their locks and their slot. May wait for another transaction at the same keys."""
         ...
 
     async def claim_by_id(self, worker_id: WorkerId, takes: Takes, job_id: JobId) -> Claim | None: ...
@@ -131,7 +136,7 @@ class Transport(ForHandlers, Protocol):
 
     async def finish(self, claim: Claim, end: End) -> None: ...
     async def was_written(self, claim: Claim) -> bool:
-        """After an answer was lost: whether the end of this attempt is there; `ClaimLost` if somebody else ended it."""
+        """After an answer was lost: whether the end of this attempt is there; `ClaimLost` if another process ended it."""
         ...
 
     async def write_logs(self, lines: Sequence[Numbered]) -> set[AttemptId]:

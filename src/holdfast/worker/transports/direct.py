@@ -26,14 +26,15 @@ from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
+from holdfast.jobs.parents import Parent, read_parents
 from holdfast.jobs.pipelines import complete_and_chain
 from holdfast.jobs.poll import claim_to_poll, fail_overdue
 from holdfast.jobs.renew import Beat, WorkerInfo, register, renew, resign
 from holdfast.jobs.rescue import rescue, rescue_worker
-from holdfast.jobs.watch import Teller
+from holdfast.jobs.views.watch import ChangeNotifier
 from holdfast.telemetry.log import log
 from holdfast.worker.options import LARGEST_BATCH
-from holdfast.worker.transport import UNREACHABLE, Running, Takes
+from holdfast.worker.transports.interface import UNREACHABLE, Running, Takes
 
 Borrow = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]
 
@@ -84,6 +85,10 @@ class OnConnections:
         async with self._borrow() as conn:
             return await effects.adopt(conn, claim, effect, handle)
 
+    async def parents(self, claim: Claim) -> list[Parent[Any]]:
+        async with self._borrow() as conn:
+            return await read_parents(conn, claim)
+
 
 class Direct(OnConnections):
     """A worker that talks to Postgres itself."""
@@ -95,7 +100,7 @@ class Direct(OnConnections):
         self._second_claims = Link(url)
         self._pool: AsyncConnectionPool[Any] = pool(url, most=max(2, most))
         super().__init__(self._pool.connection)
-        self._watchers = Teller(self._pool.connection)
+        self._watchers = ChangeNotifier(self._pool.connection)
         self._client = Client(self._pool)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -145,10 +150,10 @@ class Direct(OnConnections):
         return DirectPulse(self._url)
 
     async def listen(self, wake: Callable[[str], None]) -> None:
-        await self._claims.listen(lambda hint: None if self._watchers.hear(hint) else wake(hint))
+        await self._claims.listen(lambda hint: None if self._watchers.receive(hint) else wake(hint))
 
     def changed(self) -> None:
-        """A job has changed: whoever watches should know."""
+        """Notify event streams that a job has changed."""
         self._watchers.changed()
 
     # ------------------------------------------------------------------------------------------------- claiming
@@ -216,7 +221,7 @@ class Direct(OnConnections):
 
     async def promote(self) -> promote.Promoted:
         async with self._pool.connection() as conn:
-            return promote.Promoted(len(await promote.promote_due(conn)), await promote.next_due(conn))
+            return await promote.promote_all_due(conn)
 
     async def wake_forgotten(self) -> None:
         async with self._pool.connection() as conn:

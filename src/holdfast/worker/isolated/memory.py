@@ -1,9 +1,9 @@
-"""Limit the memory of a handler in a process of its own, and say so when it needs more. Called by: `inside.py`.
+"""Limit the memory of a handler in its child process, with a clear error when it needs more. Called by: `child.py`.
 
 The limit is RLIMIT_DATA: Linux counts what a process has allocated, and refuses the next allocation. Measured with Python 3.11
 and DuckDB 1.x: under 512 MiB a query that needs more ended with an error at 460 MiB resident; RLIMIT_AS also counts the
 address space of mapped libraries and ended the same query at 130 MiB. An allocation that native code cannot do without
-ends the process, which `isolated.py` reports as a crash.
+ends the process, which `parent.py` reports as a crash.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ class MemoryExceeded(MemoryError):
     """A handler needed more memory than `max_memory` allows."""
 
 
-def confined(kind: Job[..., Any], most: int) -> Job[..., Any]:
-    """The same kind, with a function that may take so many bytes. The end of the attempt is written without the limit."""
+def with_memory_limit(kind: Job[..., Any], most: int) -> Job[..., Any]:
+    """The same kind with a function that may allocate at most so many bytes. The end of the attempt is written without the
+    limit."""
     limited, function = copy.copy(kind), kind.function
 
-    async def confined_async(**arguments: Any) -> Any:
+    async def limited_async(**arguments: Any) -> Any:
         with limit(most):
             return await function(**arguments)
 
-    def confined_sync(**arguments: Any) -> Any:
+    def limited_sync(**arguments: Any) -> Any:
         with limit(most):
             return function(**arguments)
 
-    limited.function = confined_async if kind.is_async else confined_sync
+    limited.function = limited_async if kind.is_async else limited_sync
     return limited
 
 
 @contextmanager
 def limit(most: int) -> Iterator[None]:
-    """Inside the block this process may have allocated at most so many bytes; `MemoryExceeded` if it wanted more."""
+    """Inside the block this process may allocate at most so many bytes in total; `MemoryExceeded` if it needs more."""
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     lowest = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
     try:
         yield
     except Exception as error:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))  # first: saying it takes memory
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))  # first: raising the error needs memory
         if not is_out_of_memory(error):
             raise
         raise MemoryExceeded(
@@ -60,5 +61,5 @@ def limit(most: int) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """By the type, and never by a word in the message."""
+    """By the type of the error, never by its message."""
     return any(cls.__name__ in OUT_OF_MEMORY for cls in type(error).__mro__)

@@ -11,7 +11,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+try:
+    import httpx2
+except ModuleNotFoundError as error:
+    from holdfast.extras import MissingExtra
+
+    raise MissingExtra("httpx2", "client") from error
 
 from holdfast.addresses import api_at
 from holdfast.errors import (
@@ -53,7 +58,7 @@ class WorkerUnknown(Unreachable):
     """The API does not know this worker, or not this path; the next beat registers it again."""
 
 
-class Line:
+class ApiConnection:
     """One client to one origin: requests out, answers or our own errors back."""
 
     def __init__(
@@ -62,12 +67,12 @@ class Line:
         api_at(url, with_token=token is not None, plain_http=plain_http)
         self._token = token
         self._timeout = timeout
-        self._client = httpx.AsyncClient(
+        self._client = httpx2.AsyncClient(
             base_url=url.rstrip("/"),
             trust_env=False,
             follow_redirects=False,
-            timeout=httpx.Timeout(timeout, connect=5.0),
-            limits=httpx.Limits(max_connections=most, keepalive_expiry=3.0),
+            timeout=httpx2.Timeout(timeout, connect=5.0),
+            limits=httpx2.Limits(max_connections=most, keepalive_expiry=3.0),
         )
 
     async def close(self) -> None:
@@ -110,7 +115,7 @@ class Line:
 
     async def _resend(
         self, method: str, path: str, body: Json, claim: Claim | None, wait: float
-    ) -> tuple[httpx.Response, bytes]:
+    ) -> tuple[httpx2.Response, bytes]:
         """Send it until it is answered, for as long as one request may take: a server that hangs is asked once."""
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + self._timeout, 0.1
@@ -124,9 +129,11 @@ class Line:
             pause = min(pause * 2, 2.0)
         return await self._send(method, path, body, claim, wait)
 
-    async def _send(self, method: str, path: str, body: Json, claim: Claim | None, wait: float) -> tuple[httpx.Response, bytes]:
+    async def _send(
+        self, method: str, path: str, body: Json, claim: Claim | None, wait: float
+    ) -> tuple[httpx2.Response, bytes]:
         content = None if body is None else _as_body(body)
-        timeout = httpx.Timeout(self._timeout + wait, connect=5.0)
+        timeout = httpx2.Timeout(self._timeout + wait, connect=5.0)
         try:
             async with self._client.stream(
                 method, BASE + path, content=content, headers=self._headers(claim), timeout=timeout
@@ -137,7 +144,7 @@ class Line:
                     if len(raw) > LARGEST_ANSWER:
                         raise Unreachable(f"the answer to {method} {path} has more than {LARGEST_ANSWER:,} bytes")
                 return response, bytes(raw)
-        except (httpx.TransportError, httpx.StreamError) as error:
+        except (httpx2.TransportError, httpx2.StreamError) as error:
             raise NotAnswered(f"{method} {path}: {type(error).__name__}: {error}") from error
 
     def _headers(self, claim: Claim | None) -> dict[str, str]:
@@ -156,12 +163,12 @@ def _as_body(said: Json) -> bytes:
         raise PayloadInvalid(f"this is not JSON: {error}; use plain dicts, lists, strings and numbers") from None
 
 
-def _is_put_off(response: httpx.Response) -> bool:
-    """Too many requests, no database, or somebody else at the same row."""
+def _is_put_off(response: httpx2.Response) -> bool:
+    """Too many requests, no database, or another transaction has the row."""
     return response.status_code in (429, 503) or (response.status_code == 409 and "retry-after" in response.headers)
 
 
-def _pause(response: httpx.Response) -> float:
+def _pause(response: httpx2.Response) -> float:
     """As long as the server asks for, within reason. A date instead of seconds is not worth a clock."""
     said = response.headers.get("retry-after", "1")
     return min(float(said), LONGEST_PAUSE) if said.replace(".", "", 1).isdigit() else 1.0
@@ -174,7 +181,7 @@ def _parsed(text: bytes) -> Any:
         raise Unreachable(f"the answer is not JSON: {error}") from None
 
 
-def _error_of(response: httpx.Response, text: bytes, claim: Claim | None, operation: str) -> HoldfastError:
+def _error_of(response: httpx2.Response, text: bytes, claim: Claim | None, operation: str) -> HoldfastError:
     """What an answer that is no success means here."""
     problem = _problem(text)
     status, code = response.status_code, str(problem.get("code", "")).lower().replace("_", "-")

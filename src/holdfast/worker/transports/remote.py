@@ -16,18 +16,19 @@ from typing import Any, TypeVar
 import psycopg
 
 from holdfast.errors import ClaimLost, HoldfastError, NotFound, Unreachable, UsageError
-from holdfast.jobs import wire
 from holdfast.jobs.claim import Found
 from holdfast.jobs.client import Client
 from holdfast.jobs.effects import Cleaner, Effect
 from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, NewJob, WorkerId
 from holdfast.jobs.outcome import End
+from holdfast.jobs.parents import Parent
 from holdfast.jobs.promote import Promoted
 from holdfast.jobs.renew import Beat, WorkerInfo
+from holdfast.protocol import wire
 from holdfast.telemetry.log import log
-from holdfast.worker.line import Line, Token, TokenRefused, WorkerUnknown
-from holdfast.worker.transport import Running, Takes
+from holdfast.worker.transports.http import ApiConnection, Token, TokenRefused, WorkerUnknown
+from holdfast.worker.transports.interface import Running, Takes
 
 LARGEST_BATCH = 20  # jobs in one claim
 KINDS_AT_ONCE = 50  # declarations in one request
@@ -43,7 +44,7 @@ class Remote:
     def __init__(self, url: str, token: Token | None = None, *, timeout: float = 15.0, plain_http: bool = False) -> None:
         self.largest_batch = LARGEST_BATCH
         self._url, self._token, self._timeout, self._plain_http = url, token, timeout, plain_http
-        self._line = Line(url, token, timeout=timeout, plain_http=plain_http)
+        self._line = ApiConnection(url, token, timeout=timeout, plain_http=plain_http)
         self._looking: tuple[WorkerId, Takes] | None = None  # what the last claim asked for
         self._claimed = 0
         self._keeps_logs = True
@@ -222,6 +223,10 @@ class Remote:
         path = f"/jobs/{claim.id}/effects/{effect.id}/adopt"
         return _understood(wire.to_effect, await self._line.call("POST", path, {"handle": handle}, claim=claim, resend=True))
 
+    async def parents(self, claim: Claim) -> list[Parent[Any]]:
+        found = await self._line.ask("parents", "GET", f"/jobs/{claim.id}/parents", claim=claim, resend=True)
+        return [_understood(wire.to_parent, one) for one in found]
+
     # ------------------------------------------------------------------------------------------------- sweeping
 
     async def promote(self) -> Promoted:
@@ -246,7 +251,7 @@ class RemotePulse:
     """The heartbeat's own client, in the heartbeat's own event loop."""
 
     def __init__(self, url: str, token: Token | None, timeout: float, plain_http: bool) -> None:
-        self._line = Line(url, token, timeout=timeout, most=2, plain_http=plain_http)
+        self._line = ApiConnection(url, token, timeout=timeout, most=2, plain_http=plain_http)
 
     async def beat(
         self, worker: WorkerInfo, held: Sequence[Claim], takes: Takes, *, lease: timedelta, running: Sequence[Running] = ()
@@ -266,7 +271,7 @@ class RemotePulse:
         await self._line.close()
 
 
-async def _register(line: Line, worker: WorkerInfo, lease: timedelta) -> None:
+async def _register(line: ApiConnection, worker: WorkerInfo, lease: timedelta) -> None:
     body = {
         "name": worker.name,
         "host": worker.host,

@@ -1,0 +1,43 @@
+"""Estimate how long jobs of each kind take, to prefetch as many short jobs as the lanes finish in 50 ms. Pure.
+
+Called by: `prefetch.py`. So short jobs are claimed in large batches. A kind that has not run here yet is assumed to be long:
+none of its jobs are prefetched, because another worker may have a free lane for them.
+"""
+
+from __future__ import annotations
+
+AHEAD = 0.05  # seconds of work
+FIRST_GUESS = 1.0  # seconds for a kind that has not run here yet
+
+
+class DurationEstimates:
+    """How long jobs of each kind took here recently."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+        self._usual: dict[str, float] = {}
+        self._usual_short = AHEAD  # of all short kinds together
+
+    def note_ended(self, kind: str, seconds: float) -> None:
+        """A job has ended. The estimate rises at once and falls slowly."""
+        self.ended += 1
+        self._usual[kind] = usual = _adapted(self._usual.get(kind, FIRST_GUESS), seconds)
+        if usual <= AHEAD:
+            self._usual_short = _adapted(self._usual_short, seconds)
+
+    def note_running(self, kind: str, seconds: float) -> None:
+        """A job has been running for so long and has not ended."""
+        if seconds > self._usual.get(kind, FIRST_GUESS):
+            self._usual[kind] = seconds
+
+    def is_short(self, kind: str) -> bool:
+        """Whether jobs of this kind are known to be short."""
+        return self._usual.get(kind, FIRST_GUESS) <= AHEAD
+
+    def ahead(self, lanes: int) -> int:
+        """How many short jobs so many lanes finish in 50 ms."""
+        return int(lanes * AHEAD / self._usual_short)
+
+
+def _adapted(usual: float, seconds: float) -> float:
+    return seconds + 1e-6 if seconds > usual else usual + 0.1 * (seconds - usual) + 1e-7

@@ -1,0 +1,1 @@
+"""Run one handler in a process of its own: the parent's side and the child's."""

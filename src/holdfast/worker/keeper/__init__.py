@@ -1,0 +1,1 @@
+"""The keeper process, its executors, and what they say to each other."""

@@ -1,0 +1,1 @@
+"""How a worker reaches the kernel: directly over Postgres, or over HTTP."""
