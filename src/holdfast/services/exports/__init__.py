@@ -1,11 +1,14 @@
 """Exports: the results of SQL as Parquet files, one fenced job per result.
 
-mappings/    which nodes and edges a graph has, and the SQL of each, in versions
+service.py   the description of the service: start here
+settings.py  its settings        policy.py, problems.py, names.py   its entries in the kernel's tables
+mappings/    the nodes and edges of a graph, and the SQL of each, in versions
 snapshots/   one run of a mapping version: its export jobs, their progress, its end
-export/      one result: the job's kind, and its ways to run (direct, unload, ctas)
-engines/     who answers SQL, behind `engines/port.py`: DuckDB in this process, Trino over HTTP
-parquet/     Arrow batches into files under a memory bound
-stores/      where files go: local, S3, GCS; write-once paths under one prefix
-catalog/     the schema cache: what the engine's catalogs hold
-api/         its routes        reconcile.py  its loop        kinds.py  what a worker imports
+export/      one result: the kinds of jobs, and the ways to run them (direct, unload, ctas)
+catalog/     the schema cache: what the engines' catalogs contain
+lifecycle/   deletes what has expired
+api/         routes              cli/      commands              client/   namespaces of the HTTP client
+kinds.py     what a worker imports        loops.py, reconcile.py   periodic loops        migrations/   Alembic revisions
 """
+
+from holdfast.services.exports.service import SERVICE as SERVICE

@@ -1,7 +1,7 @@
-"""What operators count of exports: jobs and snapshots by status, counters, lags. Read from the database when somebody asks, so
-that every process says the same and a restart loses nothing. Called by: `/metrics`, `/api/ops/state`, the loop.
+"""Metrics of exports from the database: jobs and snapshots by status, counters, lags. They are read on each request, so
+every process reports the same values and a restart loses nothing. Called by: `/metrics`, `/api/ops/state`, the loop.
 
-Each count goes over an index and ends at a cap, whatever the tables hold.
+Each count uses an index and stops at a cap, whatever the size of the tables.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import Metric
 from psycopg.rows import tuple_row
 
 from holdfast.jobs.model import JobId
-from holdfast.jobs.read import Count
 from holdfast.jobs.tallies import read_tallies
+from holdfast.jobs.views.read import Count
 from holdfast.services.exports.catalog import cache
 from holdfast.services.exports.snapshots.states import STATUSES, SnapshotState
 from holdfast.telemetry.names import PLANE_METRICS
@@ -27,7 +27,7 @@ FINALIZED, FAILURES = "snapshots_finalized", "snapshots_finalization_failures"
 STALE = "stale_export_claims_detected", "stale_export_claims_reset"
 
 
-# In every queue, and also those that wait for a retry or a lock: pending is what no worker has.
+# All queues. Jobs that wait for a retry or a lock count as pending, too: no worker holds them.
 COUNT_LIVE = """
     SELECT CASE WHEN j.state IN ('pending', 'blocked') THEN 'pending'
                 WHEN j.state = 'running' AND j.handle IS NULL THEN 'claimed'
@@ -48,7 +48,7 @@ COUNT_SNAPSHOTS = """
 
 
 async def jobs_by_status(conn: Conn) -> dict[str, Count]:
-    """How many export jobs there are in each status of the documents."""
+    """The number of export jobs by status."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(COUNT_LIVE, {"cap": CAP})
         found: dict[str, int] = dict(await cursor.fetchall())
@@ -59,7 +59,7 @@ async def jobs_by_status(conn: Conn) -> dict[str, Count]:
 
 
 async def snapshots_by_status(conn: Conn) -> dict[str, Count]:
-    """How many snapshots there are in each state."""
+    """The number of snapshots by state."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(COUNT_SNAPSHOTS, {"cap": CAP, "states": list(SnapshotState)})
         found: dict[str, int] = dict(await cursor.fetchall())
@@ -70,7 +70,7 @@ def _capped(count: int) -> Count:
     return Count(min(count, CAP), count > CAP)
 
 
-# The ends of its jobs and its own, for those that ended lately: zero where the trigger did its work.
+# From the end of the last job to the end of the snapshot, for recent snapshots. Zero if the trigger ended them.
 LAG = """
     SELECT max(extract(epoch FROM s.finished_at - last.at)) FROM holdfast.snapshots s
     CROSS JOIN LATERAL (SELECT max(finished_at) AS at FROM holdfast.exports e WHERE e.snapshot_id = s.id) AS last
@@ -90,7 +90,7 @@ EXPORTS_AMONG = "SELECT id FROM holdfast.jobs WHERE id = ANY (%(ids)s) AND kind 
 
 
 async def exports_among(conn: Conn, jobs: list[JobId]) -> list[JobId]:
-    """Those of these jobs that are exports of snapshots."""
+    """The jobs among these that are exports of snapshots."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(EXPORTS_AMONG, {"ids": jobs})
         return [row[0] for row in await cursor.fetchall()]
@@ -103,7 +103,7 @@ COUNT_ORPHANS = """
 
 
 async def count_orphans(conn: Conn, *, after: Any, limit: int) -> int:
-    """How many submitted exports no worker has asked about for so long, up to `limit`."""
+    """The number of submitted exports that are overdue to be polled by `after`, up to `limit`."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(COUNT_ORPHANS, {"after": after, "limit": limit})
         ((count,),) = await cursor.fetchall()
@@ -111,14 +111,14 @@ async def count_orphans(conn: Conn, *, after: Any, limit: int) -> int:
 
 
 class ExportFigures:
-    """The families of exports for `/metrics`. Entries of the schema cache are counted once for each refresh: there are many."""
+    """The metric families of exports for `/metrics`. The schema cache is large, so it is counted once per refresh."""
 
     def __init__(self) -> None:
         self._entries: dict[str, int] = {}
         self._entries_of: datetime | None = None
 
     async def read(self, conn: Conn) -> list[Metric]:
-        """All of them, as the database has them now."""
+        """Read all families."""
         tallies = await read_tallies(conn)
         jobs = await jobs_by_status(conn)
         tried_at = await cache.last_tried(conn)

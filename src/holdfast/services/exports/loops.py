@@ -1,4 +1,4 @@
-"""The periodic loops of exports, and what they share. Importing this registers the cleaners, too."""
+"""The periodic loops of exports. Importing this module also registers the cleaners of exports."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from holdfast.schedule.registry import Loop, Result
 from holdfast.services.exports import kinds, reconcile
 from holdfast.services.exports.catalog import cache, refresh
 from holdfast.services.exports.lifecycle import loop as lifecycle
-from holdfast.services.exports.setup import engines_here
-from holdfast.settings import Settings
+from holdfast.services.exports.settings import ExportsSettings
+from holdfast.services.exports.setup import exports_here
 
 assert kinds.KINDS  # their cleaners are called by the loop `effects`
 
 
 async def refresh_schemas(ctx: Pass) -> Result:
-    """Read the catalogs of every engine that is set up."""
-    return await refresh.refresh(ctx, engines_here())
+    """Read the catalogs of every configured engine."""
+    return await refresh.refresh(ctx, exports_here().engines)
 
 
 async def schemas_are_missing(conn: psycopg.AsyncConnection[Any]) -> bool:
-    """Whether an engine that is set up has no entry: never refreshed, its refresh failed, or it was set up later."""
-    return await cache.is_incomplete(conn, engines_here().names)
+    """Whether a configured engine has no entries: it is new, or its refresh has failed."""
+    return await cache.is_incomplete(conn, exports_here().engines.names)
 
 
-def loops(settings: Settings) -> list[Loop]:
-    """The loops; the settings' own intervals come later (`apps/scheduler.py`)."""
+def loops(settings: ExportsSettings) -> list[Loop]:
+    """The loops. `apps/scheduler.py` applies the intervals of the settings."""
     return [
         Loop(
             reconcile.NAME,
             reconcile.reconcile,
             every=reconcile.EVERY,
             is_quiet=True,
-            description="Ends exports and snapshots that nobody else brought to their end.",
+            description="Ends exports and snapshots that no worker has ended.",
         ),
         Loop(
             lifecycle.NAME,
@@ -49,6 +49,6 @@ def loops(settings: Settings) -> list[Loop]:
             every=refresh.EVERY,
             first_run="at_once",
             is_needed=schemas_are_missing,
-            description="Reads what the engines' catalogs hold.",
+            description="Reads the catalogs of the engines into the schema cache.",
         ),
     ]

@@ -1,8 +1,8 @@
-"""What this process counts of exports, under the names that the documents give. What the database counts: `figures.py`."""
+"""Metrics of exports that each process counts. `figures.py` has those that are read from the database."""
 
 from __future__ import annotations
 
-from holdfast.services.exports.lifecycle.decide import Because
+from holdfast.services.exports.lifecycle.decide import ExpiryReason
 from holdfast.telemetry.metrics import counter, histogram
 
 SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -13,12 +13,12 @@ pass_seconds = histogram("export_reconciliation_pass_duration_seconds", buckets=
 lifecycle_passes = counter("lifecycle_passes_total")
 lifecycle_seconds = histogram("lifecycle_pass_duration_seconds", buckets=(*SECONDS, 60.0, 300.0))
 snapshots_deleted = {
-    Because.TTL: counter("ttl_snapshots_deleted_total"),
-    Because.INACTIVITY: counter("inactive_snapshots_deleted_total"),
+    ExpiryReason.TTL: counter("ttl_snapshots_deleted_total"),
+    ExpiryReason.INACTIVITY: counter("inactive_snapshots_deleted_total"),
 }
 mappings_deleted = {
-    Because.TTL: counter("ttl_mappings_deleted_total"),
-    Because.INACTIVITY: counter("inactive_mappings_deleted_total"),
+    ExpiryReason.TTL: counter("ttl_mappings_deleted_total"),
+    ExpiryReason.INACTIVITY: counter("inactive_mappings_deleted_total"),
 }
 termination_failures = counter("lifecycle_termination_failures_total", "resource_type")
 cleanup_failures = counter("snapshot_gcs_cleanup_failures_total")

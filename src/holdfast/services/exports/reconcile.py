@@ -1,7 +1,7 @@
-"""The loop `export_reconciliation`: what crashed, what is orphaned, what takes too long, what should have ended.
+"""The loop `export_reconciliation`: rescue stale claims, fail overlong exports, poll orphans, end snapshots.
 
-Nearly everything here has been done already when it looks: by a beat of some worker, by a poll, by the trigger that ends
-snapshots. It is the safety net, so every act is a guarded write, and it does not matter who was first.
+It is a safety net. Usually a heartbeat of a worker, a poll or the trigger that ends snapshots has already done this. So every
+step is a guarded write, and concurrent changes do no harm.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from uuid import uuid4
 import psycopg
 from psycopg_pool import PoolTimeout
 
-from holdfast.api.config import value_of
 from holdfast.errors import ClaimLost, TermLost
+from holdfast.jobs.config import value_of
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import Claim, WorkerId
 from holdfast.jobs.poll import claim_to_poll, fail_longer_than
@@ -33,9 +33,9 @@ from holdfast.services.exports.snapshots import settle
 from holdfast.services.exports.snapshots.settle import OpenSnapshot
 from holdfast.services.exports.worker_claims import fail_held_too_long
 from holdfast.telemetry.log import log
+from holdfast.worker.attempt import run_handler
 from holdfast.worker.context import Context, Lease
-from holdfast.worker.direct import OnConnections
-from holdfast.worker.execute import execute
+from holdfast.worker.transports.direct import OnConnections
 
 NAME: Final = "export_reconciliation"
 EVERY: Final = timedelta(seconds=5)
@@ -46,7 +46,7 @@ ORPHAN_LEASE: Final = timedelta(minutes=5)
 
 
 async def reconcile(ctx: Pass) -> Result:
-    """One pass: stale claims, overlong jobs, orphans, snapshots. A step that fails as a whole keeps no other from its turn."""
+    """One pass: stale claims, overlong jobs, orphans, snapshots. If a step fails, the others still run."""
     began = time.monotonic()
     done: dict[str, int] = {}
     failed = broken = 0
@@ -68,8 +68,8 @@ async def reconcile(ctx: Pass) -> Result:
 
 
 async def reset_stale_claims(ctx: Pass) -> Acted:
-    """Give the jobs of silent workers to others, by the lease of their worker and never by their age: an export that takes an
-    hour is not stale. Each worker has a transaction of its own (`rescue`)."""
+    """Release the jobs of workers whose lease has ended. The age of a job does not matter: an export that takes an hour is not
+    stale. `rescue` uses one transaction per worker."""
     ctx.check()
     async with ctx.connection() as conn:
         reset = await figures.exports_among(conn, await rescue(conn, limit=PAGE, actor=NAME))
@@ -79,7 +79,7 @@ async def reset_stale_claims(ctx: Pass) -> Acted:
 
 
 async def fail_overlong(ctx: Pass) -> Acted:
-    """End what an engine has had for longer than the configured time; what it still does is stopped as an effect."""
+    """Fail exports that run longer than `export.max_duration_seconds`. Their queries are cancelled as effects."""
     ctx.check()
     async with ctx.connection() as conn:
         seconds = await value_of(conn, "export.max_duration_seconds")
@@ -98,8 +98,8 @@ async def fail_overlong(ctx: Pass) -> Acted:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def ask_orphans(ctx: Pass) -> Acted:
-    """Ask the engine about submitted exports that no worker has asked about for half an hour: there may be no worker."""
+async def poll_orphans(ctx: Pass) -> Acted:
+    """Poll submitted exports that no worker has polled for half an hour, for example because no worker runs."""
     async with ctx.connection() as conn:
         count = await figures.count_orphans(conn, after=ORPHANED_AFTER, limit=ORPHANS_AT_ONCE)
     if not count:
@@ -109,24 +109,24 @@ async def ask_orphans(ctx: Pass) -> Acted:
         await register(conn, me, lease=ORPHAN_LEASE)
         claims = await claim_to_poll(conn, me.id, kinds={KIND: export.policy.version}, limit=count)
     try:
-        failed = [claim.id for claim in claims if not await _ask(ctx, claim)]
+        failed = [claim.id for claim in claims if not await _poll(ctx, claim)]
     finally:
         async with ctx.connection() as conn:
             await resign(conn, me.id)
     return Acted(len(claims) - len(failed), failed)
 
 
-async def _ask(ctx: Pass, claim: Claim) -> bool:
+async def _poll(ctx: Pass, claim: Claim) -> bool:
     ctx.check()
     lease = Lease(ORPHAN_LEASE.total_seconds() * 0.8)
     try:
-        ended = await execute(export, claim, lambda one: Context(one, OnConnections(ctx.connection), lease))
+        ended = await run_handler(export, claim, lambda one: Context(one, OnConnections(ctx.connection), lease))
         async with ctx.connection() as conn:
             await finish(conn, claim, ended)
-        log.info("export_orphan_asked", job_id=claim.id, move=str(ended.move))
+        log.info("export_orphan_polled", job_id=claim.id, move=str(ended.move))
     except TermLost:
         raise
-    except Exception as error:  # one engine's answer must not keep the others from being asked
+    except Exception as error:  # the other orphans are still polled
         log.warning("export_orphan_failed", job_id=claim.id, error=f"{type(error).__name__}: {error}")
         return isinstance(error, ClaimLost)
     return True
@@ -138,14 +138,14 @@ async def _ask(ctx: Pass, claim: Claim) -> bool:
 
 
 async def finalise(ctx: Pass) -> Acted:
-    """Page by page: stop the siblings of what failed, and end what should have ended. Each in a transaction of its own."""
+    """Cancel the siblings of failed exports, and end snapshots that should have ended. One transaction per snapshot."""
     ended, after, more = 0, 0, True
     failed: list[int] = []
     while more:
         async with ctx.connection() as conn:
             page = await settle.read_open(conn, after=after, limit=PAGE)
-        stopped = await act_on_each(ctx, [one for one in page if one.is_spoilt], _stop_siblings)
-        settled = await act_on_each(ctx, [one for one in page if one.is_due and not one.is_spoilt], _settle)
+        stopped = await act_on_each(ctx, [one for one in page if one.has_failed], _stop_siblings)
+        settled = await act_on_each(ctx, [one for one in page if one.is_due and not one.has_failed], _settle)
         ended += settled.done
         failed += [one.id for one in (*stopped.failed, *settled.failed)]
         await _count_failures(ctx, settled.failed)
@@ -164,7 +164,7 @@ async def _settle(conn: psycopg.AsyncConnection[Any], snapshot: OpenSnapshot) ->
 
 
 async def _count_failures(ctx: Pass, snapshots: list[OpenSnapshot]) -> None:
-    """In the database, where those that came to their end are counted too."""
+    """Count failures in the database, where ended snapshots are counted, too."""
     for snapshot in snapshots:
         log.error("snapshot_finalization_failed", snapshot_id=snapshot.id)
     if snapshots:
@@ -175,6 +175,6 @@ async def _count_failures(ctx: Pass, snapshots: list[OpenSnapshot]) -> None:
 STEPS: Final[dict[str, Callable[[Pass], Awaitable[Acted]]]] = {
     "stale_claims_reset": reset_stale_claims,
     "jobs_too_long": fail_overlong,
-    "orphans_asked": ask_orphans,
+    "orphans_polled": poll_orphans,
     "snapshots_finalized": finalise,
 }

@@ -1,98 +1,103 @@
-"""From settings to the parts of exports: which engines there are, where snapshots go. The one place that knows both."""
+"""What exports keep open in a process: engines, options of stores, limits. The only module of exports that reads settings.
+
+The API opens it for its routes (`exports_from`). Handlers and loops use the one of their event loop (`exports_here`):
+connections belong to an event loop, so each has its own. In `holdfast serve` and `holdfast up`, the loops share the one of the
+routes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
 from prometheus_client.metrics_core import Metric
 
+from holdfast.api.plane import Resources
+from holdfast.engines.options import EngineOptions
+from holdfast.engines.registry import Engines, configured_engines
 from holdfast.jobs.model import Json
-from holdfast.jobs.read import Count
-from holdfast.services.exports.engines.opened import Engines
-from holdfast.services.exports.engines.opening import open_engine
+from holdfast.jobs.views.read import Count
 from holdfast.services.exports.export.admission import refuse_hopeless
 from holdfast.services.exports.export.payload import RUN_KIND
 from holdfast.services.exports.figures import ExportFigures, jobs_by_status, snapshots_by_status
-from holdfast.settings import Settings, settings
+from holdfast.services.exports.settings import ExportsSettings, exports_settings
+from holdfast.stores.opening import StoreOptions
 
 
 @dataclass(slots=True)
-class Exports:
-    """What exports need in this process as long as it lives."""
+class Exports(Resources):
+    """What the routes, handlers and loops of exports need."""
 
-    open_kinds: ClassVar[frozenset[str]] = frozenset({RUN_KIND})
-
-    engines: Engines
-    files_allowed: bool = False  # whether the SQL of mappings may name files
-    root: str = ""  # where snapshots go
+    engines: Engines  # for mappings and their snapshots
+    run_engines: EngineOptions = field(default_factory=EngineOptions)  # for `exports.run`, which opens its engine itself
+    stores: StoreOptions = field(default_factory=StoreOptions)
+    files_allowed: bool = False  # whether the SQL of mappings may read files
+    root: str = ""  # the folder or bucket for snapshots
+    addresses: tuple[str, ...] = ()  # where `exports.run` may write in object stores
+    direct: bool = True  # stream rows through the worker, unless a snapshot asks for another runtime
+    streams: int = 2  # exports that one process streams at once
     figures: ExportFigures = field(default_factory=ExportFigures)
-    addresses: tuple[str, ...] = ()  # where `export.run` may write in object stores
 
     async def admit(self, kind: str, payload: Mapping[str, Json]) -> None:
-        """Refuse a job of a kind of ours that anybody may enqueue, if it could only fail."""
+        """Refuse a job of a public kind of exports that could only fail."""
         if kind == RUN_KIND:
-            await refuse_hopeless(self.engines, payload, self.addresses)
+            await refuse_hopeless(self.run_engines, payload, self.addresses)
 
     async def measure(self, conn: psycopg.AsyncConnection[Any]) -> list[Metric]:
-        """What `/metrics` says of exports."""
+        """The metrics of exports for `/metrics`."""
         return await self.figures.read(conn)
 
     async def inventory(self, conn: psycopg.AsyncConnection[Any]) -> dict[str, dict[str, Count]]:
-        """What `/api/ops/state` says of exports."""
+        """The part of exports in `/api/ops/state`."""
         return {"snapshots": await snapshots_by_status(conn), "export_jobs": await jobs_by_status(conn)}
 
     def share(self) -> None:
-        """Let the loops and the jobs of this event loop use the same engines as the routes."""
-        use_engines(self.engines)
+        """Let the handlers and loops of this event loop use this object."""
+        _of_loops[asyncio.get_running_loop()] = self
 
     async def close(self) -> None:
         await self.engines.close()
 
 
-def exports_from(given: Settings) -> Exports:
-    """As these settings say. Nothing is opened before somebody asks for it."""
+def exports_from(given: ExportsSettings) -> Exports:
+    """As the settings describe it. Engines are opened on first use."""
+    options = EngineOptions.from_settings(given)
     return Exports(
-        engines_from(given), given.mappings_read_files, root_of(given.snapshots_to), addresses=tuple(given.export_addresses)
+        configured_engines(for_mappings(options, read_files=given.mappings_read_files)),
+        run_engines=options,
+        stores=StoreOptions.from_settings(given),
+        files_allowed=given.mappings_read_files,
+        root=root_of(given.snapshots_to),
+        addresses=tuple(given.export_addresses),
+        direct=given.direct_export,
+        streams=given.export_streams,
     )
 
 
-def engines_from(given: Settings) -> Engines:
-    """The engines that are set up: Trino if its address is known, and DuckDB always.
+def for_mappings(options: EngineOptions, *, read_files: bool) -> EngineOptions:
+    """The options of the engines for mappings.
 
-    Mappings are asked and exported with them; unless those may read files, DuckDB is shown no folder at all, so that it does
-    not depend on what a parser makes of a name whether it is a table's or a file's.
+    If mappings may not read files, DuckDB has no folders at all, so that no check of names decides whether a name is a file.
     """
-    if not given.mappings_read_files:
-        given = given.model_copy(update={"duckdb_dirs": ""})
-    names = ["duckdb"] if given.trino_url is None else ["trino", "duckdb"]
-    need_role = {"trino"} if given.trino_role_required else set()
-    return Engines({name: partial(open_engine, name, given) for name in names}, need_role=frozenset(need_role))
+    return options if read_files else replace(options, duckdb=replace(options.duckdb, folders=()))
 
 
 def root_of(place: str) -> str:
-    """Where snapshots go, as every process understands it: a folder is named from the top. Pure but for the working folder."""
+    """The root of snapshots as an absolute path, so that every process means the same; an address stays as it is."""
     return place.rstrip("/") if "://" in place else str(Path(place).expanduser().absolute())
 
 
-# Their connections belong to an event loop, so each loop has its own.
-_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Engines] = WeakKeyDictionary()
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Exports] = WeakKeyDictionary()
 
 
-def engines_here() -> Engines:
-    """The engines of the event loop that asks: opened once for all jobs that run in it."""
+def exports_here() -> Exports:
+    """What is open in this event loop; opened from the settings on the first call."""
     loop = asyncio.get_running_loop()
     if loop not in _of_loops:
-        _of_loops[loop] = engines_from(settings())
+        _of_loops[loop] = exports_from(exports_settings())
     return _of_loops[loop]
-
-
-def use_engines(engines: Engines) -> None:
-    """Let everything in this event loop use these."""
-    _of_loops[asyncio.get_running_loop()] = engines

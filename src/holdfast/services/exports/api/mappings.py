@@ -1,4 +1,4 @@
-"""Mappings: make, change, compare, copy, delete. Nothing is stored before the engine was asked whether it would work."""
+"""Mappings: create, change, compare, copy, delete. Definitions are validated by the engine before they are stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.api.paging import JobNumber, Paged
 from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
-from holdfast.services.exports.api.asking import Description, Duration, Here, Title, UseCase, dry_run
+from holdfast.services.exports.api.dependencies import Description, Duration, Here, Title, UseCase, dry_run
 from holdfast.services.exports.mappings import store
 from holdfast.services.exports.mappings.definitions import EdgeDefinition, Graph, NodeDefinition
 from holdfast.services.exports.mappings.diff import diff
@@ -64,7 +64,7 @@ async def current(conn: Conn, mapping_id: int) -> MappingView:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Looking
+# Reading
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -114,7 +114,7 @@ async def show_version(request: Request, mapping_id: JobNumber, version: Version
 
 
 class Difference(Model):
-    """What changed from one version to the other."""
+    """The differences between two versions."""
 
     summary: dict[str, int]
     nodes: list[dict[str, Any]]
@@ -126,9 +126,9 @@ class Difference(Model):
     refuses=["not-found"],
 )  # fmt: skip
 async def compare_versions(request: Request, mapping_id: JobNumber, before: VersionNumber, after: VersionNumber) -> Response:
-    """Say what changed from one version to the other."""
+    """Compare two versions of a mapping."""
     if before == after:
-        raise Problem("invalid-request", f"version {before} does not differ from itself; name two versions")
+        raise Problem("invalid-request", f"both versions are {before}; use two different versions")
     async with plane_of(request).pool.connection() as conn:
         was = await store.get_version(conn, mapping_id, before)
         now = await store.get_version(conn, mapping_id, after)
@@ -136,7 +136,7 @@ async def compare_versions(request: Request, mapping_id: JobNumber, before: Vers
 
 
 class Tree(Model):
-    """A mapping, its versions, and the snapshots of each."""
+    """A mapping with its versions and their snapshots."""
 
     id: int
     name: str
@@ -149,18 +149,18 @@ class Tree(Model):
 async def show_tree(
     request: Request, mapping_id: JobNumber, status: Annotated[Text | None, Query(max_length=20)] = None
 ) -> Response:
-    """Show the versions of a mapping with the snapshots of each."""
+    """Show the versions of a mapping with their snapshots."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await store.tree(conn, mapping_id, state=status))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Acting
+# Changing
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class MappingAsked(Model):
-    """A mapping to be."""
+    """A mapping to create."""
 
     name: Title
     description: Description | None = None
@@ -173,7 +173,7 @@ class MappingAsked(Model):
 
 @routes.add("POST", "/api/mappings", action="mappings.create", status=201, answers=Data[MappingView], refuses=ENGINE_REFUSALS)
 async def create_mapping(asked: MappingAsked, act: Acting, here: Here, use_case: UseCase = None) -> Response:
-    """Make a mapping; everything that is wrong with it is said at once."""
+    """Create a mapping. If it is invalid, the response lists all mistakes."""
     engine = asked.engine or here.engines.default
     graph = Graph(nodes=tuple(asked.nodes), edges=tuple(asked.edges))
     await dry_run(here, engine, graph, use_case)
@@ -188,14 +188,14 @@ async def create_mapping(asked: MappingAsked, act: Acting, here: Here, use_case:
 
 @routes.add("POST", "/api/mappings/check", action="mappings.create", answers=Data[dict[str, Any]], refuses=ENGINE_REFUSALS)
 async def check_mapping(asked: MappingAsked, here: Here, use_case: UseCase = None) -> Response:
-    """Say everything that is wrong with a mapping, and store nothing."""
+    """Validate a mapping without storing it. If it is invalid, the response lists all mistakes."""
     engine = asked.engine or here.engines.default
     await dry_run(here, engine, Graph(nodes=tuple(asked.nodes), edges=tuple(asked.edges)), use_case)
     return respond({"valid": True, "engine": engine, "nodes": len(asked.nodes), "edges": len(asked.edges)})
 
 
 class ChangeAsked(Model):
-    """What is to be different. A list that is not sent stays as it is; an empty one removes all."""
+    """The fields to change. A list that is omitted is kept; an empty list removes all."""
 
     change_description: Annotated[Text, Field(min_length=1, max_length=1000)]
     name: Title | None = None
@@ -211,7 +211,7 @@ class ChangeAsked(Model):
 async def change_mapping(
     request: Request, mapping_id: JobNumber, asked: ChangeAsked, act: Acting, here: Here, use_case: UseCase = None
 ) -> Response:
-    """Change a mapping; definitions that differ become a new version, and nothing else does."""
+    """Change a mapping. A new version is created only if the definitions change."""
     async with plane_of(request).pool.connection() as conn:
         seen = await current(conn, mapping_id)
     graph = _changed(seen, asked)
@@ -223,7 +223,10 @@ async def change_mapping(
         now = view(held, await store.get_version(conn, mapping_id, held.current_version))
         require_match(request, etag_of(jsonable(now)))
         if now.version != seen.version:
-            raise Problem("changed-meanwhile", f"it is at version {now.version} by now; look at it again")
+            raise Problem(
+                "changed-meanwhile",
+                f"mapping {mapping_id} is at version {now.version} now; read it again and repeat the change",
+            )
         change = Change(asked.change_description, asked.name, asked.description, graph)
         return Answer(200, view(*await store.update(conn, mapping_id, change, by=act.actor)))
 
@@ -235,7 +238,7 @@ def _owner(mapping_id: int) -> OwnerOf:
 
 
 def _changed(seen: MappingView, asked: ChangeAsked) -> Graph | None:
-    """The definitions as they are to be; None: as they are. Pure."""
+    """The new definitions; None if they do not change. Pure."""
     if asked.nodes is None and asked.edges is None:
         return None
     before = Graph.of(seen.nodes, seen.edges)
@@ -246,7 +249,7 @@ def _changed(seen: MappingView, asked: ChangeAsked) -> Graph | None:
 
 
 class CopyAsked(Model):
-    """What the copy is called."""
+    """The name of the copy."""
 
     name: Title
 
@@ -256,7 +259,7 @@ class CopyAsked(Model):
     refuses=["not-found", "already-exists", "idempotency-mismatch"],
 )  # fmt: skip
 async def copy_mapping(mapping_id: JobNumber, asked: CopyAsked, act: Acting) -> Response:
-    """Make a mapping of one's own that begins as another's current version."""
+    """Create a mapping as a copy of the current version of another one. The caller owns it."""
 
     async def do(conn: Conn) -> Answer:
         made = view(*await store.copy(conn, mapping_id, asked.name, owner=act.actor))
@@ -266,7 +269,7 @@ async def copy_mapping(mapping_id: JobNumber, asked: CopyAsked, act: Acting) -> 
 
 
 class LifecycleAsked(Model):
-    """How long it lives, and how long unused; null: for ever."""
+    """The TTL and the inactivity timeout; null: no limit."""
 
     ttl: Duration | None = None
     inactivity_timeout: Duration | None = None
@@ -277,7 +280,7 @@ class LifecycleAsked(Model):
     refuses=["not-found", "idempotency-mismatch"],
 )  # fmt: skip
 async def set_lifecycle(mapping_id: JobNumber, asked: LifecycleAsked, act: Acting) -> Response:
-    """Say how long a mapping lives."""
+    """Set the TTL and the inactivity timeout of a mapping."""
 
     async def do(conn: Conn) -> Answer:
         return Answer(200, await store.set_lifecycle(conn, mapping_id, asked.ttl, asked.inactivity_timeout))
@@ -286,7 +289,7 @@ async def set_lifecycle(mapping_id: JobNumber, asked: LifecycleAsked, act: Actin
 
 
 class Deleted(Model):
-    """What is gone."""
+    """The deleted mapping."""
 
     id: int
 
@@ -296,7 +299,7 @@ class Deleted(Model):
     refuses=["not-found", "resource-has-dependencies", "idempotency-mismatch"],
 )  # fmt: skip
 async def delete_mapping(mapping_id: JobNumber, act: Acting) -> Response:
-    """Delete a mapping with its versions; refused while it has snapshots."""
+    """Delete a mapping with its versions. Refused while it has snapshots."""
 
     async def do(conn: Conn) -> Answer:
         await store.delete(conn, mapping_id)

@@ -1,4 +1,4 @@
-"""What the engines' catalogs hold: browse, search, refresh. Everything comes from the cache; no engine is asked here."""
+"""The schema cache: browse, search, refresh. The routes read the cache only; they send no queries to engines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from holdfast.api.acts import Acting, Because, Model, Text
-from holdfast.api.config import value_of
 from holdfast.api.envelope import Answer, Data, respond
 from holdfast.api.periodic import Triggered
 from holdfast.api.plane import plane_of
 from holdfast.api.routes import Routes
+from holdfast.jobs.config import value_of
 from holdfast.services.exports.catalog import cache
 from holdfast.services.exports.catalog.cache import Cached
 from holdfast.services.exports.catalog.refresh import NAME
@@ -66,20 +66,20 @@ async def list_columns(request: Request, catalog: Word, schema: Word, table: Wor
 
 @routes.add("GET", "/api/schema/search/tables", action="schema.read", answers=Data[list[Cached]])
 async def search_tables(request: Request, q: Prefix, limit: Most = 100) -> Response:
-    """Find tables by the beginning of their name, in every catalog and schema."""
+    """Find tables by the prefix of their name, in all catalogs and schemas."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await cache.search(conn, "table", q, limit=limit))
 
 
 @routes.add("GET", "/api/schema/search/columns", action="schema.read", answers=Data[list[Cached]])
 async def search_columns(request: Request, q: Prefix, limit: Most = 100) -> Response:
-    """Find columns by the beginning of their name, in every table."""
+    """Find columns by the prefix of their name, in all tables."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await cache.search(conn, "column", q, limit=limit))
 
 
 class Stats(Model):
-    """How much is known, and how fresh it is."""
+    """The size of the schema cache, and the last refresh of each catalog."""
 
     entries: dict[str, int]
     last_refresh: Any
@@ -88,7 +88,7 @@ class Stats(Model):
 
 @routes.add("GET", "/api/schema/stats", action="schema.read", answers=Data[Stats])
 async def show_stats(request: Request) -> Response:
-    """Say how much is known, and how the last refresh of each catalog went."""
+    """Show the size of the schema cache and the result of the last refresh of each catalog."""
     async with plane_of(request).pool.connection() as conn:
         ttl = timedelta(hours=await value_of(conn, "cache.metadata.ttl_hours"))
         return respond(await cache.stats(conn, ttl))
@@ -99,9 +99,9 @@ async def show_stats(request: Request) -> Response:
     refuses=["not-found", "idempotency-mismatch"],
 )  # fmt: skip
 async def refresh_now(asked: Because, act: Acting) -> Response:
-    """Read the catalogs anew, in the background: a run of the loop schema_cache, once a minute at most."""
+    """Refresh the schema cache in the background: a run of the loop schema_cache, at most once a minute."""
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         return Answer(202, await act.plane.loops.trigger(conn, NAME, actor=act.actor, reason=asked.reason))
 
-    return await act.run(f"loop/{NAME}", do, reason=asked.reason)
+    return await act.run(f"periodic/{NAME}", do, reason=asked.reason)

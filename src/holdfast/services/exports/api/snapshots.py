@@ -1,7 +1,7 @@
-"""Snapshots: make, look at, cancel, retry, delete; and the list of export jobs.
+"""Snapshots: create, read, cancel, retry, delete; and the list of export jobs.
 
-Instances make their snapshots by themselves. To make one by hand is for operators, and for whom an identity provider grants
-`exports.snapshots.create`.
+Graph instances create their snapshots themselves. Creating one through the API requires the role operator, or the grant
+`exports.snapshots.create` of an identity provider.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from pydantic import Field
 from starlette.responses import Response
 
 from holdfast.api.acts import Acting, Model, OwnerOf, Reason, Text
-from holdfast.api.config import value_of
 from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, jsonable, respond, respond_tagged
 from holdfast.api.paging import JobNumber, Paged
 from holdfast.api.plane import Principal, caller_of, plane_of
 from holdfast.api.policy import Role
 from holdfast.api.routes import Routes
 from holdfast.errors import NotFound
-from holdfast.services.exports.api.asking import Description, Duration, Here, Title, UseCase, require_role
+from holdfast.jobs.config import value_of
+from holdfast.services.exports.api.dependencies import Description, Duration, Here, Title, UseCase, require_role
 from holdfast.services.exports.export.payload import Runtime
+from holdfast.services.exports.limits import MAX_DURATION
 from holdfast.services.exports.mappings import store
-from holdfast.services.exports.snapshots import read, steer
+from holdfast.services.exports.snapshots import change, read
 from holdfast.services.exports.snapshots.create import NewSnapshot, create
 from holdfast.services.exports.snapshots.read import ExportView, Progress, SnapshotView
 from holdfast.services.exports.snapshots.states import SnapshotState
@@ -36,11 +37,10 @@ routes = Routes("snapshots")
 Conn = psycopg.AsyncConnection[Any]
 Status = Literal["pending", "claimed", "submitted", "completed", "failed", "cancelled"]
 CHANGES = ["not-found", "wrong-state", "idempotency-mismatch"]
-MAX_DURATION = "export.max_duration_seconds"
 
 
 class SnapshotShown(Model):
-    """A snapshot with its exports and how far it is."""
+    """A snapshot with its progress and its exports."""
 
     snapshot: SnapshotView
     progress: Progress
@@ -56,8 +56,8 @@ async def shown(conn: Conn, snapshot_id: int, caller: Principal) -> dict[str, An
 
 
 def visible(export: ExportView, owner: str | None, caller: Principal) -> ExportView:
-    """An export as this caller may see it. Who does not see payloads does not see its SQL, nor the address at which the engine
-    would hand its rows to anybody; an analyst sees those of their own. Pure."""
+    """An export as this caller may see it. Without the right to read payloads, its SQL is hidden, and so is its `next_uri`,
+    because the engine returns rows to any client with that address. An analyst sees them for their own snapshots. Pure."""
     is_others = caller.role is Role.ANALYST and owner != caller.actor
     if caller.may("jobs.read_payload") and not is_others:
         return export
@@ -65,7 +65,7 @@ def visible(export: ExportView, owner: str | None, caller: Principal) -> ExportV
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Looking
+# Reading
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -89,12 +89,12 @@ async def list_snapshots(
     others=[UNCHANGED],
 )  # fmt: skip
 async def show_snapshot(request: Request, snapshot_id: JobNumber) -> Response:
-    """Show a snapshot with its exports: rows, bytes, what the engine says, and the place in the queue.
+    """Show a snapshot with its exports: rows, bytes, progress of the engine, and queue position.
 
-    To ask for the files of a ready one is to use it: its inactivity timeout begins again.
+    This counts as a use of a ready snapshot and restarts its inactivity timeout.
     """
     async with plane_of(request).pool.connection() as conn:
-        await steer.note_use(conn, snapshot_id)
+        await change.note_use(conn, snapshot_id)
         return respond_tagged(request, await shown(conn, snapshot_id, caller_of(request)))
 
 
@@ -102,7 +102,7 @@ async def show_snapshot(request: Request, snapshot_id: JobNumber) -> Response:
     "GET", "/api/snapshots/{snapshot_id}/progress", action="snapshots.read", answers=Data[Progress], refuses=["not-found"]
 )
 async def show_progress(request: Request, snapshot_id: JobNumber) -> Response:
-    """Say how far a snapshot is."""
+    """Show the progress of a snapshot."""
     async with plane_of(request).pool.connection() as conn:
         await read.get(conn, snapshot_id)
         return respond(read.progress_of(await read.exports_of(conn, snapshot_id)))
@@ -115,7 +115,7 @@ async def show_progress(request: Request, snapshot_id: JobNumber) -> Response:
 async def list_export_jobs(
     request: Request, page: Paged, status: Status | None = None, snapshot_id: JobNumber | None = None
 ) -> Response:
-    """List export jobs, newest first: those of one's own snapshots, or all of them for operators and viewers."""
+    """List export jobs, newest first: analysts see those of their own snapshots, operators and viewers see all."""
     caller = caller_of(request)
     owner = caller.actor if caller.role is Role.ANALYST else None
     async with plane_of(request).pool.connection() as conn:
@@ -128,23 +128,23 @@ async def list_export_jobs(
 
 @routes.add("GET", "/api/export-jobs/{job_id}", action="snapshots.read", answers=Data[ExportView], refuses=["not-found"])
 async def show_export_job(request: Request, job_id: JobNumber) -> Response:
-    """Show one export job: of one's own snapshots, or any for operators and viewers."""
+    """Show one export job: analysts see those of their own snapshots, operators and viewers see all."""
     caller = caller_of(request)
     async with plane_of(request).pool.connection() as conn:
         found = await read.get_export(conn, job_id)
         owner = (await read.get(conn, found.snapshot_id)).owner
     if caller.role is Role.ANALYST and owner != caller.actor:
-        raise NotFound(f"there is no export job {job_id} of yours")
+        raise NotFound(f"there is no export job {job_id} in your snapshots")
     return respond(visible(found, owner, caller))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Acting
+# Changing
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class SnapshotAsked(Model):
-    """A snapshot to be; without a version it is of the mapping's current one."""
+    """A snapshot to create. Without a version it uses the current version of the mapping."""
 
     mapping_id: JobNumber
     mapping_version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
@@ -160,7 +160,7 @@ class SnapshotAsked(Model):
     refuses=["not-found", "missing-use-case", "draining", "idempotency-mismatch"],
 )  # fmt: skip
 async def create_snapshot(asked: SnapshotAsked, act: Acting, here: Here, use_case: UseCase = None) -> Response:
-    """Make a snapshot of a mapping version, with one export job per node and edge."""
+    """Create a snapshot of a mapping version, with one export job per node and edge."""
 
     async def do(conn: Conn) -> Answer:
         head = await store.get(conn, asked.mapping_id)
@@ -180,7 +180,7 @@ def _owner(snapshot_id: int) -> OwnerOf:
 
 
 class Why(Model):
-    """Why; it stands in the audit."""
+    """The reason, recorded in the audit log."""
 
     reason: Reason | None = None
 
@@ -190,11 +190,11 @@ class Why(Model):
     refuses=CHANGES,
 )  # fmt: skip
 async def cancel_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None = None) -> Response:
-    """Stop a snapshot: exports that wait are cancelled, those that run are asked to stop."""
+    """Cancel a snapshot: waiting exports are cancelled, running ones are asked to stop."""
     reason = (asked or Why()).reason
 
     async def do(conn: Conn) -> Answer:
-        await steer.cancel(conn, snapshot_id, actor=act.actor, reason=reason)
+        await change.cancel(conn, snapshot_id, actor=act.actor, reason=reason)
         return Answer(202, await shown(conn, snapshot_id, act.caller))
 
     return await act.run(f"snapshot/{snapshot_id}", do, owner=_owner(snapshot_id), reason=reason)
@@ -205,18 +205,18 @@ async def cancel_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None
     refuses=[*CHANGES, "refused"],
 )  # fmt: skip
 async def retry_snapshot(snapshot_id: JobNumber, act: Acting, asked: Why | None = None) -> Response:
-    """Run the exports that failed or were cancelled once more; what completed stays."""
+    """Retry the failed and cancelled exports of a snapshot. Completed exports are kept."""
     reason = (asked or Why()).reason
 
     async def do(conn: Conn) -> Answer:
-        await steer.retry(conn, snapshot_id, actor=act.actor, reason=reason)
+        await change.retry(conn, snapshot_id, actor=act.actor, reason=reason)
         return Answer(202, await shown(conn, snapshot_id, act.caller))
 
     return await act.run(f"snapshot/{snapshot_id}", do, owner=_owner(snapshot_id), reason=reason)
 
 
 class LifecycleAsked(Model):
-    """How long it lives, and how long unused; null: for ever."""
+    """The TTL and the inactivity timeout; null: no limit."""
 
     ttl: Duration | None = None
     inactivity_timeout: Duration | None = None
@@ -226,29 +226,33 @@ class LifecycleAsked(Model):
     "PUT", "/api/snapshots/{snapshot_id}/lifecycle", action="snapshots.change", answers=Data[SnapshotView], refuses=CHANGES
 )
 async def set_lifecycle(snapshot_id: JobNumber, asked: LifecycleAsked, act: Acting) -> Response:
-    """Say how long a snapshot lives; `expires_at` and `inactive_at` of the answer say when it is deleted."""
+    """Set the TTL and the inactivity timeout of a snapshot. `expires_at` and `inactive_at` say when it is deleted."""
 
     async def do(conn: Conn) -> Answer:
-        await steer.set_lifecycle(conn, snapshot_id, asked.ttl, asked.inactivity_timeout)
+        await change.set_lifecycle(conn, snapshot_id, asked.ttl, asked.inactivity_timeout)
         return Answer(200, await read.get(conn, snapshot_id))
 
     return await act.run(f"snapshot/{snapshot_id}", do, owner=_owner(snapshot_id), detail=asked.model_dump())
 
 
 class Gone(Model):
-    """What is gone, and the job that removes its files."""
+    """The deleted snapshot, and the job that removes its files."""
 
     id: int
     removal_job_id: int
 
 
 @routes.add(
-    "DELETE", "/api/snapshots/{snapshot_id}", action="snapshots.change", answers=Data[Gone], refuses=[*CHANGES, "draining"]
+    "DELETE",
+    "/api/snapshots/{snapshot_id}",
+    action="snapshots.change",
+    answers=Data[Gone],
+    refuses=[*CHANGES, "draining", "resource-has-dependencies"],
 )
 async def delete_snapshot(snapshot_id: JobNumber, act: Acting) -> Response:
-    """Delete a snapshot that has ended; its files are removed by a job."""
+    """Delete a snapshot that has ended. A job removes its files."""
 
     async def do(conn: Conn) -> Answer:
-        return Answer(200, {"id": snapshot_id, "removal_job_id": await steer.delete(conn, snapshot_id)})
+        return Answer(200, {"id": snapshot_id, "removal_job_id": await change.delete(conn, snapshot_id)})
 
     return await act.run(f"snapshot/{snapshot_id}", do, owner=_owner(snapshot_id))

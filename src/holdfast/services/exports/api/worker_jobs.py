@@ -1,9 +1,9 @@
-"""Export jobs for workers of anybody's making, in the words of document 002: claim, pollable, update. No database needed.
+"""Export jobs for custom workers without a database connection (the protocol of document 002): claim, pollable, update.
 
-The same fence as everywhere: a claim gives an `attempt_id`, and an update shows it as `If-Match: "<attempt_id>"`; a replaced
-attempt gets 412 and has changed nothing. A claim is a lease of ten minutes, renewed by every update: a worker that is silent
-for longer is taken for dead, and a long export that reports now and then is not. To ask for what is pollable is a claim as
-well, for two minutes: to ask an engine takes seconds, and engines drop queries that nobody asks about.
+The fence is the same as everywhere: a claim returns an `attempt_id`, and an update sends it as `If-Match: "<attempt_id>"`. A
+replaced attempt gets 412, and its update changes nothing. A claim has a lease of ten minutes that every update renews: a worker
+without updates for longer is considered dead. `pollable` also claims, for two minutes: a poll takes seconds, and engines drop
+queries that are not polled.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from holdfast.jobs.outcome import Done, Fail, Submitted, decide
 from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.progress import report
 from holdfast.jobs.renew import WorkerInfo, register, renew_leases, resign
+from holdfast.services.exports.api.dependencies import exports_of
 from holdfast.services.exports.export.payload import KIND
 from holdfast.services.exports.export.server_side import files_in, handle_of
 from holdfast.services.exports.export.written import attempt_prefix
 from holdfast.services.exports.snapshots import read
 from holdfast.services.exports.snapshots.read import ExportView
-from holdfast.services.exports.stores.opening import opened
-from holdfast.services.exports.stores.paths import PathRefused, joined, location_of
-from holdfast.services.exports.worker_claims import VERSION, acknowledge, give_back_unanswered, plan_folder, plan_query
-from holdfast.settings import settings
+from holdfast.services.exports.worker_claims import VERSION, acknowledge, plan_folder, plan_query, release_unanswered
+from holdfast.stores.opening import StoreOptions, opened_store
+from holdfast.stores.paths import PathRefused, joined, location_of
 
 routes = Routes("export-jobs")
 
 Conn = psycopg.AsyncConnection[Any]
 LEASE: Final = timedelta(minutes=10)
 POLL_LEASE: Final = timedelta(minutes=2)
-LONGEST_LOOK: Final = 20.0  # seconds, for what is in a folder
+LISTING_SECONDS: Final = 20.0  # for the listing of a folder
 KINDS: Final = {KIND: 1}
 Amount = Annotated[int, Field(ge=0, le=BIGGEST_ID)]
 Most = Annotated[int, Field(ge=1, le=100)]
@@ -57,7 +57,7 @@ Name = Annotated[Text, Field(min_length=1, max_length=200)]
 
 
 class ExportClaim(Model):
-    """One attempt's right to an export job, with everything that is needed to run it."""
+    """A claimed export job, with everything that is needed to run it."""
 
     id: int
     attempt_id: str
@@ -71,15 +71,17 @@ class ExportClaim(Model):
     column_names: list[str]
     starburst_catalog: str | None
     starburst_role: str | None
-    gcs_path: str
+    location: str  # where to write the files
+    gcs_path: str  # the same, under the name of document 002
     starburst_query_id: str | None
     next_uri: str | None
     poll_count: int
 
 
 def shown(one: Claim) -> ExportClaim:
-    """A claim in the words of the document. Pure."""
+    """Convert a claim to its HTTP representation. Pure."""
     payload, query = one.payload, (one.handle or {}).get("query", {})
+    location = f"{payload['location']}/{prefix_of(one)}"
     return ExportClaim(
         id=one.id,
         attempt_id=one.attempt_id,
@@ -93,7 +95,8 @@ def shown(one: Claim) -> ExportClaim:
         column_names=[column["name"] for column in payload.get("columns", ())],
         starburst_catalog=payload.get("catalog"),
         starburst_role=payload.get("role"),
-        gcs_path=f"{payload['location']}/{prefix_of(one)}",
+        location=location,
+        gcs_path=location,
         starburst_query_id=query.get("query_id"),
         next_uri=query.get("next_uri"),
         poll_count=one.poll_count,
@@ -101,17 +104,17 @@ def shown(one: Claim) -> ExportClaim:
 
 
 def lease_of(one: Claim) -> timedelta:
-    """How long a claim is held without an update. Pure."""
+    """The lease of a claim without an update. Pure."""
     return POLL_LEASE if one.is_poll else LEASE
 
 
 def prefix_of(one: Claim) -> str:
-    """Where the files of a claim go, below the export's place: what was submitted by an earlier attempt goes to that one's."""
+    """The folder for the files of a claim, below the location of the export: that of the attempt that submitted the query."""
     return str((one.handle or {}).get("prefix", attempt_prefix(one.attempt_id)))
 
 
 class ClaimAsked(Model):
-    """Who asks, and for how many at most."""
+    """The worker, and the maximum number of jobs."""
 
     worker_id: Name
     limit: Most = 10
@@ -121,14 +124,14 @@ class ClaimAsked(Model):
     "POST", "/api/internal/export-jobs/claim", action="work", answers=Data[list[ExportClaim]], also=["/export-jobs/claim"]
 )
 async def claim_jobs(request: Request, asked: ClaimAsked) -> Response:
-    """Claim export jobs that wait, nodes before edges.
+    """Claim pending export jobs, nodes before edges.
 
-    The same worker id may ask again when no answer came: within two minutes it gets the jobs of its earlier claim again, as new
-    attempts, if none of them was updated. So let every process have a worker id of its own.
+    If the response is lost, claim again with the same worker id: within two minutes, the jobs of the earlier claim are returned
+    again, as new attempts, unless one of them was updated. So every process needs a different worker id.
     """
     me = _worker(asked.worker_id, caller_of(request).actor)
     async with plane_of(request).pool.connection() as conn, conn.transaction():
-        await give_back_unanswered(conn, me.name, me.host, polls=False)
+        await release_unanswered(conn, me.name, me.host, polls=False)
         claims = await claim(conn, me.id, kinds=KINDS, limit=asked.limit)
         if claims:
             await register(conn, me, lease=LEASE)
@@ -145,14 +148,15 @@ async def claim_polls(
     worker_id: Annotated[Text | None, Query(min_length=1, max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
 ) -> Response:
-    """Claim submitted export jobs whose engine is due to be asked; no other worker asks about them meanwhile.
+    """Claim submitted export jobs that are due to be polled. No other worker polls them meanwhile.
 
-    With a `worker_id` it may be asked again when no answer came, as for a claim; without one they come back after two minutes.
+    If the response is lost, repeat the request with the same `worker_id`, as for a claim. Without a `worker_id` the jobs can be
+    claimed again after two minutes.
     """
     me = _worker(worker_id or "export-worker", caller_of(request).actor)
     async with plane_of(request).pool.connection() as conn, conn.transaction():
         if worker_id is not None:
-            await give_back_unanswered(conn, me.name, me.host, polls=True)
+            await release_unanswered(conn, me.name, me.host, polls=True)
         claims = await claim_to_poll(conn, me.id, kinds=KINDS, limit=limit)
         if claims:
             await register(conn, me, lease=POLL_LEASE)
@@ -160,27 +164,27 @@ async def claim_polls(
 
 
 def _worker(name: str, actor: str) -> WorkerInfo:
-    """Every claim is a worker with a lease of its own: a pod that comes back under its old name keeps no old jobs alive.
+    """A new worker row for each claim, with a separate lease: a restarted pod with the same name does not renew old leases.
 
-    It is registered with what it claims, in one transaction, and resigns with the last of it. Its host is the caller.
+    It is registered in the transaction of the claim and removed with its last job. Its host is the caller.
     """
     me, kinds = WorkerId(str(uuid4())), dict(KINDS)
     return WorkerInfo(me, name, host=actor, pid=0, version=VERSION, runner="remote", kinds=kinds, owner=actor)
 
 
-HOLDS_SOMETHING = "SELECT EXISTS (SELECT FROM holdfast.jobs WHERE worker_id = %(worker_id)s)"
+HAS_JOBS = "SELECT EXISTS (SELECT FROM holdfast.jobs WHERE worker_id = %(worker_id)s)"
 
 
 async def _resign_if_done(conn: Conn, worker_id: WorkerId) -> None:
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(HOLDS_SOMETHING, {"worker_id": worker_id})
-        ((holds_something,),) = await cursor.fetchall()
-    if not holds_something:
+        await cursor.execute(HAS_JOBS, {"worker_id": worker_id})
+        ((has_jobs,),) = await cursor.fetchall()
+    if not has_jobs:
         await resign(conn, worker_id)
 
 
 def _below(path: str) -> str:
-    """A path that stays where the attempt may write."""
+    """Check that a path stays below the folder of the attempt."""
     try:
         return joined(path)
     except PathRefused as refused:
@@ -192,13 +196,13 @@ def _below(path: str) -> str:
     refuses=["not-found"],
 )  # fmt: skip
 async def show_job(request: Request, job_id: JobNumber) -> Response:
-    """Show an export job as it is now, whoever has it."""
+    """Show an export job, whichever worker holds it."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await read.get_export(conn, job_id))
 
 
 class WrittenFile(Model):
-    """One Parquet file, by its path below the `gcs_path` of the claim; the attempt's folder may stand before it."""
+    """One Parquet file. Its path is relative to the `location` of the claim; it may begin with the attempt's folder."""
 
     path: Annotated[Text, Field(min_length=1, max_length=2000), AfterValidator(_below)]
     rows: Amount = 0
@@ -206,9 +210,9 @@ class WrittenFile(Model):
 
 
 class Update(Model):
-    """What became of an attempt. Without a status it goes on: a new `next_uri` of a submitted one, or a message.
+    """The state of an attempt. Without a status it continues: a new `next_uri` of a submitted query, or a message.
 
-    The times and the count of polls that the document's worker sends are taken and left aside: the database has its own.
+    The times and the poll count are accepted and ignored: the database records its own.
     """
 
     status: Literal["submitted", "completed", "failed"] | None = None
@@ -241,14 +245,14 @@ class Update(Model):
     refuses=["not-found", "not-own-worker", "stale-attempt", "attempt-required", "cancel-requested"],
 )  # fmt: skip
 async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt: Attempt) -> Response:
-    """Say what became of an attempt: submitted, completed, failed, or still at it. Needs `If-Match` with its attempt id.
+    """Update an attempt: submitted, completed, failed, or in progress. Needs `If-Match` with its attempt id.
 
-    Rows without `files` are looked for in the `gcs_path` of the claim.
+    If `row_count` is positive and `files` is empty, the files in the `location` of the claim are listed.
     """
     if asked.status == "completed" and asked.row_count and not asked.files:
         async with holding(plane_of(request).pool, job_id, attempt, "update") as (_, mine):
-            pass  # a store takes its time: no connection is kept for it, and the fence is asked once more below
-        asked = asked.model_copy(update={"files": await _files_of(mine)})
+            pass  # no connection is held during the listing; the fence is checked again below
+        asked = asked.model_copy(update={"files": await _files_of(mine, exports_of(request).stores)})
     async with holding(plane_of(request).pool, job_id, attempt, "update") as (conn, mine):
         await renew_leases(conn, [mine.worker_id], lease=lease_of(mine))
         await acknowledge(conn, mine.worker_id)
@@ -264,25 +268,25 @@ async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt
         return respond(await read.get_export(conn, job_id))
 
 
-async def _files_of(mine: Claim) -> list[WrittenFile]:
-    """What is in the folder of an attempt that has written rows: what no file is named of, no reader would find."""
+async def _files_of(mine: Claim, stores: StoreOptions) -> list[WrittenFile]:
+    """List the files in the folder of an attempt that reported rows but no files: readers find recorded files only."""
     to, prefix = mine.payload["location"], prefix_of(mine)
     try:
-        async with asyncio.timeout(LONGEST_LOOK), opened(location_of(to), settings()) as store:
+        async with asyncio.timeout(LISTING_SECONDS), opened_store(location_of(to), stores) as store:
             found = [WrittenFile(**one) for one in await files_in(store, prefix)]
     except (HoldfastError, TimeoutError, OSError, ValueError) as error:
-        raise _unnamed(f"{to}/{prefix} cannot be read from here: {error or type(error).__name__}") from None
+        raise _unnamed(f"the server cannot list {to}/{prefix}: {error or type(error).__name__}") from None
     if not found:
         raise _unnamed(f"{to}/{prefix} is empty")
     return found
 
 
 def _unnamed(why: str) -> Problem:
-    return Problem("invalid-request", f"rows without files, and {why}; send files: a list of path, rows and bytes of each")
+    return Problem("invalid-request", f"row_count without files, and {why}; send `files` with path, rows and bytes of each")
 
 
 def _placed(mine: Claim, path: str) -> str:
-    """The path below the export's place, always in the folder of the attempt that wrote it. Pure."""
+    """The path below the location of the export, always in the folder of the attempt that wrote it. Pure."""
     prefix = prefix_of(mine)
     if path.startswith(f"{prefix}/"):
         return path
@@ -292,9 +296,9 @@ def _placed(mine: Claim, path: str) -> str:
 
 
 def ending(mine: Claim, asked: Update) -> Done | Submitted | Fail | None:
-    """What an update means for its attempt; None: it goes on. Pure."""
+    """The outcome that an update reports; None if the attempt continues. Pure."""
     if asked.status == "failed":
-        return Fail(asked.error_message or "no reason was given")
+        return Fail(asked.error_message or "the worker gave no reason")
     if asked.status == "completed":
         columns = [{**column, "arrow": ""} for column in mine.payload.get("columns", ())]
         files = [{**file.model_dump(), "path": _placed(mine, file.path)} for file in asked.files]

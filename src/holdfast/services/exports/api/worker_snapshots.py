@@ -1,7 +1,8 @@
-"""Snapshots for workers of anybody's making, in the words of document 002: status if pending, completeness check, finalise.
+"""Snapshots for custom workers (the protocol of document 002): status if pending, completeness check, finalize.
 
-A snapshot is what its exports are, in the transaction that ends the last of them (docs/decisions/0013). So a worker that asks
-here finds it done; what it says is compared and never believed: no worker makes a snapshot ready with an export that is not.
+The state of a snapshot follows from its exports, in the transaction that ends the last one (docs/decisions/0013). So a snapshot
+is already final when a worker calls these routes. What the worker sends is compared with the exports, not trusted: a worker
+cannot make a snapshot ready if an export is not.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Counts = dict[str, Amount]
 
 
 class Completeness(Model):
-    """Whether all exports of a snapshot have ended, and what they come to."""
+    """Whether all exports of a snapshot have ended, and their totals."""
 
     snapshot_id: int
     status: str
@@ -45,7 +46,7 @@ class Completeness(Model):
 
 
 def completeness(snapshot: SnapshotView, exports: list[ExportView]) -> Completeness:
-    """What the exports say. Pure."""
+    """Compute the completeness from the exports. Pure."""
     failed = [one for one in exports if one.status == "failed"]
     done = [one for one in exports if one.status == "completed"]
     return Completeness(
@@ -80,13 +81,13 @@ async def exports_of_snapshot(request: Request, snapshot_id: JobNumber) -> Respo
     "GET", "/api/internal/snapshots/{snapshot_id}/status", action="work", answers=Data[Completeness], refuses=["not-found"]
 )
 async def status_of_snapshot(request: Request, snapshot_id: JobNumber) -> Response:
-    """Say how a snapshot stands: whether it was cancelled, whether all of its exports have ended, and how."""
+    """Show whether a snapshot was cancelled, whether all of its exports have ended, and with which result."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await _seen(conn, snapshot_id))
 
 
 class StatusSaid(Model):
-    """What a worker takes the snapshot for."""
+    """The status that a worker reports."""
 
     status: Literal["creating"]
 
@@ -95,13 +96,13 @@ class StatusSaid(Model):
     "PATCH", "/api/internal/snapshots/{snapshot_id}/status", action="work", answers=Data[Completeness], refuses=["not-found"]
 )
 async def status_if_pending(request: Request, snapshot_id: JobNumber, asked: StatusSaid) -> Response:
-    """Say that a snapshot is being made. The claim of its first export has said so already; this answers how it stands."""
+    """Report that a snapshot is being created. The claim of its first export has already set that; returns its status."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await _seen(conn, snapshot_id))
 
 
 class FinalizeAsked(Model):
-    """What the worker found. Counts and sizes are those of the manifests, whatever is said here."""
+    """The result that the worker reports. Counts and sizes are ignored; those of the manifests are used."""
 
     success: StrictBool
     error_message: Annotated[Text, Field(max_length=20_000)] | None = None
@@ -115,12 +116,12 @@ class FinalizeAsked(Model):
     refuses=["not-found", "wrong-state"],
 )  # fmt: skip
 async def finalize_snapshot(request: Request, snapshot_id: JobNumber, asked: FinalizeAsked) -> Response:
-    """End a snapshot whose exports have all ended, as they say; refused if they say something else."""
+    """End a snapshot whose exports have all ended. Refused if its exports have another result than the worker reports."""
     async with plane_of(request).pool.connection() as conn, conn.transaction():
         await read.get(conn, snapshot_id)
         await settle(conn, snapshot_id)
         seen = await _seen(conn, snapshot_id)
         expected = "ready" if asked.success else "failed"
         if seen.status != expected:
-            raise IllegalMove(f"snapshot {snapshot_id} is {seen.status} by what its exports say, and not {expected}")
+            raise IllegalMove(f"snapshot {snapshot_id} is {seen.status} according to its exports, not {expected}")
     return respond(seen)

@@ -1,4 +1,4 @@
-"""The schema cache: what the engines' catalogs hold, for browsing and for search.
+"""The schema cache: the catalogs, schemas, tables and columns of the engines, for browsing and search.
 
-cache.py  its rows        refresh.py  the loop that reads the catalogs anew
+cache.py  its rows        refresh.py  the loop that refreshes it
 """

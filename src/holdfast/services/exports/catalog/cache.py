@@ -1,4 +1,4 @@
-"""The rows of the schema cache: written in bulk, a catalog at a time; read by browsing and by prefix."""
+"""The rows of the schema cache: written in bulk, one catalog at a time; read by path and by prefix."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, cast
 import psycopg
 from psycopg.rows import class_row, dict_row, tuple_row
 
+from holdfast.engines.port import Entry
 from holdfast.errors import NotFound
-from holdfast.services.exports.engines.port import Entry
 
 Conn = psycopg.AsyncConnection[Any]
 Key = tuple[str, str, str, str]
@@ -19,7 +19,7 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """One entry; a table has no column, a schema no table."""
+    """One entry. The entry of a table has no column, that of a schema no table."""
 
     engine: str
     catalog: str
@@ -44,7 +44,7 @@ UPSERT = """
     ON CONFLICT (engine, catalog, schema_name, table_name, column_name)
     DO UPDATE SET type = excluded.type, position = excluded.position, refreshed_at = excluded.refreshed_at
 """
-# What a refresh that went well did not see is not there any more.
+# Entries that a successful refresh did not see no longer exist.
 EXPIRE = """
     DELETE FROM holdfast.schema_cache WHERE engine = %(engine)s AND catalog = %(catalog)s AND refreshed_at < %(at)s
 """
@@ -58,7 +58,7 @@ NOW = "SELECT clock_timestamp()"
 
 
 async def now(conn: Conn) -> datetime:
-    """The database's time: all entries of one refresh carry the same."""
+    """The time of the database. All entries of one refresh have the same time."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(NOW)
         ((at,),) = await cursor.fetchall()
@@ -67,7 +67,7 @@ async def now(conn: Conn) -> datetime:
 
 
 def expanded(entries: Iterable[Entry]) -> dict[Key, Entry]:
-    """Every entry with the catalog, schema and table that it stands in, each once. Pure."""
+    """Add the entries of the catalog, schema and table of each entry, without duplicates. Pure."""
     found: dict[Key, Entry] = {}
     for one in entries:
         found.setdefault((one.catalog, "", "", ""), Entry(one.catalog))
@@ -81,7 +81,7 @@ def expanded(entries: Iterable[Entry]) -> dict[Key, Entry]:
 
 
 async def replace(conn: Conn, engine: str, catalog: str, entries: Iterable[Entry], at: datetime) -> int:
-    """What a catalog holds as of now; how many entries are not there any more. Call it in a transaction."""
+    """Replace the entries of a catalog; the number of entries that no longer exist. Call it in a transaction."""
     found = expanded([Entry(catalog), *entries])
     keys = list(found)
     parameters = {
@@ -101,12 +101,12 @@ async def replace(conn: Conn, engine: str, catalog: str, entries: Iterable[Entry
 
 
 async def note_failure(conn: Conn, engine: str, catalog: str, error: str, at: datetime) -> None:
-    """A catalog could not be read: what is known of it stays."""
+    """Record that a catalog could not be read. Its entries stay."""
     await conn.execute(NOTE_REFRESH, {"engine": engine, "catalog": catalog, "at": at, "error": error[:2000]})
 
 
 KNOWN = "SELECT catalog FROM holdfast.schema_refreshes WHERE engine = %(engine)s ORDER BY catalog LIMIT 10000"
-# A whole refresh went well and did not name it: it is gone, once its time is over.
+# A complete refresh succeeded without this catalog, and its TTL has passed.
 FORGET = """
     WITH gone AS (
         DELETE FROM holdfast.schema_refreshes WHERE engine = %(engine)s AND catalog <> ALL (%(seen)s)
@@ -125,7 +125,7 @@ async def known_catalogs(conn: Conn, engine: str) -> list[str]:
 
 
 async def forget_catalogs(conn: Conn, engine: str, seen: list[str], at: datetime, ttl: Any) -> int:
-    """Forget catalogs that a whole refresh did not name and that were last seen longer ago than `ttl`."""
+    """Delete catalogs that a complete refresh did not list and that were last seen longer ago than `ttl`."""
     return (await conn.execute(FORGET, {"engine": engine, "seen": seen, "at": at, "ttl": ttl})).rowcount
 
 
@@ -155,9 +155,9 @@ async def browse(conn: Conn, entity: str, **within: str | None) -> list[Cached]:
     async with conn.cursor(row_factory=class_row(Cached)) as cursor:
         await cursor.execute(BROWSE, parameters)
         found = await cursor.fetchall()
-    asked = ".".join(value for name, value in within.items() if value is not None and name != "engine")
-    if not found and asked and not await _is_known(conn, within):
-        raise NotFound(f"{asked} is not in the schema cache; look at `holdfast schema stats`, or refresh it")
+    path = ".".join(value for name, value in within.items() if value is not None and name != "engine")
+    if not found and path and not await _is_known(conn, within):
+        raise NotFound(f"{path} is not in the schema cache; check `holdfast schema stats`, or refresh it")
     return found
 
 
@@ -176,7 +176,7 @@ async def _is_known(conn: Conn, within: dict[str, str | None]) -> bool:
 
 
 async def search(conn: Conn, entity: str, prefix: str, *, limit: int) -> list[Cached]:
-    """Tables or columns whose name begins so, in every catalog and schema, whatever the case."""
+    """Tables or columns whose name starts with the prefix, in all catalogs and schemas, ignoring case."""
     statement = SEARCH.format(entity=entity, name={"table": "table_name", "column": "column_name"}[entity])
     escaped = prefix.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     async with conn.cursor(row_factory=class_row(Cached)) as cursor:
@@ -191,7 +191,7 @@ UNREAD = """
 
 
 async def is_incomplete(conn: Conn, engines: list[str]) -> bool:
-    """Whether nothing is known of one of these engines, for whatever reason."""
+    """Whether the cache has no entries for one of these engines."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(UNREAD, {"engines": engines})
         return await cursor.fetchone() is not None
@@ -206,7 +206,7 @@ REFRESHES = """
 
 
 async def counts(conn: Conn) -> dict[str, int]:
-    """How many entries there are of each kind."""
+    """The number of entries of each kind."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(COUNTS)
         found = {row[0]: row[1] for row in await cursor.fetchall()}
@@ -217,7 +217,7 @@ LAST_TRIED = "SELECT max(tried_at) FROM holdfast.schema_refreshes"
 
 
 async def last_tried(conn: Conn) -> datetime | None:
-    """When a catalog was last read, or could not be."""
+    """The time of the last try to read a catalog."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(LAST_TRIED)
         ((at,),) = await cursor.fetchall()
@@ -225,7 +225,7 @@ async def last_tried(conn: Conn) -> datetime | None:
 
 
 async def stats(conn: Conn, ttl: Any) -> dict[str, Any]:
-    """How many entries there are, and how the last refresh of each catalog went."""
+    """The number of entries, and the result of the last refresh of each catalog."""
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(REFRESHES, {"ttl": ttl})
         catalogs = await cursor.fetchall()

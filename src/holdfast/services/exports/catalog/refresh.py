@@ -1,7 +1,6 @@
-"""The loop `schema_cache`: read what the engines' catalogs hold, and keep it where everybody can browse it.
+"""The loop `schema_cache`: read the catalogs of the engines into the schema cache.
 
-A catalog that cannot be read is unknown and not empty: what was known of it stays, and only a refresh that went well
-takes anything away.
+If a catalog cannot be read, its entries stay. Only a successful refresh deletes entries.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.api.config import value_of
+from holdfast.engines.port import Engine, EngineError, Entry
+from holdfast.engines.registry import Engines
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.jobs.config import value_of
 from holdfast.schedule.context import Pass
 from holdfast.schedule.registry import Result
 from holdfast.services.exports import measures
 from holdfast.services.exports.catalog import cache
-from holdfast.services.exports.engines.opened import Engines
-from holdfast.services.exports.engines.port import Engine, EngineError, Entry
 from holdfast.telemetry.log import log
 
 NAME: Final = "schema_cache"
@@ -44,12 +43,12 @@ async def refresh(ctx: Pass, engines: Engines) -> Result:
     measures.stale_deleted.inc(deleted)
     measures.refreshes.labels("failed" if bad else "success").inc()
     if bad and not good:
-        raise RefreshFailed(f"none of {bad} catalogs could be read; what was known of them stays")
+        raise RefreshFailed(f"none of {bad} catalogs could be read; their cached entries were kept")
     return Result(good, bad, fields={"catalogs": good, "catalogs_failed": bad, "stale_deleted": deleted})
 
 
 def _opened(engines: Engines) -> list[Engine]:
-    """The engines that can be asked; why not, is said."""
+    """The engines that can be opened. Logs the reasons if there are none."""
     found: list[Engine] = []
     reasons = []
     for name in engines.names:
@@ -58,12 +57,12 @@ def _opened(engines: Engines) -> list[Engine]:
         except (UsageError, EngineError) as error:
             reasons.append(f"{name}: {error}")
     if not found:
-        log.warning("schema_cache_refresh_skipped", reason="; ".join(reasons) or "no engine is set up")
+        log.warning("schema_cache_refresh_skipped", reason="; ".join(reasons) or "no engine is configured")
     return found
 
 
 async def _refresh_engine(ctx: Pass, engine: Engine) -> tuple[int, int, int]:
-    """How many catalogs were read, how many were not, and how many entries are gone."""
+    """The number of catalogs that were read, the number that failed, and the number of deleted entries."""
     async with ctx.connection() as conn:
         at, known = await cache.now(conn), await cache.known_catalogs(conn, engine.name)
     deleted = failed = 0
@@ -92,7 +91,7 @@ async def _note_failure(ctx: Pass, engine: str, catalog: str, error: str, at: da
 
 
 async def _catalogs(engine: Engine, known: list[str]) -> AsyncIterator[tuple[str, list[Entry] | None, str | None]]:
-    """What each catalog holds, or why it cannot be read. When one stops the whole, those known before are asked one by one."""
+    """The entries of each catalog, or why it cannot be read. If one fails, the known catalogs are read one by one."""
     done: set[str] = set()
     try:
         async for entries in engine.entries():

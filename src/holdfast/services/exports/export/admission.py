@@ -1,4 +1,4 @@
-"""Is it worth a job? What an `export.run` says is looked at before it is enqueued: whoever asked is still there to mend it."""
+"""Check the payload of an `exports.run` before it is enqueued, so that the user can fix it at once."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from holdfast.engines.options import EngineOptions
+from holdfast.engines.port import MissingRole
+from holdfast.engines.registry import ENGINES, capabilities_of
+from holdfast.engines.select import reasons_against
 from holdfast.errors import PayloadInvalid
 from holdfast.jobs.model import Json
-from holdfast.services.exports.engines.opened import Engines
-from holdfast.services.exports.engines.opening import ENGINES
-from holdfast.services.exports.engines.port import MissingRole
 from holdfast.services.exports.export.payload import RunPayload
-from holdfast.services.exports.mappings.rules import LONGEST_SQL
-from holdfast.services.exports.mappings.select import reasons_against
-from holdfast.services.exports.stores.paths import PathRefused, bucket_refused, location_of
-from holdfast.worker.threads import in_thread
+from holdfast.services.exports.limits import LONGEST_SQL
+from holdfast.stores.paths import PathRefused, bucket_refused, location_of
+from holdfast.threads import in_thread
 
 
 class RefusedExport(PayloadInvalid):
-    """A job that could only fail; `mistakes` has every reason, by its place in the payload."""
+    """The job could only fail; `mistakes` has all reasons with their pointers in the payload."""
 
     def __init__(self, mistakes: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{place[1:]}: {why}" for place, why in mistakes))
@@ -30,35 +30,35 @@ class RefusedExport(PayloadInvalid):
         return {"errors": [{"pointer": f"/payload{place}", "message": why} for place, why in self.mistakes]}
 
 
-async def refuse_hopeless(engines: Engines, payload: Mapping[str, Json], addresses: Sequence[str]) -> None:
-    """Raise `RefusedExport` with everything that is wrong with the payload of an `export.run`.
+async def refuse_hopeless(options: EngineOptions, payload: Mapping[str, Json], addresses: Sequence[str]) -> None:
+    """Raise `RefusedExport` with all mistakes in the payload of an `exports.run`.
 
     `addresses`: where it may write in object stores.
     """
-    mistakes: list[tuple[str, str]] = await in_thread(lambda: [*_mistakes(engines, payload, addresses)])
+    mistakes: list[tuple[str, str]] = await in_thread(lambda: [*_mistakes(options, payload, addresses)])
     if mistakes:
         raise RefusedExport(mistakes)
 
 
-def _mistakes(engines: Engines, payload: Mapping[str, Json], addresses: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _mistakes(options: EngineOptions, payload: Mapping[str, Json], addresses: Sequence[str]) -> Iterator[tuple[str, str]]:
     engine, sql, to = payload.get("engine", "duckdb"), payload.get("sql"), payload.get("to")
-    dialect = engine if isinstance(engine, str) and engine in ENGINES else None
-    if dialect is None:
-        yield "/engine", f"there is no engine {engine!r:.80}; use one of: {', '.join(ENGINES)}"
-    elif engines.needs_role(dialect) and not payload.get("role"):
+    can = capabilities_of(engine, options) if isinstance(engine, str) and engine in ENGINES else None
+    if can is None:
+        yield "/engine", f"there is no engine {engine!r:.80}; use one of: {', '.join(sorted(ENGINES))}"
+    elif can.needs_role and not payload.get("role"):
         yield "/role", str(MissingRole())
     if not isinstance(sql, str) or not sql.strip():
-        yield "/sql", "say what to export: one SELECT"
+        yield "/sql", "it is missing; give one SELECT"
     elif len(sql) > LONGEST_SQL:
         yield "/sql", f"it has {len(sql):,} characters; at most {LONGEST_SQL:,}, so use a view"
-    elif dialect is not None:
+    elif can is not None:
         catalog = payload.get("catalog")
         named = catalog if isinstance(catalog, str) else None
-        for why in reasons_against(sql, dialect, files=dialect == "duckdb", catalog=named):
+        for why in reasons_against(sql, can.dialect, files=can.reads_files, catalog=named):
             yield "/sql", why
     yield from _of_options(payload)
     if not isinstance(to, str):
-        yield "/to", "say where the files go: an absolute folder, s3://bucket/prefix or gs://bucket/prefix"
+        yield "/to", "it is missing; give an absolute folder, s3://bucket/prefix or gs://bucket/prefix"
         return
     try:
         outside = bucket_refused(location_of(to), addresses)
@@ -69,7 +69,7 @@ def _mistakes(engines: Engines, payload: Mapping[str, Json], addresses: Sequence
 
 
 def _of_options(payload: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """What does not fit the rest of its arguments; the others have sentences of their own."""
+    """Mistakes in the other arguments; `sql`, `to` and `engine` have their own messages."""
     try:
         RunPayload.model_validate(payload)
     except ValidationError as invalid:
@@ -77,6 +77,6 @@ def _of_options(payload: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
             place = str(problem["loc"][0])
             if problem["type"] == "extra_forbidden":
                 there = ", ".join(field.alias or name for name, field in RunPayload.model_fields.items())
-                yield f"/{place}", f"there is no such argument; there are: {there}"
+                yield f"/{place}", f"unknown argument; the arguments are: {there}"
             elif place not in ("sql", "to", "engine"):
                 yield f"/{place}", str(problem["msg"])

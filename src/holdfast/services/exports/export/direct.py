@@ -1,8 +1,7 @@
-"""The direct runtime: the engine's rows, streamed into Parquet files under the attempt's own prefix. Works with any engine.
+"""The direct runtime: stream the engine's rows into Parquet files under the attempt's prefix. Works with any engine.
 
-Nothing that is written here can be seen by a reader: the files are named by nobody until the manifest is published with the
-end of the job (`publishing.py`). The prefix stands in the effects ledger before the first byte is written, so whatever a dead
-attempt left is found and removed.
+Readers do not see these files until the manifest that lists them is published when the job ends (`publishing.py`). The prefix
+is recorded in the effects ledger before the first byte is written, so the files of a dead attempt are found and removed.
 """
 
 from __future__ import annotations
@@ -15,38 +14,38 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.crashpoints import crashpoint
+from holdfast.engines.port import Column, Engine, Query, Rows
 from holdfast.errors import HoldfastError
 from holdfast.jobs.outcome import Permanent
-from holdfast.services.exports.engines.port import Column, Engine, Query, Rows
+from holdfast.parquet.files import Part, PartFiles, Shape
+from holdfast.parquet.schema import storable_schema
 from holdfast.services.exports.export.written import File, Written, WrittenColumn, attempt_prefix
-from holdfast.services.exports.parquet.files import Part, PartFiles, Shape
-from holdfast.services.exports.parquet.schema import storable_schema
-from holdfast.services.exports.stores.port import Store
+from holdfast.stores.port import Store
+from holdfast.threads import in_thread
 from holdfast.worker.context import Context
-from holdfast.worker.threads import in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PREFIX_EFFECT = "export.prefix"  # its cleaner is in `publishing.py`
-LOOK_SECONDS = 1.0  # between two reports of progress, which are also the looks at whether to stop
+PROGRESS_SECONDS = 1.0  # between progress reports; each also checks whether to stop
 COLD_START_RETRIES = 2
 COLD_START_PAUSE = 5.0
-pause = asyncio.sleep  # between two tries; tests replace it
+pause = asyncio.sleep  # between tries; tests replace it
 
 SchemaOf = Callable[[Sequence[Column]], "pa.Schema"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How an export is cut, and how long it may take."""
+    """The sizes of the files of an export, and its maximum duration."""
 
     max_seconds: float = 3600.0
     shape: Shape = field(default_factory=Shape)
 
 
 class ExportFailed(HoldfastError, Permanent):
-    """The export will not work, however often it is tried."""
+    """The export failed in a way that a retry cannot fix."""
 
 
 async def export_direct(
@@ -57,18 +56,18 @@ async def export_direct(
     limits: Limits | None = None,
     schema_of: SchemaOf = storable_schema,
 ) -> Written:
-    """Run the query and write its result to the store, at a place where nobody looks yet; what was written.
+    """Run the query and write its result to the store, under a prefix that readers do not see yet; what was written.
 
-    `schema_of` says which types the files have, from the columns that the engine returns.
-    Raises `ClaimLost` and `CancelRequested` like a checkpoint, the errors of engines and stores as they are (their
-    `transient` says whether another attempt may work), and `ExportFailed` when time or patience is over.
+    `schema_of` returns the schema of the files for the columns that the engine returns.
+    Raises `ClaimLost` and `CancelRequested` like a checkpoint, the errors of engines and stores unchanged (`transient` says
+    whether another attempt may succeed), and `ExportFailed` after the maximum duration or number of retries.
     """
     limits = limits or Limits()
     await ctx.checkpoint()
     async with planned_prefix(ctx, store):
         try:
             async with asyncio.timeout(limits.max_seconds) as whole:
-                return await _with_patience(ctx, lambda: _attempt(ctx, engine, query, store, limits, schema_of))
+                return await _with_cold_start_retries(ctx, lambda: _attempt(ctx, engine, query, store, limits, schema_of))
         except TimeoutError:
             if whole.expired():
                 raise ExportFailed(f"Export job exceeded maximum duration ({limits.max_seconds:.0f}s)") from None
@@ -77,7 +76,7 @@ async def export_direct(
 
 @asynccontextmanager
 async def planned_prefix(ctx: Context, store: Store) -> AsyncIterator[str]:
-    """The attempt's own folder in the store, written down in the ledger before anything is in it."""
+    """The folder of this attempt in the store, recorded in the effects ledger before a file is written."""
     prefix = attempt_prefix(ctx.attempt_id)
     detail = {"to": store.location.url, "prefix": prefix}
     async with ctx.effect(PREFIX_EFFECT, detail=detail, adoptable=True) as planned:
@@ -85,10 +84,10 @@ async def planned_prefix(ctx: Context, store: Store) -> AsyncIterator[str]:
         yield prefix
 
 
-async def _with_patience(ctx: Context, act: Callable[[], Awaitable[Written]]) -> Written:
-    """Retry a cold start: an engine that was asleep answers too late once or twice. Only timeouts, by type and not by message.
+async def _with_cold_start_retries(ctx: Context, act: Callable[[], Awaitable[Written]]) -> Written:
+    """Retry timeouts: an engine that is starting may answer too late once or twice. The error type decides, not its text.
 
-    The engine looks up what it submitted before under the same tag, so no try leaves a second query running.
+    Before a retry, the engine cancels the query that an earlier try submitted with the same tag, so at most one query runs.
     """
     for number in range(COLD_START_RETRIES + 1):
         try:
@@ -104,10 +103,10 @@ async def _with_patience(ctx: Context, act: Callable[[], Awaitable[Written]]) ->
 
 async def _attempt(ctx: Context, engine: Engine, query: Query, store: Store, limits: Limits, schema_of: SchemaOf) -> Written:
     prefix = attempt_prefix(ctx.attempt_id)
-    await store.delete_prefix(prefix)  # of this very attempt: what an earlier try of it left
+    await store.delete_prefix(prefix)  # remove the files of an earlier try of this attempt
     async with engine.stream(query) as rows:
         stream = _Stream(ctx, rows, store, prefix, limits.shape, schema_of(rows.columns))
-        await _watched(ctx, stream)
+        await _run_with_progress(ctx, stream)
     crashpoint("export.uploaded")
     await ctx.progress(1.0, f"{stream.rows:,} rows, {in_units(stream.bytes)} in {len(stream.done)} file(s)")
     schema = stream.files.schema
@@ -120,14 +119,14 @@ async def _attempt(ctx: Context, engine: Engine, query: Query, store: Store, lim
     )
 
 
-async def _watched(ctx: Context, stream: _Stream) -> None:
-    """Let it run, and tell people how far it is. Each report is also a look at whether to stop."""
+async def _run_with_progress(ctx: Context, stream: _Stream) -> None:
+    """Run the stream and report its progress. Each report also checks whether the attempt has to stop."""
     work = asyncio.ensure_future(stream.run())
     try:
         while not work.done():
-            await asyncio.wait({work}, timeout=LOOK_SECONDS)
+            await asyncio.wait({work}, timeout=PROGRESS_SECONDS)
             if not work.done():
-                await ctx.progress(*stream.says())
+                await ctx.progress(*stream.progress())
         await work
     finally:
         work.cancel()
@@ -135,7 +134,7 @@ async def _watched(ctx: Context, stream: _Stream) -> None:
 
 
 class _Stream:
-    """One result on its way into files: the next row group is gathered while the last one is encoded."""
+    """Writes one result to files: the next row group is collected while the last one is encoded."""
 
     def __init__(self, ctx: Context, rows: Rows, store: Store, prefix: str, shape: Shape, schema: pa.Schema) -> None:
         self._ctx, self._rows, self._store, self._prefix, self._shape = ctx, rows, store, prefix, shape
@@ -153,19 +152,19 @@ class _Stream:
             await self._put(await self._written())
             await self._put(await in_thread(self.files.finish))
         finally:
-            if self._writing is not None:  # a thread cannot be stopped: its file is closed when it is done with it
+            if self._writing is not None:  # a thread cannot be stopped: wait for it before its file is closed
                 await asyncio.shield(asyncio.wait({self._writing}))
-            await in_thread(self.files.abandon)
+            await in_thread(self.files.discard)
 
-    def says(self) -> tuple[float | None, str]:
-        """How far it is, for people: what share if the engine knows, and what is written."""
+    def progress(self) -> tuple[float | None, str]:
+        """The progress as a fraction, if the engine reports one, and as a message."""
         engine = self._rows.progress
         queued = f", {engine.queued_ahead} ahead" if engine.queued_ahead else ""
         size = in_units(self.bytes + self.files.open_bytes)
         return engine.share, f"{engine.state.lower()}{queued}: {self.rows:,} rows, {size} written"
 
     async def _groups(self) -> AsyncIterator[list[pa.RecordBatch]]:
-        """Batches, gathered to row groups."""
+        """Collect batches to row groups."""
         group: list[pa.RecordBatch] = []
         rows = size = 0
         async for batch in self._rows.batches():
@@ -184,13 +183,13 @@ class _Stream:
         return None if self._writing is None else await asyncio.shield(self._writing)
 
     async def _put(self, part: Part | None) -> None:
-        """Upload a file that is complete. Before it, one look at whether this attempt still counts."""
+        """Upload a complete file, after a checkpoint: a replaced attempt stops here."""
         if part is None:
             return
         await self._ctx.checkpoint()
         path = self._path(part.number)
         size = await self._store.put_file(path, part.path)
-        assert size == part.bytes, "what was put is what was written"
+        assert size == part.bytes, "the uploaded file has the size of the written one"
         self.done.append(File(path, part.rows, part.bytes))
         self.bytes += part.bytes
         crashpoint("export.part_put")
@@ -200,12 +199,12 @@ class _Stream:
 
 
 def pieces(batch: Any, most: int) -> list[Any]:
-    """A batch in pieces of at most so many rows; an engine may hand over more than a row group at once."""
+    """Split a batch into slices of at most `most` rows: an engine may return more than a row group at once."""
     return [batch.slice(start, most) for start in range(0, batch.num_rows, most)]
 
 
 def in_units(size: float) -> str:
-    """Bytes for people. Pure."""
+    """Format a number of bytes. Pure."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}"

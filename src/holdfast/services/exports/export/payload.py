@@ -1,4 +1,4 @@
-"""What an export job carries: everything that is needed to run it, so that no worker ever reads a mapping. Pure."""
+"""The payloads of export jobs. They have everything that a worker needs, so workers do not read mappings. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast.jobs.model import Json, NewJob
 
 KIND: Final = "exports.export"
-RUN_KIND: Final = "export.run"  # the one kind of exports that anybody who may enqueue may enqueue
+RUN_KIND: Final = "exports.run"  # the only public kind of exports
 Runtime = Literal["auto", "direct", "unload", "ctas"]
-NODES_FIRST: Final = {"node": 0, "edge": 1}  # priorities: smaller runs first
-PAST_THE_END: Final = timedelta(seconds=60)  # when the kernel ends it, should nobody else have done so
+NODES_FIRST: Final = {"node": 0, "edge": 1}  # priorities: the lower number runs first
+PAST_THE_END: Final = timedelta(seconds=60)  # the kernel stops the job so much later, if the export itself did not
 
 
 class RunPayload(BaseModel):
-    """What `export.run` takes: the arguments of its function, as they come from outside."""
+    """The arguments of `exports.run`, as requests send them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,7 +33,7 @@ class RunPayload(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ExportSpec:
-    """One export: which SQL, asked of whom and in whose name, and where its files go."""
+    """One export of a node or edge: its SQL, engine and role, and the location of its files."""
 
     job_type: str
     entity_name: str

@@ -1,18 +1,18 @@
-"""The query of an export: exactly the mapping's columns, in their order, in the name of the export's role. Pure."""
+"""The query of an export: exactly the columns of the mapping, in their order, with the role of the export. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.services.exports.engines.port import Query
+from holdfast.engines.port import Query
+from holdfast.engines.sql import quoted, select_columns
 from holdfast.services.exports.export.payload import ExportSpec
-from holdfast.services.exports.mappings.select import in_order, quoted
 
 
 def query_of(spec: ExportSpec, tag: str, casts: Mapping[str, str] | None = None) -> Query:
-    """What the engine is asked, under a tag that is this attempt's alone; `casts` has SQL types for some of the columns."""
+    """The query of an export under a tag that is unique to the attempt; `casts` has SQL types for some of the columns."""
     names = [column["name"] for column in spec.columns]
-    sql = in_order(spec.sql, names)
+    sql = select_columns(spec.sql, names)
     return Query(
         _cast(sql, names, casts) if casts else sql,
         tag,

@@ -1,6 +1,7 @@
-"""Turns: each stream takes its share of a process's memory, so only so many run in one at once.
+"""Turns: a process streams a limited number of exports at once, because each needs memory.
 
-Who gets no turn soon gives its job back: another worker may have one, and waiting is no running. It costs the job nothing.
+A job that gets no turn within `PATIENCE` goes back to the queue, where another worker may take it. That is not counted as an
+attempt or an error.
 """
 
 from __future__ import annotations
@@ -14,17 +15,16 @@ from weakref import WeakKeyDictionary
 
 from holdfast.errors import HoldfastError
 from holdfast.jobs.outcome import Backoff, Snooze
-from holdfast.settings import settings
 from holdfast.worker.context import Context
 
-PATIENCE = 2.0  # seconds: most exports are short, and a turn comes sooner than a job that was given back
+PATIENCE = 2.0  # seconds: most exports are short, so waiting is usually faster than going back to the queue
 COMES_BACK = Backoff(first=timedelta(seconds=2), longest=timedelta(seconds=20))
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 class NoTurn(HoldfastError):
-    """This process streams as many exports as it may; `snooze` is how the job goes back."""
+    """This process streams as many exports as it may; `snooze` returns the job to the queue."""
 
     def __init__(self, ctx: Context, most: int) -> None:
         super().__init__(f"waits for a turn: this worker streams as many exports as it may (HOLDFAST_EXPORT_STREAMS={most})")
@@ -32,9 +32,8 @@ class NoTurn(HoldfastError):
 
 
 @asynccontextmanager
-async def a_turn(ctx: Context) -> AsyncIterator[None]:
-    """One of this process's turns, for the length of a block; `NoTurn` if none is free soon."""
-    most = settings().export_streams
+async def a_turn(ctx: Context, most: int) -> AsyncIterator[None]:
+    """One of the `most` turns of this process, for the length of a block; `NoTurn` if none is free soon."""
     turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(most))
     try:
         async with asyncio.timeout(PATIENCE):

@@ -1,4 +1,4 @@
-"""What an export has written, before anybody can see it: a value that the finish publishes. Pure."""
+"""The files that an export has written. The finish publishes them as a manifest. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MANIFEST = "_manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One Parquet file; its path is relative to the export's destination, rows and bytes come from the file itself."""
+    """One Parquet file. Its path is relative to the destination of the export; rows and bytes are read from the file."""
 
     path: str
     rows: int
@@ -20,7 +20,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class WrittenColumn:
-    """A column as the engine named it and as it stands in the files."""
+    """A column with its type in the engine and its Arrow type in the files."""
 
     name: str
     type: str
@@ -29,7 +29,7 @@ class WrittenColumn:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The files of one attempt, in order, under a prefix of their own."""
+    """The files of one attempt, in order, under the prefix of the attempt."""
 
     to: str
     job_id: int
@@ -60,18 +60,18 @@ class Written:
         }
 
 
-def from_json(said: dict[str, Json]) -> Written:
-    """The same from a manifest."""
+def from_json(manifest: dict[str, Json]) -> Written:
+    """Parse a manifest."""
     return Written(
-        to=said["to"],
-        job_id=said["job_id"],
-        attempt_id=said["attempt_id"],
-        files=tuple(File(one["path"], one["rows"], one["bytes"]) for one in said["files"]),
-        columns=tuple(WrittenColumn(one["name"], one["type"], one["arrow"]) for one in said["columns"]),
-        runtime=said["runtime"],
+        to=manifest["to"],
+        job_id=manifest["job_id"],
+        attempt_id=manifest["attempt_id"],
+        files=tuple(File(one["path"], one["rows"], one["bytes"]) for one in manifest["files"]),
+        columns=tuple(WrittenColumn(one["name"], one["type"], one["arrow"]) for one in manifest["columns"]),
+        runtime=manifest["runtime"],
     )
 
 
 def attempt_prefix(attempt_id: str) -> str:
-    """The folder of one attempt, below the destination. No other attempt ever writes there."""
-    return f"attempt={attempt_id}"
+    """The folder of one attempt, below the destination. No other attempt writes to it."""
+    return f"attempt-{attempt_id}"

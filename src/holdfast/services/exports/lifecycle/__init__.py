@@ -1,5 +1,5 @@
-"""The loop `lifecycle`: mappings and snapshots whose TTL or inactivity timeout is over are deleted.
+"""The loop `lifecycle`: delete mappings and snapshots whose TTL or inactivity timeout has passed.
 
 loop.py    one pass: observe, decide, act           decide.py                  which ones (pure)
-delete.py  one of them, with its files, step by step  snapshots.py, mappings.py  their rows
+delete.py  delete one, with its files               snapshots.py, mappings.py  their rows
 """

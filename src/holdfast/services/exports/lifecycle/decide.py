@@ -1,4 +1,4 @@
-"""Which mappings and snapshots are to be deleted, and when a pass must not delete anything. Pure."""
+"""Decide which mappings and snapshots to delete, and when a pass must not delete anything. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ BREAKER_LEAST: Final = 20  # fewer deletions than this never stop a pass
 BREAKER_SHARE: Final = 0.5
 
 
-class Because(StrEnum):
-    """Why something is deleted."""
+class ExpiryReason(StrEnum):
+    """Why a mapping or snapshot has expired."""
 
     TTL = "ttl"
     INACTIVITY = "inactivity"
@@ -23,7 +23,7 @@ class Because(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A mapping or snapshot with a limit to its life, as the database has it at `now`, by its own clock."""
+    """A mapping or snapshot with a TTL or inactivity timeout, as read from the database at `now`, the database's time."""
 
     id: int
     owner: str
@@ -33,39 +33,39 @@ class Life:
     ttl: str | None
     inactivity_timeout: str | None
     now: datetime
-    is_open: bool = False  # a snapshot that is being made
-    users: int = 0  # graph instances of a snapshot, snapshots of a mapping
+    is_open: bool = False  # a snapshot that is being created
+    users: int = 0  # uses of a snapshot by other services, snapshots of a mapping
     deleting_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of it. With `blocked_by` it has expired and cannot be deleted yet."""
+    """It has expired. With `blocked_by` it cannot be deleted yet."""
 
-    because: Because
+    because: ExpiryReason
     since: datetime
     blocked_by: str | None = None
 
 
 def decide(life: Life) -> Verdict | None:
-    """Whether it has expired; None: no. A deletion that has begun is completed, whatever has changed since."""
+    """Whether it has expired; None if not. A deletion that has started is completed, even if the limits have changed."""
     ends = {
-        Because.TTL: end_of(life.created_at, life.ttl),
-        Because.INACTIVITY: end_of(life.used_at, life.inactivity_timeout),
+        ExpiryReason.TTL: end_of(life.created_at, life.ttl),
+        ExpiryReason.INACTIVITY: end_of(life.used_at, life.inactivity_timeout),
     }
     over = [(since, because) for because, since in ends.items() if since is not None and life.now >= since]
     if not over and life.deleting_since is None:
         return None
-    since, because = min(over) if over else (life.deleting_since or life.now, Because.TTL)
+    since, because = min(over) if over else (life.deleting_since or life.now, ExpiryReason.TTL)
     if life.is_open:
-        return Verdict(because, since, "it is being made")
+        return Verdict(because, since, "it is being created")
     if life.users:
-        return Verdict(because, since, f"{life.users} of them use it")
+        return Verdict(because, since, f"it has {life.users} user(s)")
     return Verdict(because, since)
 
 
 def invalid_durations(life: Life) -> list[str]:
-    """What is wrong with its durations, one sentence each. An invalid duration never expires anything."""
+    """The errors of its durations. An invalid duration never expires."""
     found = []
     for text in (life.ttl, life.inactivity_timeout):
         try:
@@ -77,7 +77,7 @@ def invalid_durations(life: Life) -> list[str]:
 
 
 class TooManyExpired(HoldfastError):
-    """A pass would delete most of what there is: rather a wrong clock than a wish."""
+    """A pass would delete most mappings or snapshots. A wrong clock is more likely than a real expiry."""
 
     def __init__(self, what: str, expired: int, total: int) -> None:
         super().__init__(
@@ -87,6 +87,6 @@ class TooManyExpired(HoldfastError):
 
 
 def refuse_too_many(what: str, *, expired: int, total: int, is_manual: bool) -> None:
-    """The circuit breaker of a scheduled pass. A run that an operator asked for, with a reason, goes ahead."""
+    """The circuit breaker of a scheduled pass. It does not apply to runs that an operator triggered with a reason."""
     if not is_manual and expired >= BREAKER_LEAST and expired > total * BREAKER_SHARE:
         raise TooManyExpired(what, expired, total)

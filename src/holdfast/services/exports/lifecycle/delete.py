@@ -1,8 +1,8 @@
-"""Delete what has expired: a mapping in one transaction, a snapshot in two with the removal of its files between them.
+"""Delete expired mappings in one transaction, and snapshots in two, with the removal of their files in between.
 
-A snapshot is marked, its files go first and its row last. Whatever stops it in between (a crash, a store that fails), the row
-stays, marked, and the next pass goes on with it; removing files twice does no harm. With the row first, the only record of the
-files would be gone.
+A snapshot is marked, then its files are removed, then its row. If a crash or an error of the store interrupts this, the marked
+row stays, and the next pass continues; removing files twice does no harm. If the row were deleted first, the only record of the
+files would be lost.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from holdfast.crashpoints import crashpoint
 from holdfast.errors import UsageError
 from holdfast.schedule.context import Pass
 from holdfast.services.exports import measures
-from holdfast.services.exports.export.remove import remove_place
 from holdfast.services.exports.lifecycle import mappings, snapshots
-from holdfast.services.exports.stores.paths import location_of
+from holdfast.services.exports.snapshots.remove import remove_place
+from holdfast.stores.paths import location_of
 from holdfast.telemetry.log import log
 
-LONGEST_REMOVAL: Final = 300.0  # seconds for the files of one snapshot; the next pass goes on with the rest
+LONGEST_REMOVAL: Final = 300.0  # seconds for the files of one snapshot; the next pass continues
 
 
 async def delete_snapshot(ctx: Pass, snapshot_id: int) -> bool:
-    """Delete a snapshot that has expired; False if by now it has not, or is gone."""
+    """Delete an expired snapshot; False if it was deleted, or has not expired any more."""
     async with ctx.transaction() as conn:
         location = await snapshots.mark(conn, snapshot_id)
     if location is None:
@@ -37,7 +37,7 @@ async def delete_snapshot(ctx: Pass, snapshot_id: int) -> bool:
 
 
 async def _remove_files(snapshot_id: int, location: str) -> None:
-    """Remove everything at the place of a snapshot. A place that is not the snapshot's own folder is left alone."""
+    """Remove all files of a snapshot. Raises if the location is not the folder of this snapshot."""
     try:
         if location_of(location).prefix.rpartition("/")[2] != str(snapshot_id):
             raise UsageError(f"{location} is not the folder of snapshot {snapshot_id}; correct its location")
@@ -50,6 +50,6 @@ async def _remove_files(snapshot_id: int, location: str) -> None:
 
 
 async def delete_mapping(ctx: Pass, mapping_id: int) -> bool:
-    """Delete a mapping that has expired; False if by now it has not, or is in use, or is gone."""
+    """Delete an expired mapping; False if it was deleted, is in use, or has not expired any more."""
     async with ctx.transaction() as conn:
         return await mappings.remove_row(conn, mapping_id)

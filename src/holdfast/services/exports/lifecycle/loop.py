@@ -1,4 +1,4 @@
-"""One pass of the loop `lifecycle`: snapshots first, then mappings. Observe, decide, act; each item by itself."""
+"""One pass of the loop `lifecycle`: snapshots first, then mappings. Read, decide, delete; each item separately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.schedule.context import Pass
 from holdfast.schedule.registry import Result
 from holdfast.services.exports import measures
 from holdfast.services.exports.lifecycle import mappings, snapshots
-from holdfast.services.exports.lifecycle.decide import Because, Life, Verdict, decide, invalid_durations, refuse_too_many
+from holdfast.services.exports.lifecycle.decide import ExpiryReason, Life, Verdict, decide, invalid_durations, refuse_too_many
 from holdfast.services.exports.lifecycle.delete import delete_mapping, delete_snapshot
 from holdfast.telemetry.log import log
 
@@ -31,13 +31,13 @@ class ReadPage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One sort of thing with a limited life."""
+    """A resource type that can expire."""
 
     name: str
     read_page: ReadPage
     count: Callable[[psycopg.AsyncConnection[Any]], Awaitable[int]]
     delete: Callable[[Pass, int], Awaitable[bool]]
-    deleted: dict[Because, Counter]
+    deleted: dict[ExpiryReason, Counter]
 
 
 PARTS: Final = (
@@ -48,7 +48,7 @@ PARTS: Final = (
 
 @dataclass(slots=True)
 class Counts:
-    """What a pass did with one sort of thing."""
+    """The counts of a pass for one resource type."""
 
     deleted: int = 0
     failed: int = 0
@@ -56,7 +56,7 @@ class Counts:
 
 
 async def enforce(ctx: Pass) -> Result:
-    """One pass."""
+    """Delete expired snapshots and mappings."""
     began = time.monotonic()
     found = {part.name: await _enforce(ctx, part) for part in PARTS}
     measures.lifecycle_passes.inc()
@@ -81,7 +81,7 @@ async def _enforce(ctx: Pass, part: Part) -> Counts:
                 _note_deleted(part, life, verdict)
         except TermLost:
             raise
-        except Exception as error:  # one item must not keep the others from their end
+        except Exception as error:  # the other items are still deleted
             counts.failed += 1
             measures.termination_failures.labels(part.name).inc()
             log.error("lifecycle_termination_failed", resource_type=part.name, id=life.id, error=str(error), exc_info=error)
@@ -89,9 +89,9 @@ async def _enforce(ctx: Pass, part: Part) -> Counts:
 
 
 async def _observe(ctx: Pass, part: Part, counts: Counts) -> tuple[list[tuple[Life, Verdict]], int]:
-    """What is to be deleted, and of how many of it that was decided in an earlier pass.
+    """The items to delete, and how many of them an earlier pass has already marked.
 
-    Page by page over all that has a limit: items that cannot be deleted yet do not keep later ones from being seen.
+    It reads all items with a limit, in pages, so that items that cannot be deleted yet do not hide later ones.
     """
     found: list[tuple[Life, Verdict]] = []
     after, more = 0, True

@@ -1,4 +1,4 @@
-"""The rows of mappings that expire: read, and removed if no snapshot stands on them. Called by: `delete.py`, the loop."""
+"""The rows of mappings that can expire: read them, and delete those without snapshots. Called by: `delete.py`, the loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAGE = (
 
 
 async def read_page(conn: Conn, *, after: int, limit: int) -> list[Life]:
-    """Mappings with a limit to their life, by their ids, with the number of their snapshots."""
+    """Mappings with a TTL or inactivity timeout, ordered by id, with the number of their snapshots."""
     async with conn.cursor(row_factory=class_row(Life)) as cursor:
         await cursor.execute(PAGE, {"after": after, "limit": limit})
         return await cursor.fetchall()
@@ -51,10 +51,10 @@ READ = LIVES + " WHERE m.id = %(id)s"
 
 
 async def remove_row(conn: Conn, mapping_id: int) -> bool:
-    """Remove one that has expired, with its versions; False if by now it has not, or is in use, or is gone.
+    """Delete an expired mapping with its versions; False if it was deleted, is in use, or has not expired any more.
 
-    The row is held before it is read: a snapshot is made with the same row held, so it is seen here, or finds its mapping gone.
-    Call it in a transaction.
+    The row is locked before it is read. Creating a snapshot locks the same row, so a new snapshot is either counted here
+    or finds that its mapping was deleted. Call it in a transaction.
     """
     try:
         await store.get(conn, mapping_id, hold=True)

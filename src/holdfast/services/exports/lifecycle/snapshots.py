@@ -1,8 +1,9 @@
-"""The rows of snapshots that expire: read, marked before their files go, removed after. Called by: `delete.py`, the loop."""
+"""The rows of snapshots that can expire: read, mark before the files are removed, delete after. Called by: `delete.py`, the
+loop."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import psycopg
@@ -12,7 +13,8 @@ from holdfast.api import audit
 from holdfast.api.plane import Principal
 from holdfast.services.exports.lifecycle.decide import Life, decide
 from holdfast.services.exports.mappings import store
-from holdfast.services.exports.snapshots.steer import hold_jobs
+from holdfast.services.exports.snapshots import uses
+from holdfast.services.exports.snapshots.change import hold_jobs
 
 Conn = psycopg.AsyncConnection[Any]
 NAME: Final = "snapshot"
@@ -31,20 +33,12 @@ PAGE = (
 
 
 async def read_page(conn: Conn, *, after: int, limit: int) -> list[Life]:
-    """Snapshots with a limit to their life, by their ids."""
+    """Snapshots with a TTL or inactivity timeout, ordered by id."""
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(PAGE, {"after": after, "limit": limit})
         found = await cursor.fetchall()
-    counts = await instance_counts(conn, [row["id"] for row in found])
+    counts = await uses.counts(conn, [row["id"] for row in found])
     return [Life(**row, users=counts.get(row["id"], 0)) for row in found]
-
-
-async def instance_counts(conn: Conn, snapshot_ids: Sequence[int]) -> dict[int, int]:
-    """How many graph instances use each of these snapshots; one that is in use is not deleted.
-
-    Graph instances plug in here. Whoever starts one must hold the snapshot's row and refuse one with `deleting_since`.
-    """
-    return {}
 
 
 COUNT = "SELECT count(*) FROM holdfast.snapshots"
@@ -66,9 +60,9 @@ MARK = """
 
 
 async def mark(conn: Conn, snapshot_id: int) -> str | None:
-    """Decide once more with the row held, and mark it; where its files are. None: it is not to be deleted.
+    """Lock the row, decide again and mark it; the location of its files. None if it is not to be deleted.
 
-    Its jobs are held first, as in every act on a snapshot, so that no retry begins between the decision and the mark.
+    Its jobs are locked first, as in every change of a snapshot, so that no retry starts between the decision and the mark.
     """
     await hold_jobs(conn, snapshot_id)
     async with conn.cursor(row_factory=class_row(Life)) as cursor:
@@ -76,9 +70,9 @@ async def mark(conn: Conn, snapshot_id: int) -> str | None:
         life = await cursor.fetchone()
     if life is None:
         return None
-    users = (await instance_counts(conn, [snapshot_id])).get(snapshot_id, 0)
+    life = replace(life, users=(await uses.counts(conn, [snapshot_id])).get(snapshot_id, 0))
     verdict = decide(life)
-    if verdict is None or verdict.blocked_by or users:
+    if verdict is None or verdict.blocked_by:
         return None
     async with conn.cursor(row_factory=tuple_row) as rows:
         await rows.execute(MARK, {"id": snapshot_id})
@@ -93,7 +87,7 @@ REMOVE = """
 
 
 async def remove_row(conn: Conn, snapshot_id: int) -> bool:
-    """Remove the row of a snapshot whose files are gone; False if a person was first."""
+    """Delete the row of a snapshot whose files were removed; False if a user has already deleted it."""
     await hold_jobs(conn, snapshot_id)
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(REMOVE, {"id": snapshot_id})

@@ -1,6 +1,6 @@
-"""Mappings: which nodes and edges a graph has, and the SQL of each, in versions that never change.
+"""Mappings: the nodes and edges of a graph and the SQL of each, in immutable versions.
 
-definitions.py  what a node and an edge are      rules.py  what is wrong with them, all at once
-select.py       is it one SELECT, and no more?   dry_run.py  would the engine return these columns?
-store.py        their rows                       diff.py  what changed between two versions
+definitions.py  nodes, edges and properties        rules.py    validation without an engine
+store.py        the rows of mappings and versions  dry_run.py  validation by the parser and the engine
+diff.py         differences between two versions
 """

@@ -1,4 +1,4 @@
-"""What a node and an edge of a graph are: a name, a SELECT, keys, and properties with types."""
+"""Nodes and edges of a graph: name, SELECT, keys, and properties with types."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ KEY_TYPES: Final = ("STRING", "INT64", "DATE", "UUID")
 
 
 class Defined(BaseModel):
-    """A part of a mapping: what it does not name is refused, and it does not change."""
+    """A part of a mapping. Unknown fields are refused, and it is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Property(Defined):
-    """A column with a type of the graph."""
+    """A column with its type in the graph."""
 
     name: Name
     type: Annotated[str, Field(max_length=64)]
 
 
 class NodeDefinition(Defined):
-    """A kind of node. Its SELECT returns the key first, then the properties, in this order."""
+    """A node type. Its SELECT returns the key first, then the properties, in this order."""
 
     label: Name
     sql: Sql
     primary_key: Property
     properties: tuple[Property, ...] = ()
-    catalog: Name | None = None  # of the engine, for tables that the SQL names without one
+    catalog: Name | None = None  # the default catalog of the SQL
     schema_name: Annotated[Name | None, Field(alias="schema")] = None
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -52,7 +52,7 @@ class NodeDefinition(Defined):
 
 
 class EdgeDefinition(Defined):
-    """A kind of edge. Its SELECT returns the keys of the two nodes first, then the properties, in this order."""
+    """An edge type. Its SELECT returns the keys of the two nodes first, then the properties, in this order."""
 
     type: Name
     from_node: Name
@@ -71,7 +71,7 @@ class EdgeDefinition(Defined):
         return self.type
 
     def columns(self, nodes: Mapping[str, NodeDefinition]) -> tuple[Property, ...]:
-        """The columns that its SELECT must return; the keys have the types of the nodes that they lead to."""
+        """The columns that its SELECT must return; the keys have the types of the nodes' primary keys."""
         keys = (
             Property(name=self.from_key, type=nodes[self.from_node].primary_key.type),
             Property(name=self.to_key, type=nodes[self.to_node].primary_key.type),
@@ -90,22 +90,22 @@ class Graph(Defined):
 
     @classmethod
     def of(cls, nodes: Sequence[Any], edges: Sequence[Any]) -> Graph:
-        """From what is stored."""
+        """Parse the stored JSON."""
         return cls.model_validate({"nodes": nodes, "edges": edges})
 
     def by_label(self) -> dict[str, NodeDefinition]:
         return {node.label: node for node in self.nodes}
 
     def parts(self) -> list[tuple[str, Definition]]:
-        """Every definition with the path that names it, nodes first."""
+        """All definitions with their JSON pointers, nodes first."""
         nodes: list[tuple[str, Definition]] = [(f"/nodes/{number}", node) for number, node in enumerate(self.nodes)]
         return [*nodes, *((f"/edges/{number}", edge) for number, edge in enumerate(self.edges))]
 
     def stored(self) -> tuple[list[Any], list[Any]]:
-        """As JSON: nodes and edges."""
+        """Nodes and edges as JSON."""
         return [plain(node) for node in self.nodes], [plain(edge) for edge in self.edges]
 
 
 def plain(definition: Definition) -> dict[str, Any]:
-    """As it is written by people: names that say nothing are left out."""
+    """A definition as JSON, without fields that are not set."""
     return definition.model_dump(mode="json", by_alias=True, exclude_none=True)

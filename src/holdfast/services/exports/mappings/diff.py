@@ -1,4 +1,4 @@
-"""What changed between two versions of a mapping, as people think of it: nodes and edges, and which of their parts. Pure."""
+"""The differences between two versions of a mapping: changed nodes and edges, and the changed fields of each. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ADDED, REMOVED, MODIFIED = "added", "removed", "modified"
 
 
 def diff(before: Graph, after: Graph) -> dict[str, Any]:
-    """The changes, nodes and edges apart, each with what it was and what it is."""
+    """The changed nodes and edges, each with its old and new definition."""
     nodes = [*_changes("label", _by_name(before.nodes), _by_name(after.nodes))]
     edges = [*_changes("type", _by_name(before.edges), _by_name(after.edges))]
     return {"summary": {**_summary("nodes", nodes), **_summary("edges", edges)}, "nodes": nodes, "edges": edges}

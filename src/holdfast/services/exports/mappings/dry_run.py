@@ -1,31 +1,28 @@
-"""Would the engine return these columns? It is asked before a mapping is stored, without running anything.
+"""Check a mapping before it is stored: by the rules, by the parser, and by the engine, which describes each query.
 
-All of it happens beside the event loop and within a time: whoever may write SQL must not make others wait.
-
-A mistake in a mapping that nobody notices until its exports run costs an hour; here it costs a second.
+A mistake that is found when the exports run costs an hour; here it costs a second. The checks run beside the event loop and
+within a time limit: SQL of one user must not delay the requests of others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 from uuid import uuid4
 
-from holdfast.services.exports.engines.port import Column, Engine, EngineError, Query, QueryRefused
+from holdfast.engines.port import Column, Dialect, Engine, EngineError, Query, QueryRefused
+from holdfast.engines.select import reasons_against
+from holdfast.extras import loaded
+from holdfast.services.exports.graph_types import FITS
+from holdfast.services.exports.limits import DESCRIBE_SECONDS
 from holdfast.services.exports.mappings.definitions import Definition, Graph, NodeDefinition, Property
 from holdfast.services.exports.mappings.rules import InvalidMapping, Mistake, mistakes_of
-from holdfast.services.exports.mappings.select import reasons_against
-from holdfast.worker.threads import in_thread
-
-if TYPE_CHECKING:  # heavy, and an extra
-    import pyarrow as pa
+from holdfast.threads import in_thread
 
 AT_ONCE: Final = 8
-LONGEST_LOOK: Final = 15.0  # seconds for what one SELECT would return
 _parsing = threading.Lock()
 DRY_RUN_TAG: Final = "graph-olap-export-dry-run"
 
@@ -34,14 +31,14 @@ Part = tuple[str, Definition]
 
 
 async def check(graph: Graph, engine: Engine, *, role: str | None = None, files: bool = False) -> None:
-    """Raise `InvalidMapping` with everything that is wrong, by the rules, by the parser and by the engine, in its order.
+    """Raise `InvalidMapping` with all mistakes, in the order of the definitions.
 
-    Each step looks at what passed the one before, so nothing is said twice and nothing waits for another's mistake.
+    Each step checks the definitions that passed the step before, so no mistake is reported twice.
     """
     parts = graph.parts()
     mistakes = mistakes_of(graph)
-    if not any(mistake.pointer == "/nodes" for mistake in mistakes):  # else there is too much to parse, or nothing
-        mistakes += await in_thread(partial(_parsed, _without(parts, mistakes), engine.name, files))
+    if not any(mistake.pointer == "/nodes" for mistake in mistakes):  # otherwise there is too much SQL to parse, or none
+        mistakes += await in_thread(partial(_parsed, _without(parts, mistakes), engine.capabilities.dialect, files))
         try:
             mistakes += await _asked(_without(parts, mistakes), graph.by_label(), engine, role)
         except EngineError:
@@ -53,25 +50,25 @@ async def check(graph: Graph, engine: Engine, *, role: str | None = None, files:
 
 
 def _without(parts: list[Part], mistakes: list[Mistake]) -> list[Part]:
-    """The definitions that nothing is known against yet. Pure."""
+    """The definitions without a mistake so far. Pure."""
     wrong = {_part_of(mistake) for mistake in mistakes}
     return [part for part in parts if part[0] not in wrong]
 
 
 def _part_of(mistake: Mistake) -> str:
-    """Where the definition stands that a mistake is in: /nodes/1 of /nodes/1/sql#balance. Pure."""
+    """The pointer of the definition that has the mistake: /nodes/1 for /nodes/1/sql#balance. Pure."""
     return "/".join(mistake.pointer.split("/")[:3])
 
 
-def _parsed(parts: list[Part], dialect: str, files: bool) -> list[Mistake]:
-    """What the parser says. One mapping at a time: it is Python, and leaves nobody else much of the process."""
+def _parsed(parts: list[Part], dialect: Dialect, files: bool) -> list[Mistake]:
+    """Mistakes that the parser finds. One mapping at a time: parsing in Python holds the GIL."""
     with _parsing:
         found = ((at, reasons_against(one.sql, dialect, files=files, catalog=one.catalog)) for at, one in parts)
         return [Mistake(f"{at}/sql", why) for at, reasons in found for why in reasons]
 
 
 async def _asked(parts: list[Part], nodes: Mapping[str, NodeDefinition], engine: Engine, role: str | None) -> list[Mistake]:
-    """What the engine says about each definition, a few at a time."""
+    """Mistakes that the engine finds, a few definitions at a time."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def ask(at: str, definition: Definition) -> list[Mistake]:
@@ -84,14 +81,15 @@ async def _asked(parts: list[Part], nodes: Mapping[str, NodeDefinition], engine:
         )
         async with turns:
             try:
-                async with asyncio.timeout(LONGEST_LOOK) as look:
+                async with asyncio.timeout(DESCRIBE_SECONDS) as limit:
                     returned = await engine.describe(query)
             except QueryRefused as refused:
-                return [Mistake(f"{at}/sql", f"{engine.name} refuses it: {refused}")]
+                return [Mistake(f"{at}/sql", f"{engine.name} rejects it: {refused}")]
             except TimeoutError:
-                if not look.expired():
+                if not limit.expired():
                     raise
-                return [Mistake(f"{at}/sql", f"{engine.name} could not say its columns in {LONGEST_LOOK:.0f} s; simplify it")]
+                late = f"{engine.name} could not describe its columns in {DESCRIBE_SECONDS:.0f} s; simplify it"
+                return [Mistake(f"{at}/sql", late)]
         return [*mismatches(f"{at}/sql", definition.columns(nodes), returned)]
 
     found = await asyncio.gather(*(ask(at, definition) for at, definition in parts))
@@ -99,7 +97,7 @@ async def _asked(parts: list[Part], nodes: Mapping[str, NodeDefinition], engine:
 
 
 def mismatches(at: str, wanted: Sequence[Property], returned: Sequence[Column]) -> Iterator[Mistake]:
-    """Where the columns that the engine would return are not the ones that the mapping names. Pure."""
+    """Differences between the columns of the query and those of the mapping. Pure."""
     places = {column.name.casefold(): number for number, column in enumerate(returned)}
     names = {one.name.casefold() for one in wanted}
     for number, one in enumerate(wanted):
@@ -115,63 +113,20 @@ def mismatches(at: str, wanted: Sequence[Property], returned: Sequence[Column]) 
             yield Mistake(f"{at}#{one.name}", why)
     for column in returned:
         if column.name.casefold() not in names:
-            yield Mistake(f"{at}#{column.name}", f"the SELECT returns {column.name!r}; name it as a property, or leave it out")
+            yield Mistake(
+                f"{at}#{column.name}",
+                f"the SELECT returns {column.name!r}, which is not a property; add or remove it",
+            )
 
 
 def _unfit(wanted: str, column: Column) -> str | None:
-    if wanted not in FITS:  # the key of a node that an edge leads to: it is said where it stands
+    if wanted not in FITS:  # the key of a node that an edge refers to: the mistake is reported there
         return None
-    types = import_module("pyarrow").types
+    types = loaded("pyarrow").types
     if FITS[wanted](types, column.arrow):
         return None
     if types.is_decimal(column.arrow):
         return f"{column.name!r} is {column.type}; write CAST({column.name} AS DOUBLE) and type DOUBLE"
     fitting = [name for name, fits in FITS.items() if fits(types, column.arrow)]
     instead = f"type {' or '.join(fitting)}" if fitting else "a CAST to a type that graphs have"
-    return f"{column.name!r} is {column.type} and no {wanted}; use {instead}, or CAST it in the SELECT"
-
-
-def _integer(bits: int) -> Callable[[Any, pa.DataType], bool]:
-    """Whole numbers that fit into so many bits with a sign."""
-
-    def fits(types: Any, arrow: pa.DataType) -> bool:
-        if types.is_signed_integer(arrow):
-            return bool(arrow.bit_width <= bits)
-        return bool(types.is_unsigned_integer(arrow) and arrow.bit_width < bits)
-
-    return fits
-
-
-def _is_text(types: Any, arrow: pa.DataType) -> bool:
-    return bool(types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow))
-
-
-def _is_bytes(types: Any, arrow: pa.DataType) -> bool:
-    return bool(types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_fixed_size_binary(arrow))
-
-
-def _is_uuid(types: Any, arrow: pa.DataType) -> bool:
-    return getattr(arrow, "extension_name", "") == "arrow.uuid" or _is_text(types, arrow)
-
-
-def _is_list(types: Any, arrow: pa.DataType) -> bool:
-    return bool(types.is_list(arrow) or types.is_large_list(arrow) or types.is_fixed_size_list(arrow))
-
-
-FITS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "STRING": lambda types, arrow: _is_text(types, arrow) or bool(types.is_dictionary(arrow)),
-    "INT64": _integer(64),
-    "INT32": _integer(32),
-    "INT16": _integer(16),
-    "INT8": _integer(8),
-    "DOUBLE": lambda types, arrow: types.is_float64(arrow) or types.is_float32(arrow),
-    "FLOAT": lambda types, arrow: types.is_float32(arrow),
-    "DATE": lambda types, arrow: types.is_date(arrow),
-    "TIMESTAMP": lambda types, arrow: types.is_timestamp(arrow),
-    "BOOL": lambda types, arrow: types.is_boolean(arrow),
-    "BLOB": _is_bytes,
-    "UUID": _is_uuid,
-    "LIST": _is_list,
-    "MAP": lambda types, arrow: types.is_map(arrow),
-    "STRUCT": lambda types, arrow: types.is_struct(arrow),
-}
+    return f"{column.name!r} is {column.type}, not {wanted}; use {instead}, or CAST it in the SELECT"

@@ -1,6 +1,6 @@
-"""What is wrong with a mapping: every mistake at once, each with its place and how to mend it. Pure.
+"""The rules for mappings: all mistakes at once, each with its position and its fix. Pure.
 
-The names go into Cypher, into paths and into SQL; so they are plain words, and none is one that the graph database needs.
+Names are used in Cypher, paths and SQL, so they are plain identifiers, and none is a keyword of the graph database.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from holdfast.errors import UsageError
+from holdfast.services.exports.limits import LONGEST_SQL
 from holdfast.services.exports.mappings.definitions import (
     KEY_TYPES,
     TYPES,
@@ -25,8 +26,7 @@ PROPERTY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLACE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]*")
 LONGEST: Final = 64
 MOST_PROPERTIES: Final = 100
-LONGEST_SQL: Final = 40_000  # characters of one definition; a parser in Python reads some 100,000 in a second
-MOST_SQL: Final = 400_000  # of a whole mapping
+MOST_SQL: Final = 400_000  # characters of a whole mapping
 RESERVED: Final = frozenset({
     "MATCH", "RETURN", "WHERE", "CREATE", "DELETE", "SET", "MERGE", "WITH", "UNWIND", "ORDER", "LIMIT", "SKIP", "UNION",
     "CALL", "YIELD", "OPTIONAL",
@@ -35,14 +35,14 @@ RESERVED_PREFIXES: Final = ("_internal_", "_system_", "_ryugraph_")
 
 
 class Mistake(NamedTuple):
-    """One thing that is wrong: where, and what to do about it."""
+    """One mistake: its position as a JSON pointer, and what to do."""
 
     pointer: str
     message: str
 
 
 class InvalidMapping(UsageError):
-    """A mapping that cannot be stored; `mistakes` has every reason."""
+    """The mapping is invalid; `mistakes` has all reasons."""
 
     slug = "validation-failed"
 
@@ -57,7 +57,7 @@ class InvalidMapping(UsageError):
 
 
 def mistakes_of(graph: Graph) -> list[Mistake]:
-    """Everything that is wrong with the definitions by themselves; whether the SQL is, `select.py` and the engine say."""
+    """Mistakes in the definitions, without parsing their SQL."""
     return [*_of_the_whole(graph), *_of_nodes(graph), *_of_edges(graph)]
 
 
@@ -90,13 +90,13 @@ def _of_edges(graph: Graph) -> Iterator[Mistake]:
     for number, edge in enumerate(graph.edges):
         at = f"/edges/{number}"
         yield from _of_name(f"{at}/type", edge.type, EDGE_TYPE, "capital letters, digits and _, beginning with a letter")
-        if edge.type in labels:  # a graph has one name for one table, and so have those who ask for its files
+        if edge.type in labels:  # a graph has one table per name, and so have the files of a snapshot
             yield Mistake(f"{at}/type", f"{edge.type!r} is the label of a node already; rename one of them")
         yield from _of_place(at, edge)
         for side, label in (("from_node", edge.from_node), ("to_node", edge.to_node)):
             if label not in labels:
                 there = ", ".join(sorted(labels)) or "none"
-                yield Mistake(f"{at}/{side}", f"there is no node {label!r}; name one of: {there}")
+                yield Mistake(f"{at}/{side}", f"there is no node {label!r}; use one of: {there}")
         for side, key in (("from_key", edge.from_key), ("to_key", edge.to_key)):
             yield from _of_name(f"{at}/{side}", key, PROPERTY, "letters, digits and _")
         yield from _of_properties(at, edge.properties)
@@ -115,24 +115,24 @@ def _of_property(at: str, one: Property, types: tuple[str, ...]) -> Iterator[Mis
     yield from _of_name(f"{at}/name", one.name, PROPERTY, "letters, digits and _")
     if one.type not in types:
         what = "a key" if types is KEY_TYPES else "a property"
-        yield Mistake(f"{at}/type", f"{one.type!r} is no type of {what}; use one of: {', '.join(types)}")
+        yield Mistake(f"{at}/type", f"{one.type!r} is not a type of {what}; use one of: {', '.join(types)}")
 
 
 def _of_name(at: str, name: str, form: re.Pattern[str], says: str) -> Iterator[Mistake]:
     if not form.fullmatch(name):
-        yield Mistake(at, f"{name!r} is no name here; use {says}")
+        yield Mistake(at, f"{name!r} is not a valid name; use {says}")
     elif len(name) > LONGEST:
         yield Mistake(at, f"{name[:20]}… has {len(name)} characters; at most {LONGEST}")
     elif name.upper() in RESERVED:
-        yield Mistake(at, f"{name!r} is a word of Cypher; choose another, such as {name}_")
+        yield Mistake(at, f"{name!r} is a keyword of Cypher; choose another name, such as {name}_")
     elif name.lower().startswith(RESERVED_PREFIXES):
-        yield Mistake(at, f"{name!r} begins like a name of the graph database's own; choose another")
+        yield Mistake(at, f"{name!r} has a prefix that is reserved for the graph database; choose another name")
 
 
 def _of_place(at: str, definition: NodeDefinition | EdgeDefinition) -> Iterator[Mistake]:
     for field, value in (("catalog", definition.catalog), ("schema", definition.schema_name)):
         if value is not None and not PLACE.fullmatch(value):
-            yield Mistake(f"{at}/{field}", f"{value!r} is no {field}; use the plain name that the engine knows it by")
+            yield Mistake(f"{at}/{field}", f"{value!r} is not a valid {field}; use the name that the engine has for it")
 
 
 def _named(at: str, properties: tuple[Property, ...]) -> list[tuple[str, str]]:
@@ -140,9 +140,9 @@ def _named(at: str, properties: tuple[Property, ...]) -> list[tuple[str, str]]:
 
 
 def _twice(named: Iterable[tuple[str, str]], what: str) -> Iterator[Mistake]:
-    """Names that stand twice. Engines and file systems do not all tell capitals from small letters, so neither do we."""
+    """Duplicate names. Some engines and file systems ignore case, so it is ignored here."""
     seen: dict[str, str] = {}
     for at, name in named:
         first = seen.setdefault(name.casefold(), at)
         if first != at:
-            yield Mistake(at, f"{what} {name!r} stands at {first} already; rename or remove one of them")
+            yield Mistake(at, f"{what} {name!r} is a duplicate of {first}; rename or remove one of them")

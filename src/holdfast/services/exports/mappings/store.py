@@ -1,4 +1,4 @@
-"""The rows of mappings and their versions. A version is written once; a mapping points to its newest."""
+"""The rows of mappings and their versions. Versions are immutable; a mapping refers to its newest one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Conn = psycopg.AsyncConnection[Any]
 
 
 class HasDependencies(Refused):
-    """Something else stands on it, so it cannot go."""
+    """Other resources depend on it, so it cannot be deleted."""
 
     slug = "resource-has-dependencies"
 
@@ -31,7 +31,7 @@ class HasDependencies(Refused):
 
 
 class AlreadyExists(Refused):
-    """Somebody has one of this name."""
+    """The owner already has a mapping with this name."""
 
     slug = "already-exists"
 
@@ -50,7 +50,7 @@ class MappingHead:
     inactivity_timeout: str | None
     created_at: datetime
     updated_at: datetime
-    last_used_at: datetime | None  # when a snapshot of it was made or deleted
+    last_used_at: datetime | None  # when a snapshot of it was created or deleted
     expires_at: datetime | None = field(default=None, kw_only=True)  # by its TTL, if it has no snapshots then
     inactive_at: datetime | None = field(default=None, kw_only=True)  # by its inactivity timeout, if it is not used before
 
@@ -62,7 +62,7 @@ class MappingHead:
 
 @dataclass(frozen=True, slots=True)
 class MappingVersion:
-    """One version, as it will always be."""
+    """One version. It never changes."""
 
     mapping_id: int
     version: int
@@ -83,7 +83,7 @@ VERSION = "mapping_id, version, change_description, nodes, edges, created_by, cr
 
 @dataclass(frozen=True, slots=True)
 class NewMapping:
-    """A mapping to be."""
+    """A mapping to create."""
 
     name: str
     engine: str
@@ -104,7 +104,7 @@ ADD_VERSION = f"""
 
 
 async def create(conn: Conn, new: NewMapping, *, owner: str) -> tuple[MappingHead, MappingVersion]:
-    """Make a mapping with its first version. Call it in a transaction."""
+    """Create a mapping with its first version. Call it in a transaction."""
     fields = {"name": new.name, "description": new.description, "engine": new.engine}
     try:
         async with conn.transaction():
@@ -112,7 +112,7 @@ async def create(conn: Conn, new: NewMapping, *, owner: str) -> tuple[MappingHea
                 conn, CREATE, {**fields, "owner": owner, "ttl": new.ttl, "inactivity_timeout": new.inactivity_timeout}
             )
     except psycopg.errors.UniqueViolation:
-        raise AlreadyExists(f"{owner} has a mapping {new.name!r} already; update it, or choose another name") from None
+        raise AlreadyExists(f"{owner} already has a mapping {new.name!r}; update it, or choose another name") from None
     assert head is not None
     return head, await _add_version(conn, head.id, 1, None, new.graph, owner)
 
@@ -134,7 +134,7 @@ READ_VERSIONS = f"SELECT {VERSION} FROM holdfast.mapping_versions WHERE mapping_
 
 
 async def get(conn: Conn, mapping_id: int, *, hold: bool = False) -> MappingHead:
-    """One mapping; `hold` keeps others from changing it until the transaction ends."""
+    """One mapping; `hold` locks its row until the transaction ends."""
     found = await _head(conn, HOLD if hold else READ, {"id": mapping_id})
     if found is None:
         raise NotFound(f"there is no mapping {mapping_id}")
@@ -145,7 +145,7 @@ READ_OWNER = "SELECT owner FROM holdfast.mappings WHERE id = %(id)s"
 
 
 async def owner_of(conn: Conn, mapping_id: int) -> str | None:
-    """Who made this mapping; None: there is no such mapping."""
+    """The owner of a mapping; None if it does not exist."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_OWNER, {"id": mapping_id})
         row = await cursor.fetchone()
@@ -163,14 +163,14 @@ async def get_version(conn: Conn, mapping_id: int, version: int) -> MappingVersi
 
 
 async def versions(conn: Conn, mapping_id: int) -> list[MappingVersion]:
-    """Every version, newest first."""
+    """All versions, newest first."""
     await get(conn, mapping_id)
     async with conn.cursor(row_factory=class_row(MappingVersion)) as cursor:
         await cursor.execute(READ_VERSIONS, {"id": mapping_id})
         return await cursor.fetchall()
 
 
-# Newest first. A filter stands in the statement only when it is asked for.
+# Newest first. The statement has only the filters that are given.
 LIST = "SELECT {columns} FROM holdfast.mappings WHERE {filters} ORDER BY id DESC LIMIT %(limit)s"
 FILTERS = {
     "before": "id < %(before)s",
@@ -191,7 +191,7 @@ async def listed(conn: Conn, *, limit: int, **filters: Any) -> list[MappingHead]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be different. A list of None keeps what is there; an empty one removes all."""
+    """The fields to change. None keeps the current value."""
 
     change_description: str
     name: str | None = None
@@ -208,7 +208,7 @@ UPDATE_HEAD = f"""
 
 
 async def update(conn: Conn, mapping_id: int, change: Change, *, by: str) -> tuple[MappingHead, MappingVersion]:
-    """Change a mapping; definitions that differ from the current ones make a new version, nothing else does."""
+    """Change a mapping. A new version is created only if the definitions change."""
     head = await get(conn, mapping_id, hold=True)
     current = await get_version(conn, mapping_id, head.current_version)
     if change.graph is not None and change.graph != current.graph:
@@ -219,7 +219,7 @@ async def update(conn: Conn, mapping_id: int, change: Change, *, by: str) -> tup
         async with conn.transaction():
             updated = await _head(conn, UPDATE_HEAD, parameters)
     except psycopg.errors.UniqueViolation:
-        raise AlreadyExists(f"{head.owner} has a mapping {change.name!r} already; choose another name") from None
+        raise AlreadyExists(f"{head.owner} already has a mapping {change.name!r}; choose another name") from None
     assert updated is not None
     return updated, current
 
@@ -231,7 +231,7 @@ SET_LIFECYCLE = f"""
 
 
 async def set_lifecycle(conn: Conn, mapping_id: int, ttl: str | None, inactivity_timeout: str | None) -> MappingHead:
-    """How long it lives, and how long unused; None: for ever."""
+    """Set the TTL and the inactivity timeout; None: no limit."""
     head = await _head(conn, SET_LIFECYCLE, {"id": mapping_id, "ttl": ttl, "inactivity_timeout": inactivity_timeout})
     if head is None:
         raise NotFound(f"there is no mapping {mapping_id}")
@@ -242,7 +242,7 @@ NOTE_USE = f"UPDATE holdfast.mappings SET last_used_at = clock_timestamp() WHERE
 
 
 async def note_use(conn: Conn, mapping_id: int) -> MappingHead:
-    """A snapshot of it is made or deleted: its inactivity timeout begins again. Its row is held until the transaction ends."""
+    """Restart the inactivity timeout because a snapshot is created or deleted. Locks the row until the transaction ends."""
     head = await _head(conn, NOTE_USE, {"id": mapping_id})
     if head is None:
         raise NotFound(f"there is no mapping {mapping_id}")
@@ -250,7 +250,7 @@ async def note_use(conn: Conn, mapping_id: int) -> MappingHead:
 
 
 async def copy(conn: Conn, mapping_id: int, name: str, *, owner: str) -> tuple[MappingHead, MappingVersion]:
-    """A new mapping that begins as the current version of another."""
+    """Create a mapping with the definitions of the current version of another."""
     head = await get(conn, mapping_id)
     current = await get_version(conn, mapping_id, head.current_version)
     lives = {"ttl": head.ttl, "inactivity_timeout": head.inactivity_timeout}
@@ -262,7 +262,7 @@ DELETE = "DELETE FROM holdfast.mappings WHERE id = %(id)s"
 
 
 async def delete(conn: Conn, mapping_id: int) -> None:
-    """Remove a mapping with its versions; refused while snapshots stand on it. The foreign key refuses it, too."""
+    """Delete a mapping with its versions. Refused while it has snapshots; the foreign key refuses it, too."""
     await get(conn, mapping_id, hold=True)
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(COUNT_SNAPSHOTS, {"id": mapping_id})
@@ -285,7 +285,7 @@ TREE = """
 
 
 async def tree(conn: Conn, mapping_id: int, *, state: str | None = None) -> dict[str, Any]:
-    """A mapping's versions with the snapshots of each, newest first, and how many there are."""
+    """The versions of a mapping with their snapshots, newest first, and the totals."""
     head = await get(conn, mapping_id)
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(TREE, {"id": mapping_id, "state": state})

@@ -1,6 +1,6 @@
-"""Snapshots: one run of a mapping version. Its export jobs, their progress, and its end.
+"""Snapshots: runs of a mapping version, with one export job per node and edge.
 
-states.py  where a snapshot can be        create.py  a snapshot with all of its jobs, in one transaction
-read.py    how far it is                  steer.py   cancel, retry, delete
-settle.py  the safety net behind the trigger that ends it (docs/decisions/0013)
+states.py  states and transitions         create.py  create a snapshot with its jobs, in one transaction
+read.py    state and progress             change.py  cancel, retry, delete, set the lifecycle
+settle.py  the safety net behind the trigger that ends snapshots (docs/decisions/0013)
 """

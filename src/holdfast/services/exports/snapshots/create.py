@@ -1,6 +1,6 @@
-"""Make a snapshot: its row, its export jobs and what ties them together, in one transaction. Called by: the API.
+"""Create a snapshot: its row, its export jobs and their rows, in one transaction. Called by: the API.
 
-Every job carries all that it needs. What the mapping becomes later does not concern it.
+The payload of each job is complete, so later changes of the mapping do not affect it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Conn = psycopg.AsyncConnection[Any]
 
 @dataclass(frozen=True, slots=True)
 class NewSnapshot:
-    """A snapshot to be. Without a version it is of the mapping's current one."""
+    """A snapshot to create. Without a version it uses the current version of the mapping."""
 
     mapping_id: int
-    root: str  # where snapshots go
+    root: str  # the folder or address for all snapshots
     max_seconds: float
     mapping_version: int | None = None
     name: str | None = None
@@ -53,7 +53,7 @@ ADD_EXPORT = """
 
 
 async def create(conn: Conn, new: NewSnapshot, *, owner: str) -> int:
-    """Make it with one export job per node and edge; its id. Call it in a transaction."""
+    """Create a snapshot with one export job per node and edge; its id. Call it in a transaction."""
     head = await store.note_use(conn, new.mapping_id)
     version = await store.get_version(conn, head.id, new.mapping_version or head.current_version)
     async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
@@ -128,6 +128,6 @@ def specs_of(new: NewSnapshot, head: MappingHead, version: MappingVersion, snaps
 
 
 def location_of_snapshot(root: str, owner: str, mapping_id: int, version: int, snapshot_id: int) -> str:
-    """Where a snapshot's files go. An owner's name may hold anything; a path may not. Pure."""
+    """The location of a snapshot. Characters of the owner's name that paths must not contain are replaced. Pure."""
     folder = re.sub(r"[^A-Za-z0-9_.@-]+", "_", owner).strip(".") or "_"
     return f"{root.rstrip('/')}/{folder}/{mapping_id}/v{version}/{snapshot_id}"

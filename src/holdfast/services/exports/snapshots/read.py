@@ -1,4 +1,4 @@
-"""How far snapshots and their exports are. What an export came to is on its own row; how it goes, on its job's."""
+"""The state and progress of snapshots and exports. The row of an export has its outcome, the row of its job its progress."""
 
 from __future__ import annotations
 
@@ -45,28 +45,29 @@ class SnapshotView:
     updated_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    deleting_since: datetime | None  # it has expired, and its files are being removed
+    deleting_since: datetime | None  # set if it has expired and its files are being removed
     expires_at: datetime | None = field(default=None, kw_only=True)  # by its TTL
     inactive_at: datetime | None = field(default=None, kw_only=True)  # by its inactivity timeout, if it is not used before
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "expires_at", end_of(self.created_at, self.ttl))
-        if self.finished_at is not None:  # while it is made, it is in use
+        if self.finished_at is not None:  # a snapshot that is being created is in use
             used_at = max(self.finished_at, self.last_used_at or self.finished_at)
             object.__setattr__(self, "inactive_at", end_of(used_at, self.inactivity_timeout))
 
 
 @dataclass(frozen=True, slots=True)
 class ExportView:
-    """One export, in the words of the documents, and how it goes."""
+    """One export with its status and progress."""
 
     id: int  # of its job
     snapshot_id: int
     job_type: str
     entity_name: str
     status: str
-    gcs_path: str
-    sql: str | None  # null: not for who asks
+    location: str  # the folder or address of its files
+    gcs_path: str  # the same, under the name of document 002
+    sql: str | None  # null if the caller may not see it
     column_names: list[str]
     starburst_catalog: str | None
     starburst_role: str | None
@@ -97,7 +98,7 @@ READ = f"SELECT {SNAPSHOT} FROM holdfast.snapshots WHERE id = %(id)s"
 
 
 async def get(conn: Conn, snapshot_id: int) -> SnapshotView:
-    """One snapshot as it is now."""
+    """One snapshot."""
     async with conn.cursor(row_factory=class_row(SnapshotView)) as cursor:
         await cursor.execute(READ, {"id": snapshot_id})
         found = await cursor.fetchone()
@@ -110,7 +111,7 @@ READ_OWNER = "SELECT owner FROM holdfast.snapshots WHERE id = %(id)s"
 
 
 async def owner_of(conn: Conn, snapshot_id: int) -> str | None:
-    """Who made this snapshot; None: there is no such snapshot."""
+    """The owner of a snapshot; None if it does not exist."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_OWNER, {"id": snapshot_id})
         row = await cursor.fetchone()
@@ -135,13 +136,13 @@ async def listed(conn: Conn, *, limit: int, **filters: Any) -> list[SnapshotView
         return await cursor.fetchall()
 
 
-# The job may have been pruned when its export ended long ago. A place in the queue is counted up to a thousand.
+# The job of an old export may have been pruned. The queue position is counted up to 1,000.
 EXPORTS = """
     SELECT e.job_id AS id, e.snapshot_id, e.job_type, e.entity_name,
            coalesce(e.outcome, CASE WHEN j.state = 'running' AND j.handle IS NOT NULL THEN 'submitted'
                                     WHEN j.state = 'running' THEN 'claimed' WHEN j.state = 'blocked' THEN 'pending'
                                     ELSE coalesce(j.state, 'pending') END) AS status,
-           e.location AS gcs_path, e.sql,
+           e.location, e.location AS gcs_path, e.sql,
            ARRAY(SELECT c ->> 'name' FROM jsonb_array_elements(e.columns) AS c) AS column_names,
            j.payload ->> 'catalog' AS starburst_catalog, j.payload ->> 'role' AS starburst_role,
            w.name AS claimed_by, CASE WHEN j.state = 'running' THEN j.claimed_at END AS claimed_at,
@@ -162,7 +163,7 @@ OF_SNAPSHOT = EXPORTS + " WHERE e.snapshot_id = %(snapshot_id)s ORDER BY e.posit
 
 
 async def exports_of(conn: Conn, snapshot_id: int) -> list[ExportView]:
-    """The exports of a snapshot, nodes first, each as it is now."""
+    """The exports of a snapshot, nodes first."""
     async with conn.cursor(row_factory=class_row(ExportView)) as cursor:
         await cursor.execute(OF_SNAPSHOT, {"snapshot_id": snapshot_id})
         return await cursor.fetchall()
@@ -172,7 +173,7 @@ ONE_EXPORT = EXPORTS + " WHERE e.job_id = %(id)s"
 
 
 async def get_export(conn: Conn, job_id: int) -> ExportView:
-    """One export as it is now."""
+    """One export."""
     async with conn.cursor(row_factory=class_row(ExportView)) as cursor:
         await cursor.execute(ONE_EXPORT, {"id": job_id})
         found = await cursor.fetchone()
@@ -204,16 +205,16 @@ async def list_exports(conn: Conn, *, limit: int, status: str | None = None, **f
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a snapshot is as a whole."""
+    """The progress of a snapshot."""
 
-    share: float  # 0 to 1: of exports that have ended, and of how far the others say they are
+    share: float  # 0 to 1: the mean over its exports; an ended export counts as 1
     jobs: dict[str, int]  # by status
     rows: int
     bytes: int
 
 
 def progress_of(exports: list[ExportView]) -> Progress:
-    """What the exports of a snapshot say about it. Pure."""
+    """Compute the progress of a snapshot from its exports. Pure."""
     jobs = {status: sum(one.status == status for one in exports) for status in STATUSES}
     parts = [1.0 if one.status in ("completed", "failed", "cancelled") else (one.progress or 0.0) for one in exports]
     return Progress(

@@ -1,7 +1,7 @@
-"""The safety net: open snapshots whose exports do not agree with their jobs, and siblings of what failed.
+"""The safety net: end open snapshots whose exports do not match their jobs, and cancel the siblings of failed exports.
 
-Called by: the loop `export_reconciliation`. The trigger on the jobs has done nearly all of it already; the functions that are
-called here are its own (migration 0008).
+Called by: the loop `export_reconciliation`. Usually the trigger on the jobs has already done this; the SQL functions called
+here are those of the trigger (migration 0008).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ MOST_EXPORTS = 2000
 
 @dataclass(frozen=True, slots=True)
 class OpenSnapshot:
-    """A snapshot that has not ended, as its exports and their jobs tell it."""
+    """A snapshot that has not ended, with counts of its exports and their jobs."""
 
     id: int
     pipeline_id: str
     exports: int
-    live: int  # exports that go on
-    disagreeing: int  # exports that go on although their job has ended or is gone
+    live: int  # exports without an outcome
+    disagreeing: int  # exports without an outcome whose job has ended or was deleted
     failed: int
-    siblings: int  # live jobs that nobody has asked to stop
+    siblings: int  # live jobs without a cancel request
 
     @property
     def is_due(self) -> bool:
@@ -36,8 +36,8 @@ class OpenSnapshot:
         return self.exports > 0 and self.live == self.disagreeing
 
     @property
-    def is_spoilt(self) -> bool:
-        """Whether the rest of it is for nothing."""
+    def has_failed(self) -> bool:
+        """Whether an export has failed while others still run: the snapshot can only fail."""
         return self.failed > 0 and self.siblings > 0
 
 
@@ -72,16 +72,16 @@ RECORD = """
     SELECT holdfast.record_export(j) FROM holdfast.jobs j JOIN holdfast.exports e ON e.job_id = j.id
     WHERE e.snapshot_id = %(id)s AND e.outcome IS NULL AND j.state IN ('completed', 'failed', 'cancelled')
 """
-# A job that is gone can write nothing any more, and what it wrote nobody names.
+# A deleted job writes nothing more, and no manifest lists its files.
 GIVE_UP = """
-    UPDATE holdfast.exports e SET outcome = 'failed', finished_at = clock_timestamp(), error = 'its job is gone'
+    UPDATE holdfast.exports e SET outcome = 'failed', finished_at = clock_timestamp(), error = 'its job was deleted'
     WHERE e.snapshot_id = %(id)s AND e.outcome IS NULL AND NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.id = e.job_id)
 """
 SETTLE = "SELECT holdfast.settle_snapshot(%(id)s)"
 
 
 async def settle(conn: Conn, snapshot_id: int) -> str | None:
-    """Bring a snapshot to what its jobs say; its state afterwards. Call it in a transaction."""
+    """Derive the state of a snapshot from its jobs; the new state. Call it in a transaction."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(HOLD_JOBS, {"id": snapshot_id})
         await cursor.execute(RECORD, {"id": snapshot_id})
@@ -92,7 +92,7 @@ async def settle(conn: Conn, snapshot_id: int) -> str | None:
 
 
 async def stop_siblings(conn: Conn, snapshot: OpenSnapshot) -> int:
-    """Cancel what goes on of a snapshot that can only fail; how many jobs that were."""
+    """Cancel the live jobs of a snapshot that can only fail; the number of jobs."""
     return await abort(
         conn, snapshot.pipeline_id, actor="export_reconciliation", reason="another export of its snapshot failed"
     )

@@ -1,5 +1,5 @@
-"""The states of a snapshot and the legal moves between them. A trigger in the database refuses all others; a test keeps the
-two equal. The words that the documents use for export jobs stand here, too."""
+"""The states of a snapshot and the legal transitions. A trigger in the database refuses all others; a test compares the two.
+Also the status names of export jobs in the API."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from holdfast.jobs.states import State
 
 
 class SnapshotState(StrEnum):
-    """Where a snapshot can be."""
+    """The state of a snapshot."""
 
-    PENDING = "pending"  # none of its exports has begun
+    PENDING = "pending"  # no export has started
     CREATING = "creating"
-    READY = "ready"  # every export completed, and their files are named
-    FAILED = "failed"  # every export has ended, and one of them failed
+    READY = "ready"  # all exports completed, and their files are recorded
+    FAILED = "failed"  # all exports have ended, and at least one failed
     CANCELLED = "cancelled"
 
 
@@ -29,13 +29,13 @@ LEGAL_MOVES: Final = frozenset(
         (S.CREATING, S.READY),
         (S.CREATING, S.FAILED),
         (S.CREATING, S.CANCELLED),
-        (S.FAILED, S.PENDING),  # what failed is tried once more
+        (S.FAILED, S.PENDING),  # retry
         (S.CANCELLED, S.PENDING),
     }
 )
 OPEN: Final = frozenset({S.PENDING, S.CREATING})
 
-# An export job in the words of the documents. One that is claimed to ask its engine is still submitted to them.
+# The status of an export job in the API. A job that is claimed to poll its engine is still `submitted` there.
 STATUS_OF: Final[dict[State, str]] = {
     State.BLOCKED: "pending",
     State.PENDING: "pending",

@@ -1,0 +1,1 @@
+"""Console pages of exports: mappings and snapshots."""

@@ -1,1 +1,0 @@
-"""Where files go: local folders, S3 and GCS, behind `port.py`; `opening.py` finds the right one for an address."""

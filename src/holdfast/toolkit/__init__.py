@@ -1,0 +1,1 @@
+"""What the commands and client namespaces of every service are made of."""

@@ -1,0 +1,1 @@
+"""The toolkit of commands: sessions, shared options, output, waiting."""

@@ -1,0 +1,1 @@
+"""The toolkit of the HTTP client: requests, problems, records, progress."""
