@@ -1,0 +1,1 @@
+"""Console pages of graphs: instances, one instance, and Cypher."""
