@@ -1,0 +1,1 @@
+"""Pages of the console: tables with their health and savings, one table, policies. Needs the extra `console`."""

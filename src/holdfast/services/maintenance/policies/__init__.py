@@ -1,0 +1,1 @@
+"""Policies: which tables are maintained when, and by which actions."""

@@ -1,0 +1,1 @@
+"""One maintenance job: its request, its lock, its handler, a result for each action, and the history of a table."""
