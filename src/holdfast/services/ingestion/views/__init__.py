@@ -1,0 +1,1 @@
+"""What people see of ingestion: lists of jobs, statistics, and what is due. Only reads."""
