@@ -1,12 +1,13 @@
-"""Holdfast: fenced background jobs in Postgres. The public names, and nothing else.
+"""Holdfast: fenced background jobs in Postgres. This package exports the public names.
 
-Each is loaded when it is asked for, so that the command line is there at once; `public.py` says where they live.
+They are loaded on first access, so that the command line starts fast; `public.py` imports them from their modules.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.apps.embedded_console import console
     from holdfast.apps.in_process import lifespan
     from holdfast.public import *
 
@@ -14,16 +15,18 @@ __all__ = [
     "Backoff",
     "Cancel",
     "CancelRequested",
-    "Claim",
     "ClaimLost",
     "Client",
     "Context",
     "Done",
     "Fail",
     "HoldfastError",
+    "JobFailed",
+    "JobId",
     "Lock",
     "Loop",
     "NewJob",
+    "Parent",
     "Pass",
     "Permanent",
     "Pipeline",
@@ -39,10 +42,12 @@ __all__ = [
     "SyncContext",
     "SyncPass",
     "TermLost",
+    "WaitTimedOut",
     "Worker",
     "WorkerOptions",
     "cleaner",
     "connect",
+    "console",
     "crashpoint",
     "job",
     "lifespan",
@@ -51,9 +56,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`lifespan` is by itself: it brings the migrations along, which cost more than all the rest."""
+    """Load a public name. `lifespan` is separate: it imports the migrations, which take longer than everything else."""
     if name == "lifespan":
         return import_module("holdfast.apps.in_process").lifespan
+    if name == "console":
+        return import_module("holdfast.console")  # which can be called
     if name in __all__:
         return getattr(import_module("holdfast.public"), name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""Who is at an address, and whether a secret may be sent there: over https, or to this machine. Pure.
+"""Parse addresses, and decide whether a secret may be sent there: over https, or to this machine. Pure.
 
-Used by everything that sends a token: the command line, the client, the remote worker, and the exports' engines.
+Used by all code that sends a token: the command line, the client, the remote worker, and the engines of the exports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IN_THE_CLEAR = "HOLDFAST_PLAIN_HTTP"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Scheme, host and port: who answers."""
+    """The scheme, host and port of an address."""
 
     scheme: str
     host: str
@@ -26,9 +26,9 @@ class Origin:
 
     @classmethod
     def of(cls, uri: str) -> Origin | None:
-        """The origin of an address, or None when it has no single reading."""
+        """The origin of an address, or None if the address is ambiguous."""
         if len(uri) > LONGEST or not uri.isascii() or not uri.isprintable() or any(c in uri for c in ' "<>\\^`{|}'):
-            return None  # what two parsers could read in two ways is not read at all
+            return None  # two parsers could read it differently, so it is refused
         try:
             parts = urlsplit(uri)
             port, host = parts.port, parts.hostname
@@ -44,7 +44,7 @@ class Origin:
 
     @property
     def keeps_secrets(self) -> bool:
-        """Nobody on the way can read along."""
+        """Whether the connection is encrypted or local."""
         return self.scheme == "https" or self.is_loopback
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Origin:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can be meant. The whole name counts: 127.0.0.1.example.com is anybody."""
+    """Whether the host is this machine. The whole name counts: 127.0.0.1.example.com is not."""
     if host == "localhost":
         return True
     try:
@@ -62,14 +62,20 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def without_api_path(url: str) -> str:
+    """The address of an API without a trailing `/api`, which every path begins with. Pure."""
+    whole = url.rstrip("/")
+    return whole.removesuffix("/api") if whole.endswith("/api") and urlsplit(whole).path == "/api" else whole
+
+
 def api_at(url: str, *, with_token: bool, plain_http: bool = False) -> Origin:
-    """The API at this address, if what is to be sent may be sent there; `plain_http`: somebody said that it may."""
+    """The origin of the API at this address; `UsageError` if a token must not be sent there. `plain_http` allows http."""
     origin = Origin.of(url)
     if origin is None:
-        raise UsageError(f"the API's address is http://… or https://…, not {url!r}")
+        raise UsageError(f"the address of the API must start with http:// or https://, not {url!r}")
     if with_token and not origin.keeps_secrets and not plain_http:
         raise UsageError(
-            f"a token must not go over the network unencrypted: {origin} is neither https nor this machine; "
-            f"{IN_THE_CLEAR}=true allows it, for a network where nobody can listen"
+            f"a token must not be sent unencrypted: {origin} is neither https nor this machine; use https, or set "
+            f"{IN_THE_CLEAR}=true in a trusted network"
         )
     return origin

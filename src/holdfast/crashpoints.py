@@ -1,8 +1,8 @@
-"""Named places where a test can make this process die. `crashpoint("name")` does nothing until one is armed.
+"""Crash points: named places where a test can kill this process. `crashpoint("name")` does nothing unless it is armed.
 
-Armed by `HOLDFAST_CRASH_AT=<name>` in the environment of a process (a real SIGKILL; `<name>:3` is the third time it comes
-there), or in process by `holdfast.testing.crash_at`. A handler is safe when its job ends well whichever point it dies at.
-Called by: every layer, so it stands at the bottom of them.
+A point is armed by `HOLDFAST_CRASH_AT=<name>` in the environment of a process (a real SIGKILL; `<name>:3`: the third time it is
+reached), or in process by `holdfast.testing.crash_at`. A handler is safe if its job completes wherever it is killed. Called by:
+every layer, so this is the lowest one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+from holdfast.registry import Registry
+
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=Any)
 
-POINTS: Final[dict[str, str]] = {
+KERNEL_POINTS: Final[dict[str, str]] = {
     "claim.before": "About to claim: nothing has happened yet.",
     "claim.in_tx": "The claim is written and not committed.",
     "claim.after_commit": "The claim is committed and its handler has not started.",
@@ -27,68 +29,60 @@ POINTS: Final[dict[str, str]] = {
     "run.after": "The handler has returned; its end is not written.",
     "hb.in_tx": "The renewal of the lease is written and not committed.",
     "hb.after": "The renewal of the lease is committed.",
-    "submit.before_intent": "Before it is written down that something will be made outside.",
-    "submit.after_intent": "It is written down, and nothing was sent.",
-    "submit.after_send": "It was sent and no answer has come. Called by what talks to the engine.",
-    "submit.after_reply_before_persist": "The answer has come and is not written down.",
-    "poll.after_reply_before_persist": "The engine has answered a poll, and what it said is not written down.",
+    "submit.before_intent": "Before the effect is recorded.",
+    "submit.after_intent": "The effect is recorded, and nothing was sent.",
+    "submit.after_send": "The request was sent and no response has arrived. Called by the code that talks to the engine.",
+    "submit.after_reply_before_persist": "The response has arrived and is not stored.",
+    "poll.after_reply_before_persist": "The engine has answered a poll, and the answer is not stored.",
     "publish.in_tx_before": "In the finish transaction, before `publish` is called.",
     "publish.in_tx_after": "In the finish transaction, after `publish` was called.",
     "complete.in_tx_after_update": "The end of the attempt is written and not committed.",
-    "complete.in_tx_after_child": "The children are made too, and nothing is committed.",
-    "complete.in_tx_after_unlock": "Locks, slot, effects and dependants are settled too, and nothing is committed.",
-    "complete.after_commit_before_ack": "The end is committed, and the worker has not heard of it.",
+    "complete.in_tx_after_child": "The children are inserted too, and nothing is committed.",
+    "complete.in_tx_after_unlock": "Locks, slot, effects and dependants are updated too, and nothing is committed.",
+    "complete.after_commit_before_ack": "The end is committed, and the worker has not received the response.",
     "unlock.after": "The end of an attempt that held locks is committed.",
-    "reap.in_tx": "Jobs were taken from a silent worker, and that is not committed.",
-    "reap.after": "Jobs were taken from a silent worker.",
-    "sched.after_read": "A scheduler has looked at the row of a loop and written nothing.",
-    "sched.in_tx": "A loop was taken under a new term, and that is not committed.",
-    "sched.after_commit": "A loop was taken under a new term, and its pass has not begun.",
-    "export.streaming": "Rows of an export are on their way into a file.",
-    "export.part_put": "One file of an export is in the store, and nobody can see it.",
-    "export.uploaded": "Every file of an export is in the store, and no manifest names them.",
-    "export.published": "The manifest of an export is in the store; the end of its job is not committed.",
-    "lifecycle.marked": "An expired snapshot is marked, and its files are still there.",
-    "lifecycle.files_removed": "The files of an expired snapshot are gone; its row is still there.",
+    "reap.in_tx": "Jobs of a dead worker are rescued and not committed.",
+    "reap.after": "Jobs of a dead worker are rescued.",
+    "periodic.in_tx_after_enqueue": "Due times of a periodic job are enqueued and not committed.",
+    "periodic.after_commit": "Due times of a periodic job are enqueued, together with its next due time.",
+    "sched.after_read": "A scheduler has read the row of a loop and written nothing.",
+    "sched.in_tx": "A loop was claimed with a new term, and that is not committed.",
+    "sched.after_commit": "A loop was claimed with a new term, and its pass has not begun.",
     "migrate.mid": "The statements of a migration have run, and it is not committed.",
     "keeper.after_start": "The keeper has just started an executor.",
-    "keeper.before_release": "The keeper has ended its executors at shutdown and has not given back what they held.",
+    "keeper.before_release": "The keeper has ended its executors at shutdown and has not released their jobs.",
 }
+POINTS: Final = Registry("crash_points", KERNEL_POINTS)
 
 _armed: dict[str, Callable[[], None]] = {}
 _from_settings: str | None = None
 
 
 def crashpoint(name: str) -> None:
-    """Die here, if somebody armed this point."""
+    """Kill this process here, if the point is armed."""
     if _armed:
         die = _armed.get(name)
         if die is not None:
             die()
 
 
-def is_armed(name: str) -> bool:
-    """Whether somebody waits for a process to come here."""
-    return name in _armed
-
-
 def arm(name: str, die: Callable[[], None]) -> None:
-    """Have `die` called at this point."""
+    """Call `die` at this point."""
     _armed[name] = die
 
 
 def disarm(name: str) -> None:
-    """Nothing happens at this point any more."""
+    """Undo `arm`."""
     _armed.pop(name, None)
 
 
 def from_settings() -> str | None:
-    """What the settings armed, for a process that is to die there as well."""
+    """The point that the settings armed, for a child process that arms it too."""
     return _from_settings
 
 
 def arm_from_settings(name: str | None) -> None:
-    """Arm a real SIGKILL of this process: at `name`, or at the n-th time it comes there with `name:n`."""
+    """Arm a real SIGKILL of this process at `name`, or with `name:n` at the n-th time that it is reached."""
     global _from_settings
     if not name:
         return
@@ -106,9 +100,9 @@ def arm_from_settings(name: str | None) -> None:
 
 
 def dies_inside(point: str) -> Callable[[Callable[Concatenate[C, P], Awaitable[R]]], Callable[Concatenate[C, P], Awaitable[R]]]:
-    """For a function that runs one statement on a connection, which has no inside to die in.
+    """A crash point between a single statement and its commit.
 
-    While the point is armed, and only then, it runs in a transaction that is still open at the point.
+    Only while the point is armed, the function runs in a transaction that is still open at the point.
     """
 
     def decorate(function: Callable[Concatenate[C, P], Awaitable[R]]) -> Callable[Concatenate[C, P], Awaitable[R]]:

@@ -1,34 +1,40 @@
-"""Every error that Holdfast raises on purpose.
+"""The errors that Holdfast raises.
 
     HoldfastError
     ├── UsageError                 the call is wrong: the message names the fix
-    │   ├── PayloadInvalid         the payload cannot be stored as it is
-    │   │   └── ArgumentsInvalid   the arguments do not fit what the kind has published
-    │   ├── UnknownKind            nobody registered a handler for this kind
+    │   ├── PayloadInvalid         the payload cannot be stored
+    │   │   └── ArgumentsInvalid   the arguments do not match the published schema of the kind
+    │   ├── UnknownKind            no handler is registered for this kind
     │   │   └── KindNotPublished   no worker has published this kind
-    │   ├── KeyNotGiven            a function of the worker makes this key, so the request has to give it
-    │   └── NotFound               there is no such row
-    ├── Refused                    the call is right, the moment is not (HTTP 409 and 503)
-    │   ├── LockBusy               another job has the lock, and the job said `reject`
-    │   ├── IdempotencyConflict    the key was used before, for something else
-    │   ├── NotStale               only a job whose holder went silent can be recovered
-    │   ├── IllegalMove            this state does not lead there
-    │   ├── Draining               new jobs of this kind are refused for now
-    │   └── TriggeredTooOften      a loop is run on request once a minute (HTTP 429)
+    │   ├── KeyNotGiven            a function in the worker computes this key, so the request must contain it
+    │   ├── NotFound               there is no such row
+    │   └── InvalidSetting         an environment variable has a value that is not allowed
+    ├── Refused                    the call conflicts with the current state (HTTP 409 and 503)
+    │   ├── LockBusy               another job holds the lock, and the job has when_busy='reject'
+    │   ├── IdempotencyConflict    the idempotency key was used before with another payload
+    │   ├── NotStale               only a job whose worker's lease has expired can be recovered
+    │   ├── IllegalMove            the move is not allowed in this state
+    │   ├── Draining               the kind is drained and accepts no new jobs
+    │   └── TriggeredTooOften      a loop can be triggered once a minute (HTTP 429)
+    ├── ServiceInvalid             the description of a service is incomplete or contradicts another one
     ├── NotOwnWorker               this worker was registered by another principal (HTTP 403)
-    ├── ClaimLost                  someone else owns this job now: stop, and write nothing
-    ├── TermLost                   someone else runs this loop now: stop, and write nothing
-    ├── CancelRequested            somebody asked this job to stop; a checkpoint says so
-    ├── Unreachable                the API of a remote worker did not answer; what became of a write is unknown
-    ├── ShutdownRequested          the worker ends, and this kind does not go on then; a checkpoint says so
-    └── DatabaseProblem            no database, or not one that we can use
-        ├── NoPostgres             neither an address, nor the wheel, nor system binaries
+    ├── ClaimLost                  the attempt does not hold its job any more: stop, and write nothing
+    ├── TermLost                   another process runs this loop now: stop, and write nothing
+    ├── CancelRequested            the job has a cancel request; raised by checkpoints
+    ├── JobFailed                  a job that was waited for has failed or was cancelled
+    ├── WaitTimedOut               a job that was waited for has not ended in time
+    ├── WorkerBroken               the worker cannot continue and must be restarted
+    ├── PublishFailed              `Done(publish=…)` failed: nothing was committed
+    ├── Unreachable                the API of a remote worker did not answer; the result of a write is unknown
+    ├── ShutdownRequested          the worker stops and the kind has on_shutdown='fail'; raised by checkpoints
+    └── DatabaseProblem            the database is missing or cannot be used
+        ├── NoPostgres             no address, no wheel and no system binaries
         ├── WrongMajorVersion      the data folder belongs to another major version
         ├── DataFolderInUse        another process owns this data folder
         ├── TransactionPooler      a pooler changes the backend between transactions
         └── NotMigrated            the schema is missing, or of another version of this code
 
-An error carries what its reader will ask for: the message says what happened and what to do about it.
+Every message says what happened and how to fix it; the attributes have the values that a program needs.
 """
 
 from __future__ import annotations
@@ -38,12 +44,12 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class HoldfastError(Exception):
-    """Anything that Holdfast raises on purpose."""
+    """The base class of all errors of Holdfast."""
 
-    slug: ClassVar[str | None] = None  # which problem of the HTTP API it is, where the API's own table does not know it
+    slug: ClassVar[str | None] = None  # the problem type of the HTTP API, for errors that are not in the API's table
 
     def members(self) -> dict[str, Any]:
-        """What else it says to a program."""
+        """The extension members of the problem response of the HTTP API."""
         return {}
 
 
@@ -51,31 +57,43 @@ class UsageError(HoldfastError):
     """The call is wrong: the message names the fix."""
 
 
+class InvalidSetting(UsageError):
+    """An environment variable has a value that is not allowed. The message has the variable, the value and the rule."""
+
+
+class ServiceInvalid(HoldfastError):
+    """The description of a service is incomplete or contradicts another one. The message names service, part and fix."""
+
+    def __init__(self, service: str, part: str, problem: str, fix: str) -> None:
+        super().__init__(f"service {service!r}, {part}: {problem}; {fix}")
+        self.service, self.part = service, part
+
+
 class WorkerBroken(HoldfastError):
-    """A worker cannot go on; whoever runs it starts another."""
+    """The worker cannot continue and must be restarted."""
 
 
 class PublishFailed(HoldfastError):
-    """What a handler wanted to commit with the end of its job raised what a lost database raises, and the database is there:
-    nothing was committed, and its cause is the handler's own."""
+    """`Done(publish=…)` raised an error that looks like a lost connection, but the connection works, or it broke the
+    transaction. Nothing was committed, and the cause is in the handler's code."""
 
 
 class PayloadInvalid(UsageError):
-    """The payload cannot be stored as it is."""
+    """The payload cannot be stored."""
 
 
 class ArgumentProblem(NamedTuple):
-    """One argument that does not fit: where it is in the payload, and a sentence with the value and what is expected."""
+    """One invalid argument: its JSON pointer in the payload, and a message with the value and what is expected."""
 
     pointer: str
     message: str
 
 
 class ArgumentsInvalid(PayloadInvalid):
-    """The arguments do not fit what the kind has published."""
+    """The arguments do not match the published schema of the kind."""
 
     def __init__(self, kind: str, problems: Sequence[ArgumentProblem]) -> None:
-        super().__init__(f"the arguments do not fit {kind}: {'; '.join(one.message for one in problems)}")
+        super().__init__(f"invalid arguments for {kind}: {'; '.join(one.message for one in problems)}")
         self.kind, self.problems = kind, list(problems)
 
     def members(self) -> dict[str, Any]:
@@ -83,7 +101,7 @@ class ArgumentsInvalid(PayloadInvalid):
 
 
 class KeyNotGiven(UsageError):
-    """A function of the worker makes this key, so the request has to give it."""
+    """A function in the worker computes this key, so the request must contain it."""
 
     slug = "key-not-given"
 
@@ -99,7 +117,7 @@ class KeyNotGiven(UsageError):
 
 
 class UnknownKind(UsageError):
-    """Nobody registered a handler for this kind."""
+    """No handler is registered for this kind."""
 
     def __init__(self, kind: str, registered: list[str]) -> None:
         known = ", ".join(sorted(registered)) or "none"
@@ -128,7 +146,7 @@ class NotFound(UsageError):
 
 
 class NotOwnWorker(HoldfastError):
-    """This worker was registered by another principal, or in the database; only that one may act for it."""
+    """This worker was registered by another principal, or directly in the database. Only its owner may act for it."""
 
     slug = "not-own-worker"
 
@@ -139,46 +157,46 @@ class NotOwnWorker(HoldfastError):
 
 
 class Refused(HoldfastError):
-    """The call is right, the moment is not."""
+    """The call is valid, but conflicts with the current state."""
 
 
 class LockBusy(Refused):
-    """Another job holds the lock or is next to get it, and the job said `reject`."""
+    """Another job holds the lock or waits for it, and the job has `when_busy='reject'`."""
 
     def __init__(self, key: str, holder: int | None, *, waits: bool = False) -> None:
         other = f"job {holder}" if holder is not None else "another job"
-        held = f"is next for {other}, which waits for it" if waits else f"is held by {other}"
-        super().__init__(f"lock {key!r} {held}; wait for it to end, or enqueue with when_busy='wait' for all of its locks")
+        held = f"is reserved for {other}, which waits for it" if waits else f"is held by {other}"
+        super().__init__(f"lock {key!r} {held}; wait for that job to end, or enqueue with when_busy='wait' for all locks")
         self.key, self.holder = key, holder
 
 
 class IdempotencyConflict(Refused):
-    """The key was used before, for something else."""
+    """The idempotency key was used before with another payload."""
 
     def __init__(self, key: str, job_id: int) -> None:
-        super().__init__(f"idempotency key {key!r} already made job {job_id} with another kind or payload; use a new key")
+        super().__init__(f"idempotency key {key!r} was used for job {job_id} with another kind or payload; use a new key")
         self.key, self.job_id = key, job_id
 
 
 class NotStale(Refused):
-    """Only a job whose holder went silent can be recovered."""
+    """Only a job whose worker's lease has expired can be recovered."""
 
 
 class IllegalMove(Refused):
-    """This state does not lead there."""
+    """The move is not allowed in this state."""
 
 
 class Draining(Refused):
-    """New jobs of this kind are refused for now."""
+    """The kind is drained and accepts no new jobs."""
 
     def __init__(self, kind: str, reason: str | None) -> None:
         because = f": {reason}" if reason else ""
-        super().__init__(f"{kind} is being drained and takes no new jobs{because}; try again after it is resumed")
+        super().__init__(f"{kind} is drained and accepts no new jobs{because}; try again after it is resumed")
         self.kind, self.reason = kind, reason
 
 
 class TriggeredTooOften(Refused):
-    """A loop is run on request once a minute."""
+    """A loop can be triggered once a minute."""
 
     def __init__(self, loop: str, retry_after: int) -> None:
         super().__init__(f"{loop} was triggered less than a minute ago; wait {retry_after} s before triggering it again")
@@ -186,7 +204,7 @@ class TriggeredTooOften(Refused):
 
 
 class ClaimLost(HoldfastError):
-    """Someone else owns this job now: stop, and write nothing."""
+    """The attempt does not hold its job any more: stop, and write nothing."""
 
     def __init__(self, job_id: int, attempt_id: str, operation: str = "write") -> None:
         super().__init__(f"{operation} refused: job {job_id} is no longer held under attempt {attempt_id}")
@@ -194,7 +212,7 @@ class ClaimLost(HoldfastError):
 
 
 class TermLost(HoldfastError):
-    """Someone else runs this loop now: stop, and write nothing."""
+    """Another process runs this loop now: stop, and write nothing."""
 
     def __init__(self, loop: str, term: int) -> None:
         super().__init__(f"write refused: term {term} of loop {loop} is over")
@@ -202,36 +220,52 @@ class TermLost(HoldfastError):
 
 
 class CancelRequested(HoldfastError):
-    """Somebody asked this job to stop; a checkpoint says so."""
+    """The job has a cancel request. Raised by checkpoints."""
 
     def __init__(self, job_id: int, reason: str | None = None) -> None:
         super().__init__(f"job {job_id} was asked to stop" + (f": {reason}" if reason else ""))
         self.job_id, self.reason = job_id, reason
 
 
-class Unreachable(HoldfastError, ConnectionError):
-    """The API of a remote worker did not answer; what became of a write is unknown.
+class JobFailed(HoldfastError):
+    """A job that was waited for has failed or was cancelled. `job` is the job."""
 
-    `is_fault`: it broke on this very request, and may do so again.
+    def __init__(self, job: Any) -> None:
+        super().__init__(f"job {job.id} ({job.kind}) {job.state}: {job.error or job.cause or 'no reason was given'}")
+        self.job = job
+
+
+class WaitTimedOut(HoldfastError, TimeoutError):
+    """A job that was waited for has not ended in time. It continues."""
+
+    def __init__(self, job_id: int, timeout: float | None, explanation: str) -> None:
+        super().__init__(f"job {job_id} has not ended after {timeout:g} s: {explanation}")
+        self.job_id, self.explanation = job_id, explanation
+
+
+class Unreachable(HoldfastError, ConnectionError):
+    """The API of a remote worker did not answer. The result of a write is unknown.
+
+    `is_fault`: the API failed because of this request, and may fail again.
     """
 
     is_fault = False
 
 
 class ShutdownRequested(HoldfastError):
-    """The worker was told to stop, and this kind does not go on then; a checkpoint says so."""
+    """The worker stops and the kind has `on_shutdown="fail"`. Raised by checkpoints."""
 
     def __init__(self, job_id: int) -> None:
-        super().__init__(f"the worker of job {job_id} was told to stop")
+        super().__init__(f"the worker of job {job_id} is stopping")
         self.job_id = job_id
 
 
 class DatabaseProblem(HoldfastError):
-    """No database, or not one that we can use."""
+    """The database is missing or cannot be used."""
 
 
 class NoPostgres(DatabaseProblem):
-    """Neither an address, nor the wheel, nor system binaries."""
+    """There is no address, no wheel and no system binaries."""
 
 
 class WrongMajorVersion(DatabaseProblem):
@@ -249,13 +283,13 @@ MIXED_UP = (
 
 
 class TransactionPooler(DatabaseProblem):
-    """A pooler stands between us and Postgres that changes the backend between transactions."""
+    """A pooler in front of Postgres changes the backend between transactions."""
 
     def __init__(self, place: str) -> None:
         super().__init__(
-            f"{place} is a pooler in transaction mode (such as PgBouncer with pool_mode = transaction): it gives a connection "
+            f"{place} is a pooler in transaction mode (such as PgBouncer with pool_mode = transaction): a connection uses "
             "several backends, so LISTEN, session settings and prepared statements (SQLSTATE 42P05, 26000) break; connect to "
-            "Postgres itself, or set pool_mode = session"
+            "Postgres directly, or set pool_mode = session"
         )
 
 

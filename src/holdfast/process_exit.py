@@ -1,8 +1,9 @@
-"""End this process although threads of handlers may still run. Called by: every program of ours, as its last act.
+"""Exit this process although threads of handlers may still run. Called by: every program, as its last step.
 
 A thread that runs a handler cannot be stopped from outside. If it returns from C code while the interpreter shuts down, Python
-ends it with `pthread_exit`, and that aborts the whole process (SIGABRT) when frames of C++ or Cython are below. So the
-interpreter does not shut down around such a thread: what a normal exit does is done here, and then the process ends at once.
+ends it with `pthread_exit`, and that aborts the whole process (SIGABRT) if C++ or Cython frames are on its stack. So the
+interpreter is not shut down while such a thread runs: this module does what a normal exit does, and then ends the process at
+once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NoReturn
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit with this code: normally where no daemon thread is left, otherwise without shutting the interpreter down."""
+    """Exit with this code: normally if no daemon thread is left, otherwise without shutting the interpreter down."""
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
     if not any(thread.daemon for thread in others):
         sys.exit(code)
@@ -29,7 +30,7 @@ def exit_process(code: int) -> NoReturn:
 
 
 def exit_code_of(ending: SystemExit) -> int:
-    """The exit code that Python would give this process; a text is printed to standard error, as Python does."""
+    """The exit code that Python would use; text is printed to standard error, as Python does."""
     if ending.code is None:
         return 0
     if isinstance(ending.code, int):

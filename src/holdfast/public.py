@@ -1,10 +1,19 @@
-"""Everything that is public, from where it lives. `holdfast` hands each out when it is asked for."""
+"""The public names, imported from their modules. `holdfast/__init__.py` loads them on first access."""
 
 from holdfast.crashpoints import crashpoint
-from holdfast.errors import CancelRequested, ClaimLost, HoldfastError, ShutdownRequested, TermLost
+from holdfast.errors import (
+    CancelRequested,
+    ClaimLost,
+    HoldfastError,
+    JobFailed,
+    ShutdownRequested,
+    TermLost,
+    WaitTimedOut,
+)
 from holdfast.jobs.client import Client, connect
-from holdfast.jobs.model import Claim, Lock, NewJob
+from holdfast.jobs.model import JobId, Lock, NewJob
 from holdfast.jobs.outcome import Backoff, Cancel, Done, Fail, Permanent, Retry, RetryPolicy, Snooze, Submitted
+from holdfast.jobs.parents import Parent
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.states import State
 from holdfast.schedule.context import Pass, SyncPass
@@ -20,16 +29,18 @@ __all__ = [
     "Backoff",
     "Cancel",
     "CancelRequested",
-    "Claim",
     "ClaimLost",
     "Client",
     "Context",
     "Done",
     "Fail",
     "HoldfastError",
+    "JobFailed",
+    "JobId",
     "Lock",
     "Loop",
     "NewJob",
+    "Parent",
     "Pass",
     "Permanent",
     "Pipeline",
@@ -45,6 +56,7 @@ __all__ = [
     "SyncContext",
     "SyncPass",
     "TermLost",
+    "WaitTimedOut",
     "Worker",
     "WorkerOptions",
     "cleaner",

@@ -1,1 +1,1 @@
-"""The control plane over HTTP: who may do what, to which noun, and how it is answered. Start reading in `app.py`."""
+"""The control plane over HTTP: routes, permissions and responses. Start reading in `app.py`."""

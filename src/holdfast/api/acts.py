@@ -1,4 +1,4 @@
-"""One act, one transaction: replay or reserve, look whose it is, do it, write it into the audit, keep the answer."""
+"""Run a changing request in one transaction: idempotency key, ownership, the change, the audit entry, the stored response."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from holdfast.api.problems import Problem
 from holdfast.api.routes import is_alias
 
 Do = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Answer]]
-OwnerOf = Callable[
-    [psycopg.AsyncConnection[Any]], Awaitable[str | None]
-]  # reads the owner's column of the row that is acted on
+OwnerOf = Callable[[psycopg.AsyncConnection[Any]], Awaitable[str | None]]  # reads the owner of the row that is changed
 
 
 def _storable(text: str) -> str:
@@ -29,48 +27,48 @@ def _storable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("half of a surrogate pair is not text") from None
+        raise ValueError("a lone surrogate is not valid text") from None
     return text
 
 
-Text = Annotated[str, AfterValidator(_storable)]  # what Postgres can take
-NOT_SAID = "no reason was given"  # by an operator at an address of a document, which has no place for one
-Reason = Annotated[Text, Field(min_length=1, max_length=500, description="Why; it stands in the audit.")]
+Text = Annotated[str, AfterValidator(_storable)]  # text that Postgres can store
+NOT_SAID = "no reason was given"  # for routes whose specification has no field for a reason
+Reason = Annotated[Text, Field(min_length=1, max_length=500, description="The reason; it is recorded in the audit log.")]
 
 
 class Model(BaseModel):
-    """A body: what it does not name is refused."""
+    """A request body; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Because(Model):
-    """The body of an act that needs nothing but its reason."""
+    """The body of an action that needs only a reason."""
 
     reason: Reason
 
 
 class NotOwn(Problem):
-    """Somebody may do this, but only to what they made themselves."""
+    """The caller may do this only to its own objects."""
 
     def __init__(self, caller: Principal, action: str) -> None:
         super().__init__(
-            "forbidden", f"the role {caller.role} may do this to its own only", required_roles=sorted(POLICY[action].roles)
+            "forbidden",
+            f"the role {caller.role} may do this only to its own objects",
+            required_roles=sorted(POLICY[action].roles),
         )
 
 
-class NotSaidWhy(Problem):
-    """An operator's act on what somebody else made, without its reason."""
+class ReasonRequired(Problem):
+    """An operator acts on what another user made and gives no reason."""
 
     def __init__(self, thing: str) -> None:
-        why = "why? It is not yours, so the audit wants the reason"
-        super().__init__(
-            "invalid-request", f"/body/reason: {thing}: {why}", errors=[{"pointer": "/body/reason", "message": why}]
-        )
+        message = f"This {thing.partition('/')[0]} belongs to someone else; a reason is required"
+        super().__init__("invalid-request", message, errors=[{"pointer": "/body/reason", "message": message}])
 
 
 class Act:
-    """The request at hand, as an act of its caller."""
+    """The current request, as an action of its caller."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -91,15 +89,15 @@ class Act:
         reason: str | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> Response:
-        """Do it, all or nothing. `thing` is what the audit calls it; an act that makes it says so in the answer's Location.
+        """Run the action in one transaction. `thing` is its name in the audit log; for a new object it comes from `Location`.
 
-        An action that some roles may do only to their own needs `owner`.
+        An action that some roles may do only to their own objects needs `owner`.
         """
         assert owner is not None or not POLICY[self.action].own, f"{self.action} depends on the owner"
         assert reason or not POLICY[self.action].needs_reason, f"{self.action} is audited with its reason"
         try:
             return await self._in_one_transaction(thing, do, owner, reason, dict(detail or {}))
-        except NotOwn:  # nothing was done; that it was tried is written down by itself
+        except NotOwn:  # nothing was changed; the attempt is audited in a separate transaction
             async with self.plane.pool.connection() as conn:
                 await audit.write(conn, self.caller, self.action, thing, request=self.request, outcome="denied")
             raise
@@ -117,7 +115,7 @@ class Act:
             if is_others and self.caller.only_own(self.action):
                 raise NotOwn(self.caller, self.action)
             answer = await do(conn)
-            if is_others and reason is None:  # only now: that there is no such thing, or that it is too late, counts more
+            if is_others and reason is None:  # last, because "not found" and "wrong state" have precedence
                 reason = self._default_reason(thing)
             data = jsonable(answer.data)
             named = self._made(answer) or thing
@@ -129,14 +127,15 @@ class Act:
         )
 
     def _default_reason(self, thing: str) -> str:
-        """What the audit has where an operator's act on what somebody else made may come without a reason; else a problem."""
+        """The reason to record if an operator may omit it for an object of another owner; otherwise a problem."""
         if POLICY[self.action].asks_why and not is_alias(self.request):
-            raise NotSaidWhy(thing)
+            raise ReasonRequired(thing)
         return NOT_SAID
 
-    @staticmethod
-    def _made(answer: Answer) -> str | None:
-        """What an act made, by its address: /api/jobs/7 is job/7."""
+    def _made(self, answer: Answer) -> str | None:
+        """The object that an action created, from its address: /api/jobs/7 is job/7."""
+        if self.request.method == "DELETE":  # the address is that of the job that deletes the object
+            return None
         location = answer.headers.get("Location", "")
         noun, _, name = location.removeprefix("/api/").partition("/")
         return f"{noun.removesuffix('s')}/{name}" if name else None

@@ -1,21 +1,23 @@
 """The control plane as one FastAPI app. Called by: `apps/api.py`.
 
-The nouns below are its table of contents: one file each. Around them, from the outside in: the edge (ids, headers), the
-guard of each route (who, how often, may they), the body's bounds, and for what changes anything one transaction (`acts.py`).
+The routers below are its table of contents: one file each. Around them, from the outside in: the edge (request ids, headers),
+the guard of each route (authentication, rate limit, permission), the limits of the body, and for changes one transaction
+(`acts.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
-from fastapi import FastAPI, Request, Response
-from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp
 
 from holdfast.api import (
     bulk,
@@ -23,6 +25,7 @@ from holdfast.api import (
     doctor,
     failures,
     health,
+    index,
     jobs,
     locks,
     login,
@@ -41,13 +44,13 @@ from holdfast.api.edge import Edge
 from holdfast.api.metrics import Gauges
 from holdfast.api.oidc import Oidc
 from holdfast.api.periodic import Loops, NoLoops
-from holdfast.api.plane import ApiOptions, Plane, Service
+from holdfast.api.plane import ApiOptions, Plane, Resources
 from holdfast.api.policy import POLICY
 from holdfast.api.routes import Route, Routes, mount
-from holdfast.api.sse import Hub
+from holdfast.api.sse import Hub, TopicReader
 
 NOUNS: tuple[Routes, ...] = (
-    bulk.routes,  # before the jobs: /api/jobs/bulk is no job's id
+    bulk.routes,  # before the jobs, so that /api/jobs/bulk is not read as a job id
     jobs.routes,
     logs.routes,
     streams.routes,
@@ -63,7 +66,19 @@ NOUNS: tuple[Routes, ...] = (
     metrics.routes,
     health.routes,
     login.routes,
+    index.routes,
 )
+
+
+class Beside(Protocol):
+    """An application beside the API, such as the web console."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def app(self) -> ASGIApp: ...
+    def attach(self, plane: Plane, api: FastAPI) -> None: ...
+
 
 READ_CURSOR_KEY = "SELECT value FROM holdfast.secrets WHERE name = 'cursor'"
 
@@ -77,15 +92,18 @@ def make_app(
     loops: Loops | None = None,
     wanted_revision: str | None = None,
     nouns: Sequence[Routes] = (),
-    services: Mapping[str, Service] | None = None,
+    services: Mapping[str, Resources] | None = None,
+    topics: Mapping[str, TopicReader] | None = None,
+    console: Beside | None = None,
 ) -> FastAPI:
-    """The app on this pool, which it opens when it starts and closes when it ends.
+    """The app on this connection pool, which it opens at its start and closes at its end.
 
-    `hints_from` is the address to listen at for hints; without it the streams look by themselves. `nouns` are the routes of
-    services, and `services` what those keep open; it is closed with the app.
+    `hints_from`: the database address to listen on for notifications; without it the streams only poll. `nouns`: the routes of
+    services. `services`: their open resources, which are closed with the app. `topics`: their event streams. `console`: an
+    application that is served beside the API and uses the same plane.
     """
     options = options or ApiOptions()
-    hub = Hub(pool, hints_from, options)
+    hub = Hub(pool, hints_from, options, topics)
     gauges = Gauges(pool, options.version, services or {})
 
     @asynccontextmanager
@@ -95,6 +113,8 @@ def make_app(
             app.state.plane = Plane(
                 pool, options, key, hub, gauges, loops or NoLoops(), oidc, wanted_revision, dict(services or {})
             )
+            if console is not None:
+                console.attach(app.state.plane, app)
             hub.start()
             lag = asyncio.create_task(gauges.watch_the_loop())
             yield
@@ -114,11 +134,10 @@ def make_app(
         openapi_url=None,
     )
     app.state.hub = hub
-    app.state.login = None  # a link that works once, where nobody can sign in yet
+    app.state.login = None  # a one-time login link, for an installation without tokens
     app.state.table = mount(app, [*NOUNS, *nouns])
     app.include_router(worker_protocol.router)
-    if options.docs_open:
-        app.add_route("/docs", _docs, include_in_schema=False)
+    _serve_beside(app, console)
     problems.install(app)
     app.add_middleware(Edge)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
@@ -126,7 +145,7 @@ def make_app(
 
 
 def table(nouns: Sequence[Routes] = ()) -> list[Route]:
-    """Every route that is served, with those of these services."""
+    """All routes, with those of these services."""
     return [route for noun in (*NOUNS, *nouns) for route in noun.declared]
 
 
@@ -148,13 +167,25 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-async def _docs(_: Request) -> Response:
-    return get_swagger_ui_html(openapi_url="/openapi.json", title="Holdfast")
+def _serve_beside(app: FastAPI, console: Beside | None) -> None:
+    """Mount the console, and send browsers there after their login."""
+    app.state.home = login.HOME
+    if console is not None:
+        app.mount(console.path, console.app)
+        app.add_route(console.path, _redirect_to(f"{console.path}/"), include_in_schema=False)
+        app.state.home = f"{console.path}/"
+
+
+def _redirect_to(path: str) -> Callable[[Request], Awaitable[Response]]:
+    async def redirect(request: Request) -> Response:
+        return RedirectResponse(path, 303)
+
+    return redirect
 
 
 async def _cursor_key(pool: AsyncConnectionPool[Any]) -> bytes:
     async with pool.connection() as conn, conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(READ_CURSOR_KEY)
         row = await cursor.fetchone()
-    assert row is not None, "the migration makes it"
+    assert row is not None, "the migration creates the row"
     return bytes(row[0])

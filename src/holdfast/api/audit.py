@@ -1,21 +1,24 @@
-"""Write down who did what, in the transaction of the act: the one exists exactly if the other does. Denials, too.
+"""The audit log: each action, and each denied one, with its actor. An entry is written in the transaction of its action.
 
-The table is only ever added to; a trigger refuses everything else. It decides nothing: an owner is a column of the owned row.
+The table is append-only; a trigger refuses updates and deletes. No decision depends on it: owners are columns of the owned
+rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-from fastapi import Request
 from psycopg.rows import class_row
 from psycopg.types.json import Json as AsJson
 
 from holdfast.api.plane import Principal
 from holdfast.jobs.payload import storable
+
+if TYPE_CHECKING:
+    from fastapi import Request  # loops write audit entries too, and schedulers do not import a web framework
 
 WRITE = """
     INSERT INTO holdfast.audit
@@ -36,7 +39,7 @@ async def write(
     reason: str | None = None,
     detail: dict[str, Any] | None = None,
 ) -> None:
-    """Add a line. Call it in the transaction of the act."""
+    """Add an entry. Call it in the transaction of the action."""
     key = None if request is None else request.headers.get("idempotency-key")
     parameters = {
         "actor": caller.actor,
@@ -56,7 +59,7 @@ async def write(
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One line of the audit."""
+    """One entry of the audit log."""
 
     id: int
     at: datetime
@@ -73,7 +76,7 @@ class AuditEntry:
     detail: dict[str, Any]
 
 
-# Newest first. A filter stands in the statement only when it is asked for, so that its index can be used.
+# Newest first. A filter is part of the statement only if it is used, so that its index can be used.
 READ = "SELECT {columns} FROM holdfast.audit WHERE {filters} ORDER BY id DESC LIMIT %(limit)s"
 FILTERS = {
     "before": "id < %(before)s",
@@ -85,7 +88,7 @@ FILTERS = {
 
 
 async def read(conn: psycopg.AsyncConnection[Any], *, limit: int, **filters: Any) -> list[AuditEntry]:
-    """Lines of the audit, newest first; one more than `limit` if there are more."""
+    """Audit entries, newest first; `limit` + 1 entries if there are more."""
     given = {name: value for name, value in filters.items() if value is not None}
     where = " AND ".join(FILTERS[name] for name in given) or "true"
     statement = READ.format(columns=", ".join(field.name for field in fields(AuditEntry)), filters=where)

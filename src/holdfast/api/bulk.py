@@ -1,4 +1,4 @@
-"""Bulk acts by filter, and how far they are: a dry run first, then a job of its own."""
+"""Bulk actions by filter and their progress: first a dry run, then a job that runs the action."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import psycopg
 from fastapi import Request
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
 from starlette.responses import Response
 
 from holdfast.api.acts import Act, Acting, Model, Reason, Text
@@ -16,22 +16,29 @@ from holdfast.api.paging import JobNumber
 from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
-from holdfast.jobs import bulk, read
+from holdfast.jobs import bulk
 from holdfast.jobs.enqueue import enqueue
-from holdfast.jobs.filters import Condition
 from holdfast.jobs.model import JobId, NewJob
 from holdfast.jobs.owner import set_owner
-from holdfast.jobs.read import JobView
 from holdfast.jobs.states import State
+from holdfast.jobs.views import read
+from holdfast.jobs.views.filters import MOST_IDS, Condition
+from holdfast.jobs.views.read import JobView
 
 routes = Routes("bulk")
 
 Name = Annotated[Text, Field(min_length=1, max_length=500)]
 
 
-class BulkFilter(Model):
-    """Which jobs; all that is named must fit."""
+def _listed(given: Any) -> Any:
+    """`7,9` as a list. Pure."""
+    return given.split(",") if isinstance(given, str) else given
 
+
+class BulkFilter(Model):
+    """Which jobs; all given fields must match. `ids`: only these, as text with commas between them."""
+
+    ids: Annotated[list[JobNumber], BeforeValidator(_listed), Field(min_length=1, max_length=MOST_IDS)] | None = None
     state: State | None = None
     kind: Name | None = None
     queue: Name | None = None
@@ -46,7 +53,7 @@ class BulkFilter(Model):
 
 
 class BulkAsked(Model):
-    """An act on many jobs. Without `dry_run: false` nothing is changed."""
+    """An action on many jobs. Without `dry_run: false` nothing is changed."""
 
     action: bulk.BulkAction
     filter: BulkFilter | Annotated[Text, Field(min_length=1, max_length=1000)]
@@ -55,7 +62,7 @@ class BulkAsked(Model):
     reason: Reason
 
     def filters(self) -> dict[str, Any]:
-        """The filter as values, however it was written."""
+        """The filter as values, from text or from fields."""
         try:
             given = BulkFilter.model_validate(bulk.parse(self.filter)) if isinstance(self.filter, str) else self.filter
         except ValidationError as error:
@@ -65,7 +72,7 @@ class BulkAsked(Model):
 
 
 class BulkSeen(BaseModel):
-    """What a bulk act would touch."""
+    """The jobs that a bulk action would change."""
 
     matched: int
     by_kind: dict[str, int]
@@ -74,7 +81,7 @@ class BulkSeen(BaseModel):
 
 
 class Operation(BaseModel):
-    """A bulk act on its way."""
+    """A bulk action that was started."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -97,31 +104,33 @@ class Operation(BaseModel):
     status=202,
     answers=Data[Operation],
     refuses=["expected-count", "draining", "idempotency-mismatch"],
-    others=[(200, "The dry run: what would be touched")],
+    others=[(200, "The dry run: what would be changed")],
 )
 async def act_in_bulk(asked: BulkAsked, act: Acting) -> Response:
-    """Cancel, retry or recover every job that a filter finds. A dry run says what it would be."""
+    """Cancel, retry or recover every job that matches a filter. A dry run shows what would be changed."""
     return await run_in_bulk(act, asked.action, asked.filters(), asked.reason, asked.expected_count, dry_run=asked.dry_run)
 
 
 async def run_in_bulk(
     act: Act, action: bulk.BulkAction, filters: dict[str, Any], reason: str, expected: int | None, *, dry_run: bool
 ) -> Response:
-    """The one way into a bulk act, also for the failures."""
+    """Start a bulk action; also used by the routes for failures."""
     if dry_run:
         async with act.plane.pool.connection() as conn:
-            found = await bulk.look(conn, action, filters)
+            found = await bulk.dry_run(conn, action, filters)
         sample = [shown(job, act.caller) for job in found.sample]
         return respond({"matched": found.matched, "by_kind": found.by_kind, "sample": sample, "filter": filters})
     if expected is None:
-        raise Problem("invalid-request", "pass `expected_count` from a dry run, so that no more is touched than was seen")
+        raise Problem(
+            "invalid-request", "send `expected_count` from a dry run, so that no more jobs are changed than it showed"
+        )
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
-        match = await bulk.look(conn, action, filters)
+        match = await bulk.dry_run(conn, action, filters)
         if match.matched > expected:
             raise Problem(
                 "expected-count",
-                f"{match.matched} jobs match by now, {expected} were expected",
+                f"{match.matched} jobs match now, {expected} were expected",
                 matched=match.matched,
                 expected=expected,
             )
@@ -137,16 +146,16 @@ async def run_in_bulk(
 
 @routes.add("GET", "/api/operations/{job_id}", action="jobs.read", answers=Data[Operation], refuses=["not-found"])
 async def show_operation(request: Request, job_id: JobNumber) -> Response:
-    """Show how far a bulk act is. It is a job: cancel it like one."""
+    """Show the progress of a bulk action. It is a job and can be cancelled like one."""
     async with plane_of(request).pool.connection() as conn:
         job = await read.get_job(conn, JobId(job_id))
     if job.kind != bulk.KIND:
-        raise Problem("not-found", f"job {job_id} is no bulk act")
+        raise Problem("not-found", f"job {job_id} is not a bulk action")
     return respond(operation_of(job))
 
 
 def operation_of(job: JobView) -> dict[str, Any]:
-    """The job of a bulk act as an operation. Pure."""
+    """The job of a bulk action as an operation. Pure."""
     result = job.result or {}
     return {
         "id": job.id,

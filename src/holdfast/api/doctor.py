@@ -1,4 +1,4 @@
-"""What the database says about its health, for `holdfast doctor` and `holdfast status`. Conclusions are the reader's."""
+"""Facts about the health of the database, for `holdfast doctor` and `holdfast status`, which draw the conclusions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from holdfast.api.auth import has_live_tokens
 from holdfast.api.envelope import Data, Total, respond
+from holdfast.api.live_tokens import has_live_tokens
 from holdfast.api.plane import plane_of
 from holdfast.api.routes import Routes
-from holdfast.jobs.checkup import check_up
 from holdfast.jobs.states import State
+from holdfast.jobs.views.checkup import check_up
 
 routes = Routes("doctor")
 
 
 class Checked(BaseModel):
-    """What was found."""
+    """The facts."""
 
     version: str
     knows_somebody: bool
@@ -43,7 +43,7 @@ class Checked(BaseModel):
 
 @routes.add("GET", "/api/doctor", action="ops.read", answers=Data[Checked], refuses=["too-slow"])
 async def look_for_trouble(request: Request) -> Response:
-    """Look at everything that tells of trouble: the server, its tables, workers, leases, kinds, locks."""
+    """Check the server, its tables, workers, leases, kinds and locks."""
     plane = plane_of(request)
     async with plane.pool.connection() as conn:
         found = await check_up(conn)

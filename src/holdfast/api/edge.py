@@ -26,7 +26,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-CLIENT_LEFT = 499  # as nginx has it; nobody receives it, it is for the log and the metrics
+CLIENT_LEFT = 499  # as in nginx; only for the log and the metrics, because the client has disconnected
 DOCS_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; "
     "style-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; img-src 'self' data: https://fastapi.tiangolo.com"
@@ -46,7 +46,7 @@ class Edge:
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         started, status = time.monotonic(), 0
-        first_byte: float | None = None  # of a stream, whose end says nothing about how quick we are
+        first_byte: float | None = None  # of a stream, whose total duration says nothing about latency
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status, first_byte
@@ -61,14 +61,14 @@ class Edge:
         with structlog.contextvars.bound_contextvars(request_id=request_id, **_trace_of(scope)):
             try:
                 await self._app(scope, receive, send_with_headers)
-            except ClientDisconnect:  # in mid-body: the line below says so, and nothing of ours has failed
+            except ClientDisconnect:  # while the body was read: it is logged below, and is not an error
                 status = CLIENT_LEFT
             except Exception:
                 log.exception("http_fault", method=scope["method"], path=scope["path"])
-                if status:  # too late for another answer
+                if status:  # too late for another response
                     _measure(scope, 500, time.monotonic() - started)
                     raise
-                fault = answer(Request(scope), Problem("internal", "something went wrong here"))
+                fault = answer(Request(scope), Problem("internal", "an internal error occurred"))
                 await fault(scope, receive, send_with_headers)
             if scope["method"] not in ("GET", "HEAD", "OPTIONS") and status < 400:
                 scope["app"].state.hub.changed()
@@ -86,7 +86,7 @@ class Edge:
 
 
 def _measure(scope: Scope, status: int, seconds: float) -> None:
-    """By the route's template and never by the path: ids and typing errors of callers must not become series."""
+    """Measure by the route's template and never by the path: ids and mistyped paths must not become time series."""
     route = getattr(scope.get("route"), "path", "none")
     method = scope["method"] if scope["method"] in METHODS else "other"
     labels = (method, route, str(status))
@@ -95,13 +95,13 @@ def _measure(scope: Scope, status: int, seconds: float) -> None:
 
 
 def _request_id(scope: Scope) -> str:
-    """The caller's, if it is harmless; it goes into logs and headers."""
+    """The caller's request id if it is valid, otherwise a new one; it is used in logs and headers."""
     given = Headers(scope=scope).get("x-request-id", "")
     return given if REQUEST_ID.match(given) else uuid4().hex
 
 
 def _trace_of(scope: Scope) -> dict[str, str]:
-    """The caller's span, if it names one: the span of a job that it submits is linked to it."""
+    """The caller's span, if it sends one: the spans of jobs that it submits are linked to it."""
     given = Headers(scope=scope).get("traceparent", "")
     return {"traceparent": given} if TRACEPARENT.match(given) else {}
 

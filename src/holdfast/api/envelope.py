@@ -1,4 +1,4 @@
-"""The form of every good answer: `{"data": …}`, and for lists the page beside it."""
+"""The format of successful responses: `{"data": …}`, and for lists also the page."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from starlette.responses import JSONResponse, Response
 from holdfast.api.problems import Problem
 
 T = TypeVar("T")
-UNCHANGED = (304, "It is still what `If-None-Match` names")
+UNCHANGED = (304, "Not modified since `If-None-Match`")
 
 
 class Data(BaseModel, Generic[T]):
-    """One thing."""
+    """One object."""
 
     data: T
 
 
 class Total(BaseModel):
-    """How many there are; `capped` says that there are more than that."""
+    """A count; `capped`: there are more."""
 
     value: int
     capped: bool
 
 
 class PageInfo(BaseModel):
-    """Where in a list this page is."""
+    """The position of this page in the list."""
 
     limit: int
     next_cursor: str | None
@@ -40,7 +40,7 @@ class PageInfo(BaseModel):
 
 
 class Listed(BaseModel, Generic[T]):
-    """A page of things."""
+    """A page of objects."""
 
     data: list[T]
     page: PageInfo
@@ -48,7 +48,7 @@ class Listed(BaseModel, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an act answers. `shown_once` is part of the answer but never stored, so that it cannot be replayed."""
+    """The response of an action. `shown_once` is part of the response but never stored, so it cannot be replayed."""
 
     status: int
     data: Any
@@ -57,7 +57,7 @@ class Answer:
 
 
 def jsonable(value: Any) -> Any:
-    """Plain JSON values of whatever we have: dataclasses, named tuples, times."""
+    """Plain JSON values for dataclasses, named tuples and times."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, list):
@@ -66,17 +66,17 @@ def jsonable(value: Any) -> Any:
 
 
 def respond(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """One thing in its envelope."""
+    """One object in its envelope."""
     return JSONResponse({"data": jsonable(value)}, status, headers)
 
 
 def etag_of(value: Any) -> str:
-    """A tag that changes whenever the value does."""
+    """The ETag of a value."""
     return f'"{sha256(to_json(value)).hexdigest()[:32]}"'
 
 
 def respond_tagged(request: Request, value: Any) -> Response:
-    """One thing with its tag; nothing but the tag if the caller has it already."""
+    """One object with its ETag; 304 if the caller has it already."""
     plain = jsonable(value)
     tag = etag_of(plain)
     if tag in _tags(request.headers.get("if-none-match")):
@@ -85,10 +85,12 @@ def respond_tagged(request: Request, value: Any) -> Response:
 
 
 def require_match(request: Request, tag: str) -> None:
-    """Refuse a write by somebody who has not seen the thing as it is now; who sends no If-Match does not care."""
+    """Refuse a write whose If-Match does not have the current ETag. Without If-Match, the write is accepted."""
     given = request.headers.get("if-match")
     if given is not None and given.strip() != "*" and tag not in _tags(given):
-        raise Problem("changed-meanwhile", "what If-Match names is not what is there now", headers={"ETag": tag})
+        raise Problem(
+            "changed-meanwhile", "the object has changed: If-Match does not have the current ETag", headers={"ETag": tag}
+        )
 
 
 def _tags(header: str | None) -> set[str]:

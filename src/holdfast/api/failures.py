@@ -1,4 +1,4 @@
-"""Failures, grouped by what they have in common: look at each way to fail, and retry all who failed in it."""
+"""Failures, grouped by kind, cause and error: list the groups, show one, retry all jobs of a group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.api.envelope import Data, respond
 from holdfast.api.plane import plane_of
 from holdfast.api.routes import Routes
 from holdfast.jobs.bulk import MOST, BulkAction
-from holdfast.jobs.failures import Failure, get_failure, list_failures
+from holdfast.jobs.views.failures import Failure, get_failure, list_failures
 
 routes = Routes("failures")
 
@@ -23,7 +23,7 @@ Fingerprint = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 
 @routes.add("GET", "/api/failures", action="failures.read", answers=Data[list[Failure]], refuses=["too-slow"])
 async def list_them(request: Request, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> Response:
-    """List the ways in which jobs failed, the latest first."""
+    """List the groups of failed jobs, the latest first."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await list_failures(conn, limit=limit))
 
@@ -32,13 +32,13 @@ async def list_them(request: Request, limit: Annotated[int, Query(ge=1, le=200)]
     "GET", "/api/failures/{fingerprint}", action="failures.read", answers=Data[Failure], refuses=["not-found", "too-slow"]
 )
 async def show_one(request: Request, fingerprint: Fingerprint) -> Response:
-    """Show one way to fail."""
+    """Show one group of failed jobs."""
     async with plane_of(request).pool.connection() as conn:
         return respond(await get_failure(conn, fingerprint))
 
 
 class RetryAll(Model):
-    """Retry all who failed in one way. Without `dry_run: false` nothing is changed."""
+    """Retry all jobs of a group. Without `dry_run: false` nothing is changed."""
 
     reason: Reason
     dry_run: StrictBool = True
@@ -52,9 +52,9 @@ class RetryAll(Model):
     status=202,
     answers=Data[Operation],
     refuses=["expected-count", "draining", "idempotency-mismatch"],
-    others=[(200, "The dry run: what would be touched")],
+    others=[(200, "The dry run: what would be changed")],
 )
 async def retry_all(fingerprint: Fingerprint, asked: RetryAll, act: Acting) -> Response:
-    """Run all jobs that failed in one way once more."""
+    """Run all failed jobs of a group again."""
     filters = {"fingerprint": fingerprint}
     return await run_in_bulk(act, BulkAction.RETRY, filters, asked.reason, asked.expected_count, dry_run=asked.dry_run)

@@ -1,4 +1,4 @@
-"""What every request of the worker protocol needs: that it is a worker's, its body within limits, and its attempt.
+"""The checks of every request of the worker protocol: the role, the size of the body, and the attempt.
 
 Used by: `worker_protocol.py`.
 """
@@ -21,7 +21,7 @@ from holdfast.api.problems import Problem
 from holdfast.api.routes import guard
 from holdfast.jobs.held import held
 from holdfast.jobs.model import AttemptId, Claim, JobId
-from holdfast.jobs.wire import Said
+from holdfast.protocol.wire import Said
 
 LARGEST_BODY = 8_000_000  # bytes: a batch of results, or the children of a fan-out
 
@@ -30,7 +30,7 @@ Holding = tuple[psycopg.AsyncConnection[Any], Claim]
 
 
 async def workers_only(request: Request) -> None:
-    """The guard of every route, before anything of the request is read."""
+    """The guard of every route, before the request is read."""
     request.state.action = "work"
     request.state.caller = await guard(request, "work")
 
@@ -47,21 +47,21 @@ Actor = Annotated[str, Depends(actor_of)]
 
 
 class ShownAttempt(NamedTuple):
-    """An attempt id, and who sent it."""
+    """An attempt id, and the actor that sent it."""
 
     id: AttemptId
     actor: str
 
 
 def shown_attempt(actor: Actor, if_match: Annotated[str | None, Header()] = None) -> ShownAttempt:
-    """The attempt that the worker shows. `*` would match any, which is what a fence is there to refuse."""
+    """The attempt id in If-Match. `*` is refused, because it would match any attempt."""
     shown = (if_match or "").strip()
     if not shown or shown == "*":
         raise Problem("attempt-required", 'send If-Match: "<attempt_id>" with the attempt id of your claim')
     try:
         return ShownAttempt(AttemptId(str(UUID(shown.strip('"')))), actor)
     except ValueError:
-        raise Problem("stale-attempt", "If-Match is no attempt id") from None
+        raise Problem("stale-attempt", "If-Match is not an attempt id") from None
 
 
 Pool = Annotated[AsyncConnectionPool[Any], Depends(pool_of)]
@@ -69,14 +69,14 @@ Attempt = Annotated[ShownAttempt, Depends(shown_attempt)]
 
 
 def said_as(model: type[T]) -> Any:
-    """The body, read up to its limit and checked; nesting beyond measure is refused by the parser."""
+    """The body, read up to its limit and validated; the parser refuses deep nesting."""
 
     async def read(request: Request) -> T:
         raw = bytearray()
         async for chunk in request.stream():
             raw += chunk
             if len(raw) > LARGEST_BODY:
-                raise Problem("too-large", f"a body has at most {LARGEST_BODY:,} bytes", largest=LARGEST_BODY)
+                raise Problem("too-large", f"the body must have at most {LARGEST_BODY:,} bytes", largest=LARGEST_BODY)
         try:
             return model.model_validate_json(bytes(raw))
         except ValidationError as error:
@@ -88,6 +88,6 @@ def said_as(model: type[T]) -> Any:
 
 @asynccontextmanager
 async def holding(pool: AsyncConnectionPool[Any], job_id: int, attempt: ShownAttempt, what: str) -> AsyncIterator[Holding]:
-    """A connection, and the claim as the row has it; refused if its worker was registered by another principal."""
+    """A connection, and the claim as read from the database; refused if another principal registered its worker."""
     async with pool.connection() as conn:
         yield conn, await held(conn, JobId(job_id), attempt.id, what, owner=attempt.actor)

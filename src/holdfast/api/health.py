@@ -1,4 +1,4 @@
-"""Up, ready, and what a kind of problem means. The only routes that ask for no credentials."""
+"""Liveness, readiness and the descriptions of problem types: routes without authentication; and whoami."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from starlette.responses import JSONResponse, Response
 from holdfast.api.acts import Model
 from holdfast.api.envelope import Data, respond
 from holdfast.api.plane import caller_of, plane_of
-from holdfast.api.problems import KINDS, Problem, code_of
+from holdfast.api.problem_types import PROBLEMS
+from holdfast.api.problems import Problem, code_of
 from holdfast.api.routes import Routes
+from holdfast.database.revision import OLDEST_CODE, Found, fits, said_of
 
 routes = Routes("health")
 
@@ -27,7 +29,7 @@ class Health(Model):
 
 
 class Ready(Model):
-    """The process can do its work, or why not."""
+    """Whether the process is ready, or why not."""
 
     ready: bool
     database: Literal["ok", "unreachable"]
@@ -39,32 +41,32 @@ class Ready(Model):
 
 @routes.add("GET", "/health", action="health.read", answers=Data[Health], also=["/api/health"])
 async def health(request: Request) -> Response:
-    """Say that the process is up. Asks nobody else: a database that is away is no reason to restart us."""
+    """Show that the process is up. It does not check the database: a lost database is no reason to restart this process."""
     return respond({"status": "ok", "version": plane_of(request).options.version})
 
 
-READINESS = """
-    SELECT (SELECT version_num FROM holdfast.alembic_version),
+READINESS = f"""
+    SELECT (SELECT version_num FROM holdfast.alembic_version), {OLDEST_CODE},
            EXISTS (SELECT FROM holdfast.controls WHERE kind = '*' AND drained_at IS NOT NULL)
 """
 
 
 @routes.add("GET", "/ready", action="health.read", answers=Data[Ready], refuses=["not-ready"], also=["/api/ready"])
 async def ready(request: Request) -> Response:
-    """Say whether the database is there and its schema is the one that this code needs."""
+    """Show whether the database is reachable and has the schema that this code needs."""
     plane = plane_of(request)
     found: dict[str, Any] = {"ready": False, "database": "unreachable", "schema_revision": None, "draining": False}
     found |= {"wanted_revision": plane.wanted_revision, "version": plane.options.version}
     try:
         async with plane.pool.connection(timeout=2) as conn, conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(READINESS)
-            revision, draining = await cursor.fetchone() or (None, False)
+            await cursor.execute(READINESS.encode())
+            revision, oldest, draining = await cursor.fetchone() or (None, None, False)
             found |= {"database": "ok", "schema_revision": revision, "draining": draining}
-            found["ready"] = plane.wanted_revision in (None, revision)
+            found["ready"] = plane.wanted_revision is None or fits(Found(revision, oldest), plane.wanted_revision)
     except psycopg.errors.UndefinedTable:
         found["database"] = "ok"
     except (psycopg.Error, PoolTimeout, OSError):
-        pass  # that it is unreachable is what the answer says
+        pass  # the response says that it is unreachable
     if not found["ready"]:
         raise Problem("not-ready", _missing(found), headers={"Retry-After": "5"}, **found)
     return respond(found)
@@ -73,11 +75,11 @@ async def ready(request: Request) -> Response:
 def _missing(found: dict[str, Any]) -> str:
     if found["database"] != "ok":
         return "the database cannot be reached"
-    return f"the schema is at {found['schema_revision']}, this code needs {found['wanted_revision']}; run `holdfast db migrate`"
+    return said_of(found["schema_revision"], found["wanted_revision"])
 
 
 class WhoAmI(Model):
-    """Who the caller is to us."""
+    """The caller: its name, role and permissions."""
 
     actor: str
     method: str
@@ -86,19 +88,19 @@ class WhoAmI(Model):
 
 @routes.add("GET", "/api/whoami", action="whoami.read", answers=Data[WhoAmI])
 async def whoami(request: Request) -> Response:
-    """Say who the caller is."""
+    """Show the caller's name, role and permissions."""
     caller = caller_of(request)
     return respond({"actor": caller.actor, "method": caller.method, "role": caller.role})
 
 
 @routes.add("GET", "/openapi.json", action="openapi.read", media="application/json")
 async def show_openapi(request: Request) -> Response:
-    """Show the OpenAPI document of all this."""
+    """Show the OpenAPI document."""
     return JSONResponse(request.app.openapi())
 
 
 class ProblemMeaning(Model):
-    """What a kind of problem means."""
+    """The description of a problem type."""
 
     type: str
     code: str
@@ -109,10 +111,10 @@ class ProblemMeaning(Model):
 
 @routes.add("GET", "/problems/{slug}", action="problems.read", answers=Data[ProblemMeaning], refuses=["not-found"])
 async def show_problem(slug: str) -> Response:
-    """Say what a kind of problem means and what to do about it."""
-    kind = KINDS.get(slug)
+    """Describe a problem type and how to fix it."""
+    kind = PROBLEMS.get(slug)
     if kind is None:
-        raise Problem("not-found", "there is no such kind of problem")
+        raise Problem("not-found", "there is no such problem type")
     return respond(
         {
             "type": f"/problems/{slug}",

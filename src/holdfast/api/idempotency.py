@@ -1,7 +1,7 @@
-"""Answer a repeated request with the first answer: `Idempotency-Key`, kept for a day in the transaction of the act.
+"""`Idempotency-Key`: a repeated request gets the stored response of the first. Responses are kept for a day.
 
-The row is inserted before the act and filled after it, both in its transaction. So two requests with one key take turns:
-the second waits for the first to commit and finds its answer, or for it to fail and acts itself.
+The row is inserted before the action and filled after it, in the transaction of the action. So a second request with the same
+key waits for the first: if the first commits, it gets the stored response; if the first fails, it runs the action itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STORE = """
     UPDATE holdfast.idempotency SET status = %(status)s, headers = %(headers)s, body = %(body)s
     WHERE actor = %(actor)s AND key = %(key)s
 """
-# Whoever stores one takes a few old ones away, so that no loop is needed for it.
+# Each store also deletes a few expired rows, so that no loop is needed.
 FORGET = """
     DELETE FROM holdfast.idempotency WHERE (actor, key) IN (
         SELECT actor, key FROM holdfast.idempotency WHERE expires_at < clock_timestamp() - interval '1 hour'
@@ -45,7 +45,7 @@ FORGET = """
 
 
 class Stored(NamedTuple):
-    """What was answered the first time."""
+    """The stored response of the first request."""
 
     fingerprint: bytes
     status: int
@@ -54,21 +54,21 @@ class Stored(NamedTuple):
 
 
 def key_of(request: Request) -> str | None:
-    """The key that the caller chose, if it did."""
+    """The idempotency key of the request, if there is one."""
     key = request.headers.get("idempotency-key")
     if key is not None and not VALID.match(key):
-        raise Problem("invalid-request", "an Idempotency-Key has 1 to 255 visible ASCII characters")
+        raise Problem("invalid-request", "an Idempotency-Key must have 1 to 255 visible ASCII characters")
     return key
 
 
 def fingerprint_of(request: Request) -> bytes:
-    """What makes two requests the same: the method, the path with its query, the bytes of the body."""
+    """The hash of method, path, query and body: equal for repeated requests."""
     parts = (request.method, request.url.path, request.url.query)
     return sha256("\n".join(parts).encode() + b"\n" + getattr(request.state, "body", b"")).digest()
 
 
 async def reserve(conn: psycopg.AsyncConnection[Any], request: Request, actor: str, key: str) -> Stored | None:
-    """None: go ahead, the key is ours. Else what was answered before. Call it first in the transaction of the act."""
+    """Reserve the key. None: run the action. Otherwise the stored response. Call it first in the transaction of the action."""
     parameters = {"actor": actor, "key": key, "fingerprint": fingerprint_of(request), "kept": KEPT}
     try:
         if await (await conn.execute(RESERVE, parameters)).fetchone() is not None:
@@ -78,14 +78,14 @@ async def reserve(conn: psycopg.AsyncConnection[Any], request: Request, actor: s
     async with conn.cursor(row_factory=class_row(Stored)) as cursor:
         await cursor.execute(FIND, parameters)
         found = await cursor.fetchone()
-    assert found is not None, "it was there a moment ago, and expired rows are kept for another hour"
+    assert found is not None, "the row existed, and expired rows are kept for another hour"
     if bytes(found.fingerprint) != parameters["fingerprint"]:
         raise Problem("idempotency-mismatch", "this Idempotency-Key was used for another request; use a new one")
     return found
 
 
 async def store(conn: psycopg.AsyncConnection[Any], actor: str, key: str, answer: Answer, data: Any) -> None:
-    """Keep the answer. Call it last in the transaction of the act."""
+    """Store the response. Call it last in the transaction of the action."""
     parameters = {
         "actor": actor,
         "key": key,

@@ -1,4 +1,4 @@
-"""Jobs: enqueue, list, look at, cancel, run again, recover."""
+"""Jobs: enqueue, list, show, cancel, retry, recover."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from holdfast.api.paging import JobNumber, Paged
 from holdfast.api.plane import Principal, caller_of, plane_of
 from holdfast.api.reserved import known_to_services, refuse_private, refuse_reserved
 from holdfast.api.routes import Routes
-from holdfast.jobs import explain, history, read
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.declare import requested_job
 from holdfast.jobs.enqueue import enqueue
-from holdfast.jobs.filters import MOST_LOOKED_AT, Condition
 from holdfast.jobs.kinds import require
 from holdfast.jobs.model import JobId, Lock
 from holdfast.jobs.owner import owner_of, set_owner
-from holdfast.jobs.read import JobView
 from holdfast.jobs.recover import recover
 from holdfast.jobs.rerun import rerun
 from holdfast.jobs.states import State
+from holdfast.jobs.views import explain, history, read
+from holdfast.jobs.views.filters import MOST_LOOKED_AT, Condition
+from holdfast.jobs.views.read import JobView
 
 routes = Routes("jobs")
 
@@ -46,7 +46,7 @@ Small = Annotated[int, Field(ge=1, le=1000)]
 
 
 def shown(job: JobView, caller: Principal) -> dict[str, Any]:
-    """A job as this caller may see it: who only looks does not see what others put in and got out."""
+    """A job as this caller may see it: viewers see neither payloads nor results."""
     found: dict[str, Any] = jsonable(job)
     if not caller.may("jobs.read_payload"):
         found |= {"payload": None, "result": None, "handle": None}
@@ -111,7 +111,7 @@ async def show_job(request: Request, job_id: JobNumber) -> Response:
 
 
 class Explanation(Model):
-    """Why a job is where it is."""
+    """Why a job is in its state."""
 
     job_id: int
     sentence: str
@@ -119,14 +119,14 @@ class Explanation(Model):
 
 @routes.add("GET", "/api/jobs/{job_id}/explain", action="jobs.read", answers=Data[Explanation], refuses=["not-found"])
 async def explain_job(request: Request, job_id: JobNumber) -> Response:
-    """Say why a job is where it is, who holds what, and until when."""
+    """Explain why a job is in its state, and which job or worker it waits for."""
     async with plane_of(request).pool.connection() as conn:
         sentence = await explain.explain(conn, JobId(job_id))
     return respond({"job_id": job_id, "sentence": sentence})
 
 
 class Move(Model):
-    """One line of a job's history. For an attempt, `claimed_at` to `at` is its whole life."""
+    """One entry of a job's history. An attempt lasted from `claimed_at` to `at`."""
 
     at: datetime
     move: str
@@ -179,7 +179,7 @@ KEYED = "Only for kinds that declare none, or declare it as a function, which ma
 
 
 class JobAsked(Model):
-    """A job to be. What is left out is as the kind declares it."""
+    """A new job. Omitted fields have the values that the kind declares."""
 
     kind: Name
     payload: dict[str, Any] = Field(default_factory=dict, description="The arguments of the handler, by name.")
@@ -199,7 +199,7 @@ class JobAsked(Model):
     allow_unknown_kind: bool = Field(False, description="Enqueue it with defaults if no worker has published the kind.")
 
     def options(self) -> dict[str, Any]:
-        """What the request says beside the kind and the arguments, in the words of the kernel."""
+        """The options of the request, as fields of `NewJob`."""
         said = self.model_dump(
             exclude={"kind", "payload", "delay_seconds", "max_runtime_seconds", "locks", "allow_unknown_kind"}
         )
@@ -213,7 +213,7 @@ class JobAsked(Model):
 
 
 class JobMade(Model):
-    """What became of an enqueue: `created` is false when an equal job was there already."""
+    """The result of an enqueue: `created` is false if an equal job existed already."""
 
     id: int
     created: bool
@@ -234,14 +234,14 @@ REFUSALS = [
 
 @routes.add("POST", "/api/jobs", action="jobs.enqueue", status=202, answers=Data[JobMade], refuses=REFUSALS)
 async def enqueue_job(asked: JobAsked, act: Acting) -> Response:
-    """Enqueue a job as its kind declares it: with its locks, keys, queue and budgets, and with arguments that fit."""
-    refuse_reserved(act.plane, asked.kind)
+    """Enqueue a job as its kind declares it: with its locks, keys, queue and limits. The arguments are validated."""
+    refuse_reserved(asked.kind)
     for service in act.plane.services.values():
         await service.admit(asked.kind, asked.payload)
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         declared = await require(
-            conn, asked.kind, allow_unknown=asked.allow_unknown_kind, otherwise=known_to_services(act.plane, asked.kind)
+            conn, asked.kind, allow_unknown=asked.allow_unknown_kind, otherwise=known_to_services(asked.kind)
         )
         refuse_private(declared)
         made = await enqueue(conn, requested_job(declared, asked.payload, asked.options()))
@@ -273,7 +273,7 @@ CHANGES = ["not-found", "wrong-state", "changed-meanwhile", "idempotency-mismatc
     also=["/jobs/{job_id}/cancel"],
 )
 async def cancel_job(job_id: JobNumber, act: Acting, asked: CancelAsked | None = None) -> Response:
-    """Stop a job; a running one is asked to."""
+    """Cancel a job; a running one gets a cancel request."""
     asked = asked or CancelAsked()
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
@@ -285,7 +285,7 @@ async def cancel_job(job_id: JobNumber, act: Acting, asked: CancelAsked | None =
 
 
 class RetryAsked(Model):
-    """Run an ended job once more, with at least so many attempts left."""
+    """Run an ended job again, with at least this many attempts left."""
 
     reason: Reason | None = None
     grant: Small = 1
@@ -295,7 +295,7 @@ class RetryAsked(Model):
     "POST", "/api/jobs/{job_id}/retry", action="jobs.retry", status=202, answers=Data[JobView], refuses=[*CHANGES, "refused"]
 )
 async def retry_job(job_id: JobNumber, act: Acting, asked: RetryAsked | None = None) -> Response:
-    """Run a failed or cancelled job once more."""
+    """Run a failed or cancelled job again."""
     asked = asked or RetryAsked()
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
@@ -307,7 +307,7 @@ async def retry_job(job_id: JobNumber, act: Acting, asked: RetryAsked | None = N
 
 
 class RecoverAsked(Model):
-    """Take a job from a holder that went silent."""
+    """Take a job from a worker whose lease has expired."""
 
     reason: Reason = "recovered by an operator"
     grant: Small = 1
@@ -322,7 +322,7 @@ class RecoverAsked(Model):
     also=["/sync/jobs/{job_id}/recover", "/jobs/{job_id}/recover"],
 )
 async def recover_job(job_id: JobNumber, act: Acting, asked: RecoverAsked | None = None) -> Response:
-    """Put a job whose holder went silent back into the queue."""
+    """Return a job whose worker's lease has expired to the queue."""
     asked = asked or RecoverAsked()
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:

@@ -1,7 +1,7 @@
-"""How much one caller may ask: requests by the minute, bytes and depth of a body, and how long a page is.
+"""Limits of a caller: requests per minute, size and nesting of a body, and the length of a page.
 
-The count of requests is kept in Postgres, one row per principal, so that it holds over all processes together, whatever
-address, path or token the requests come with.
+Requests are counted in Postgres, one row per principal, so that the limit holds for all processes together, whatever address,
+path or token the requests use.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.api.policy import Role
 from holdfast.api.problems import Problem
 
 DEEPEST = 100  # levels of a body; a payload may have 64
-LARGE = 100_000  # bytes: what takes longer than a moment to look through is not looked through in the event loop
-MACHINES = 20  # times what a person may ask
+LARGE = 100_000  # bytes: a larger body is checked in a thread, so that it does not block the event loop
+MACHINES = 20  # times the limit of a person
 
-# A bucket as one time: when it will be full again. A request moves it ahead by its share; farther than a whole bucket it
-# may not be. By the database's clock, like everything that decides.
+# A token bucket as one timestamp: when it will be full again. A request moves it ahead by its share, at most by a whole bucket.
+# By the database's clock, like every decision.
 SPEND = """
     INSERT INTO holdfast.rate_limits AS r (key, full_at) VALUES (%(key)s, clock_timestamp() + %(each)s)
     ON CONFLICT (key) DO UPDATE SET full_at = greatest(r.full_at, clock_timestamp()) + %(each)s
@@ -53,7 +53,7 @@ async def spend(conn: psycopg.AsyncConnection[Any], caller: Principal, options: 
     seconds = row[0] if row else 1
     raise Problem(
         "rate-limited",
-        f"{caller.actor} asks too often; wait {seconds} s",
+        f"{caller.actor} sends too many requests; wait {seconds} s",
         headers={"Retry-After": str(seconds)},
         retry_after=seconds,
     )
@@ -63,7 +63,7 @@ async def with_bounded_body(request: Request, largest: int) -> Request:
     """The same request with its body read, if it is neither too large nor too deep to be parsed."""
     if request.method in ("GET", "HEAD"):
         return request
-    too_large = Problem("too-large", f"a body has at most {largest:,} bytes", largest=largest)
+    too_large = Problem("too-large", f"the body must have at most {largest:,} bytes", largest=largest)
     length = request.headers.get("content-length", "0")
     if not length.isdigit():
         raise Problem("unreadable", "Content-Length is not a number")
@@ -95,9 +95,9 @@ NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 def depth_of(body: bytes) -> int:
-    """How deeply JSON is nested, without parsing it: a parser would be what it is meant to break. Pure.
+    """The nesting depth of JSON, without parsing it, because deep nesting could break the parser. Pure.
 
-    What is in strings is taken out, then everything but brackets, and those are added up: nothing of it runs in Python.
+    Strings and everything except brackets are removed, and the brackets are summed up; all of it runs in C code.
     """
     if body.count(b"{") + body.count(b"[") <= DEEPEST:
         return 0

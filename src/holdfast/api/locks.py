@@ -1,4 +1,4 @@
-"""Locks: who holds them, and the release of one whose holder has ended."""
+"""Locks: list those that are held, and release one whose holder has ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
 from holdfast.errors import LockBusy
-from holdfast.jobs.held_locks import LockView, list_locks, release
+from holdfast.jobs.release_lock import release
+from holdfast.jobs.views.locks import LockView, list_locks
 
 routes = Routes("locks")
 
@@ -47,7 +48,7 @@ class Released(BaseModel):
     refuses=["not-found", "lock-held", "idempotency-mismatch"],
 )
 async def release_lock(key: LockKey, act: Acting, reason: Annotated[Reason, Query()]) -> Response:
-    """Release a lock whose holders have all ended; while one lives, cancel that job instead."""
+    """Release a lock whose holders have all ended. If a holder has not ended, cancel that job instead."""
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         try:

@@ -1,7 +1,7 @@
-"""Sign in with a link that works once: how the first person comes in on a machine where nobody is known yet.
+"""One-time login link: the first login on an installation without tokens.
 
-The link carries a code and no token; the code is known to this process alone and ends with it. A browser gets the token in a
-cookie that no script can read and no other site can send; the command line gets it as JSON and keeps it in a file.
+The link contains a code and not a token. Only this process knows the code, and it ends with the process. A browser gets the
+token in a cookie that is HttpOnly and SameSite; the command line gets it as JSON and stores it in a file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from holdfast.api.routes import Routes
 from holdfast.telemetry import redact
 
 routes = Routes("login")
-HOME = "/api/whoami"  # where a browser is sent
+HOME = "/api/whoami"  # where a browser is sent if there is no console
 
 
 class OneTimeLogin:
-    """A code, and the token that whoever shows it first is given."""
+    """A code, and the token for the first caller that sends it."""
 
     def __init__(self, token: str, name: str, role: Role) -> None:
         self.code = secrets.token_urlsafe(32)
@@ -36,7 +36,7 @@ class OneTimeLogin:
         redact.hide(self.code)
 
     def redeem(self, code: str) -> str | None:
-        """The token; None for a wrong code, and for everybody after the first."""
+        """The token; None for a wrong code, and after the first call."""
         if not hmac.compare_digest(code.encode(), self.code.encode()):
             return None
         token, self._token = self._token, None
@@ -44,7 +44,7 @@ class OneTimeLogin:
 
 
 class SignedIn(Model):
-    """Who the caller is from now on."""
+    """The signed-in caller."""
 
     actor: str
     token: str
@@ -56,25 +56,25 @@ class SignedIn(Model):
     action="login",
     answers=Data[SignedIn],
     refuses=["unauthenticated"],
-    others=[(303, "A browser is signed in and sent on")],
+    others=[(303, "A browser is signed in and redirected")],
 )
 async def login(
     request: Request,
     code: Annotated[str, Query(min_length=1, max_length=100)],
     accept: Annotated[str, Header(max_length=1000)] = "*/*",
 ) -> Response:
-    """Sign in with the code of a link that works once: a browser by a cookie, whoever asks for JSON by a token."""
+    """Sign in with the code of a one-time link: a browser gets a cookie, a client that accepts JSON gets a token."""
     offered: OneTimeLogin | None = request.app.state.login
     token = None if offered is None else offered.redeem(code)
     if offered is None or token is None:
         raise Unknown(
-            "this link was used already, or is not one of this process",
-            what_to_do="Start the control plane again for another link, or make a token: `holdfast auth token create`.",
+            "this link was already used, or belongs to another process",
+            what_to_do="Restart the control plane for another link, or create a token: `holdfast auth token create`.",
         )
     async with plane_of(request).pool.connection() as conn:
         await audit.write(conn, offered.caller, "login", "one-time link", request=request)
     if "text/html" not in accept:
         return respond({"actor": offered.caller.actor, "token": token})
-    sent_on = RedirectResponse(HOME, 303)
+    sent_on = RedirectResponse(request.app.state.home, 303)
     sent_on.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https")
     return sent_on

@@ -1,6 +1,6 @@
-"""`/metrics` for Prometheus: what this process counted, and what the database knows, read once for a few seconds of scrapes.
+"""`/metrics` for Prometheus: the metrics of this process, and those of the database, which are cached for a few seconds.
 
-The figures of the database are the same in every replica: dashboards take their maximum, never their sum.
+The metrics of the database are the same in every replica: dashboards must use their maximum, never their sum.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from prometheus_client.registry import Collector
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from starlette.responses import Response
 
-from holdfast.api.plane import Service, plane_of
+from holdfast.api.plane import Resources, plane_of
 from holdfast.api.routes import Routes
 from holdfast.database.pool import LOST
-from holdfast.jobs import read
-from holdfast.jobs.figures import Figures, figures
+from holdfast.jobs.views import read
+from holdfast.jobs.views.figures import Figures, figures
 from holdfast.telemetry import metrics
 from holdfast.telemetry.log import log
 from holdfast.telemetry.names import PLANE_METRICS
 
 routes = Routes("metrics")
 
-PATIENCE = 3.0  # seconds for a connection: a scraper does not wait long
-GOOD_FOR = 5.0  # seconds; two Prometheus servers and a person cost one look
+PATIENCE = 3.0  # seconds to wait for a connection: a scraper does not wait long
+GOOD_FOR = 5.0  # seconds; several scrapers within this time cost one query
 LOOK_EVERY = 0.5
 
 
 class Gauges(Collector):
-    """The figures of the database and of this process, as Prometheus wants them."""
+    """Gauges of the database and of this process."""
 
-    def __init__(self, pool: AsyncConnectionPool[Any], version: str, services: Mapping[str, Service]) -> None:
+    def __init__(self, pool: AsyncConnectionPool[Any], version: str, services: Mapping[str, Resources]) -> None:
         self._pool, self._version, self._services = pool, version, services
         self._of_services: list[Metric] = []
         self._figures: Figures | None = None
@@ -51,7 +51,7 @@ class Gauges(Collector):
         self.registry.register(self)
 
     async def refresh(self) -> None:
-        """Look again, unless somebody just did. Without the database there are no figures of it, rather than old ones."""
+        """Read the metrics of the database, unless they are fresh. Without the database they are left out, not served stale."""
         async with self._one_at_a_time:
             if self._read_at is not None and time.monotonic() - self._read_at < GOOD_FOR:
                 return
@@ -65,7 +65,7 @@ class Gauges(Collector):
             self._read_at = time.monotonic()
 
     async def watch_the_loop(self) -> None:
-        """Notice how late the event loop wakes us. Runs until cancelled."""
+        """Measure the lag of the event loop. Runs until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             asked = loop.time()
@@ -73,7 +73,7 @@ class Gauges(Collector):
             self.loop_lag = max(0.0, loop.time() - asked - LOOK_EVERY)
 
     def collect(self) -> Iterator[Metric]:
-        """Prometheus's question."""
+        """Called by the registry for each scrape."""
         yield _one("holdfast_build_info", 1, version=self._version)
         yield _one("holdfast_event_loop_lag_seconds", self.loop_lag)
         yield _one("holdfast_streams", self.streams)
@@ -106,6 +106,7 @@ class Gauges(Collector):
         yield _one("holdfast_locks_held", found.plain["locks_held"])
         yield _one("holdfast_lock_waiters", found.plain["lock_waiters"])
         yield _one("holdfast_unwanted_effects", found.plain["unwanted_effects"])
+        yield _one("holdfast_effect_clean_tries", found.plain["clean_tries"])
         yield _one("holdfast_poll_lag_seconds", found.plain["poll_lag"] or 0)
         yield _one("holdfast_drain", int(found.plain["draining"]))
         yield _one("holdfast_xmin_age", found.plain["xmin_age"])
@@ -118,6 +119,14 @@ class Gauges(Collector):
         for row in found.oldest:
             oldest.add_metric([row["kind"]], row["seconds"])
         yield oldest
+        served = _family("holdfast_pending_kind_workers", "kind")
+        for row in found.oldest:
+            served.add_metric([row["kind"]], row["workers"])
+        yield served
+        server = _family("holdfast_server_connections", "state")
+        server.add_metric(["used"], found.plain["connections"])
+        server.add_metric(["allowed"], found.plain["max_connections"])
+        yield server
         yield from _times(found)
         for name, column in (("live", "live"), ("dead", "dead"), ("bytes", "bytes")):
             table = _family(f"holdfast_table_{'rows_' if name != 'bytes' else ''}{name}", "table")

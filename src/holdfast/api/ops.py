@@ -1,4 +1,4 @@
-"""For operators: the state of everything, drain, the demand for workers, the audit."""
+"""Routes for operators: the overall state, drain, the demand for workers, the audit log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from holdfast.api.envelope import Answer, Data, Listed, Total, respond
 from holdfast.api.paging import Paged
 from holdfast.api.plane import plane_of
 from holdfast.api.routes import Routes
-from holdfast.jobs import control, figures, read
+from holdfast.jobs import control
 from holdfast.jobs.states import State
+from holdfast.jobs.views import figures, read
 
 routes = Routes("ops")
 
@@ -26,7 +27,7 @@ Word = Annotated[Text, Field(min_length=1, max_length=500)]
 
 
 class OpsState(BaseModel):
-    """How many of everything there are."""
+    """The overall counts."""
 
     jobs: dict[State, Total]
     running: int
@@ -42,7 +43,8 @@ class OpsState(BaseModel):
 
 @routes.add("GET", "/api/ops/state", action="ops.read", answers=Data[OpsState], refuses=["too-slow"])
 async def show_state(request: Request) -> Response:
-    """Show how many jobs, snapshots and export jobs are in each state, what is held, who works, what is paused or drained."""
+    """Show how many jobs, snapshots and export jobs are in each state, the held locks, the workers, and paused or drained
+    kinds."""
     plane = plane_of(request)
     async with plane.pool.connection() as conn:
         counts = await read.count_states(conn)
@@ -69,10 +71,10 @@ def _totals(counts: Mapping[Any, read.Count]) -> dict[str, dict[str, Any]]:
 
 
 class DemandShown(BaseModel):
-    """How much work there is. `value` (the backlog and what runs) is the number to scale a Deployment by.
+    """How much work there is. `value` (the backlog and the running jobs) is the number to scale a Deployment by.
 
-    `backlog` (what no live worker holds) is for an autoscaler that starts a pod per job and counts the running pods itself.
-    `running` includes `stale`.
+    `backlog` (jobs that no live worker holds) is for an autoscaler that starts a pod per job and counts the running pods
+    itself. `running` includes `stale`.
     """
 
     value: int
@@ -85,16 +87,16 @@ class DemandShown(BaseModel):
 
 
 @routes.add("GET", "/api/stats/queue-depth", action="demand.read", answers=Data[DemandShown])
-async def show_demand(request: Request, queue: Word | None = None) -> Response:
-    """Show how much work there is, for an autoscaler without a database."""
+async def show_demand(request: Request, queue: Word | None = None, kind: Word | None = None) -> Response:
+    """Show how much work there is, for an autoscaler without a database; `kind=exports.*`: for all kinds with that prefix."""
     async with plane_of(request).pool.connection() as conn:
-        found = await figures.demand(conn, queue)
+        found = await figures.demand(conn, queue, kind)
     parts = {name: getattr(found, name) for name in ("waiting", "due", "to_poll", "stale", "running")}
     return respond({"value": found.total, "backlog": found.backlog, **parts})
 
 
 class Drain(BaseModel):
-    """Whether new jobs are refused, and who said so."""
+    """Whether new jobs are refused, and which operator drained them."""
 
     enabled: bool
     reason: str | None
@@ -102,7 +104,7 @@ class Drain(BaseModel):
 
 
 class DrainAsked(Model):
-    """Take no new jobs, or take them again."""
+    """Accept no new jobs, or accept them again."""
 
     enabled: StrictBool
     reason: Reason
@@ -117,7 +119,7 @@ async def show_drain(request: Request) -> Response:
 
 @routes.add("PUT", "/api/ops/drain", action="ops.drain", answers=Data[Drain], refuses=["idempotency-mismatch"])
 async def set_drain(asked: DrainAsked, act: Acting) -> Response:
-    """Take no new jobs until this is undone; what is there runs to its end."""
+    """Accept no new jobs until this is undone; existing jobs run to their end."""
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         if asked.enabled:
@@ -143,7 +145,7 @@ async def read_audit(
     action: Word | None = None,
     outcome: Literal["done", "denied"] | None = None,
 ) -> Response:
-    """Read who did what, newest first, and what was denied."""
+    """Read the audit log, newest first: actions with their actors, and denied ones."""
     filters = {"actor": actor, "object": object, "action": action, "outcome": outcome, "before": page.after}
     async with plane_of(request).pool.connection() as conn:
         found = await audit.read(conn, limit=page.limit, **filters)

@@ -1,6 +1,6 @@
-"""Pages by key: a cursor says where the last page ended, signed so that nobody can make one up.
+"""Keyset pagination: a cursor contains the last key of a page, and is signed so that it cannot be forged.
 
-A cursor belongs to one list with one set of filters; with others it is refused, as is one that was tampered with.
+A cursor is valid for one list with one set of filters; with others it is refused.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
 
 LONGEST = 200
-BIGGEST_ID = 2**63 - 1024  # the largest bigint that a JSON number of the OpenAPI document says exactly
+BIGGEST_ID = 2**63 - 1024  # the largest bigint that a JSON number in the OpenAPI document represents exactly
 JobNumber = Annotated[int, Field(ge=1, le=BIGGEST_ID)]
 
 
 class Pages:
-    """The page that a request asks for."""
+    """The page that a request selects."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Pages:
         self.after: Any = None if cursor is None else self._open(cursor)
 
     def answer(self, items: Sequence[Any], next_key: Any, total: Any = None) -> Response:
-        """The page, and where to find the next."""
+        """The page, with the link to the next one."""
         cursor = None if next_key is None else self._seal(next_key)
         page = {"limit": self.limit, "next_cursor": cursor, "total": total}
         headers = {} if cursor is None else {"Link": f'<{self._address(cursor)}>; rel="next"'}
@@ -62,7 +62,7 @@ class Pages:
         except (ValueError, binascii.Error):
             raise Problem("invalid-cursor", "this is not a cursor") from None
         if not hmac.compare_digest(signature, self._signature(text)):
-            raise Problem("invalid-cursor", "this cursor was made for another list, or not by us")
+            raise Problem("invalid-cursor", "this cursor belongs to another list or filter, or its signature is invalid")
         return json.loads(text)
 
     def _signature(self, text: bytes) -> bytes:

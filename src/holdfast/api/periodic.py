@@ -1,13 +1,13 @@
-"""Periodic loops over HTTP: look at them, run one now, pause and resume. The loops themselves are behind `Loops`.
+"""Periodic jobs and periodic loops over HTTP: list them, run one now, pause and resume.
 
-The control plane does not import the scheduler; `apps/api.py` hands it over. Without one these routes answer that there are no
-loops.
+Periodic jobs (`@job(cron=…)`) are rows of the kernel. Loops belong to the scheduler, which the API does not import:
+`apps/api.py` passes an object with the interface `Loops`. If a kind has the name of a loop, these routes mean the loop.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import psycopg
 from fastapi import Path, Request
@@ -20,17 +20,21 @@ from holdfast.api.paging import Paged
 from holdfast.api.plane import Plane, plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
+from holdfast.jobs.periodic import steer
+from holdfast.jobs.periodic.read import PeriodicJob, PeriodicRun, find_periodic, get_periodic, list_periodic, periodic_fields
+from holdfast.jobs.periodic.read import list_runs as list_job_runs
 
 routes = Routes("periodic")
 
-LoopName = Annotated[str, Path(min_length=1, max_length=100, pattern=r"^[a-z][a-z0-9_]*$")]
+Name = Annotated[str, Path(min_length=1, max_length=200)]
 Conn = psycopg.AsyncConnection[Any]
 
 
 class LoopShown(BaseModel):
-    """A loop as people see it."""
+    """A periodic job or a loop: its schedule, its next run and its last one."""
 
-    job_name: str
+    job_name: str  # the kind of a periodic job, or the name of a loop
+    type: Literal["job", "loop"] = "loop"
     status: str
     healthy: bool
     next_run: datetime | None
@@ -43,13 +47,19 @@ class LoopShown(BaseModel):
     holder: str | None
     interval_seconds: float | None
     cron: str | None
+    timezone: str = "UTC"
+    catch_up: Literal["skip", "last", "all"] | None = None  # of a periodic job
+    next_runs: list[datetime] = []
+    last_job_id: int | None = None
+    missed: int = 0  # due times of a periodic job that were not enqueued
+    workers: int | None = None  # alive, that can run a periodic job
     paused: bool
     paused_by: str | None
     paused_reason: str | None
 
 
 class LoopRun(BaseModel):
-    """One run of a loop."""
+    """One run of a loop, or one job of a periodic kind; `id` is then the job's id and `outcome` its state."""
 
     id: int
     job_name: str
@@ -66,7 +76,7 @@ class LoopRun(BaseModel):
 
 
 class Triggered(BaseModel):
-    """A run that was asked for."""
+    """A manual run; for a periodic job, `run_id` is the id of the job."""
 
     job_name: str
     status: str
@@ -114,30 +124,65 @@ def loops_of(plane: Plane) -> Loops:
     return found
 
 
+def shown(job: PeriodicJob) -> LoopShown:
+    """A periodic job as the API answers it."""
+    return LoopShown(**periodic_fields(job))
+
+
+def _run(run: PeriodicRun) -> LoopRun:
+    return LoopRun(
+        id=run.job_id,
+        job_name=run.kind,
+        trigger=run.trigger,
+        outcome=run.state,
+        due_at=run.due_at,
+        started_at=run.claimed_at,
+        finished_at=run.finished_at,
+        actor=None,
+        reason=None,
+        error=run.error,
+        items=0,
+        failed_items=0,
+    )
+
+
+async def _is_loop(plane: Plane, conn: Conn, name: str) -> bool:
+    return any(loop.job_name == name for loop in await loops_of(plane).all(conn))
+
+
+async def _is_job(plane: Plane, conn: Conn, name: str) -> bool:
+    """Whether a name means a periodic job."""
+    return await find_periodic(conn, name) is not None and not await _is_loop(plane, conn, name)
+
+
 @routes.add("GET", "/api/ops/jobs/status", action="periodic.read", answers=Data[list[LoopShown]], also=["/api/periodic"])
 async def list_loops(request: Request) -> Response:
-    """List the periodic loops: when each runs next, when it last did, and how it goes."""
+    """List the periodic jobs and the loops: the next run and the last run of each."""
     plane = plane_of(request)
     async with plane.pool.connection() as conn:
-        return respond(await loops_of(plane).all(conn))
+        jobs = [shown(job) for job in await list_periodic(conn)]
+        return respond([*jobs, *await loops_of(plane).all(conn)])
 
 
 @routes.add(
     "GET", "/api/periodic/{name}/runs", action="periodic.read", answers=Listed[LoopRun], refuses=["not-found", "invalid-cursor"]
 )
-async def list_runs(request: Request, page: Paged, name: LoopName) -> Response:
-    """List the runs of a loop, newest first."""
+async def list_runs(request: Request, page: Paged, name: Name) -> Response:
+    """List the runs of a periodic job or a loop, newest first."""
     plane = plane_of(request)
     async with plane.pool.connection() as conn:
-        found = await loops_of(plane).runs(conn, name, limit=page.limit + 1, before=page.after)
+        if await _is_job(plane, conn, name):
+            found = [_run(run) for run in await list_job_runs(conn, name, limit=page.limit + 1, before=page.after)]
+        else:
+            found = await loops_of(plane).runs(conn, name, limit=page.limit + 1, before=page.after)
     runs = found[: page.limit]
     return page.answer(runs, runs[-1].id if len(found) > page.limit else None)
 
 
 class TriggerAsked(Model):
-    """Run a loop now."""
+    """Run a periodic job or a loop now."""
 
-    job_name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[a-z][a-z0-9_]*$")]
+    job_name: Annotated[str, Field(min_length=1, max_length=200)]
     reason: Reason
 
 
@@ -150,21 +195,25 @@ TRIGGER: dict[str, Any] = {
 
 @routes.add("POST", "/api/ops/jobs/trigger", **TRIGGER)
 async def trigger_by_body(asked: TriggerAsked, act: Acting) -> Response:
-    """Run a periodic loop now, once a minute at most."""
+    """Run a periodic job now, or a loop: a loop once a minute at most."""
     return await _trigger(act, asked.job_name, asked.reason)
 
 
 @routes.add("POST", "/api/periodic/{name}/trigger", **TRIGGER)
-async def trigger_by_path(name: LoopName, asked: Because, act: Acting) -> Response:
-    """Run a periodic loop now, once a minute at most."""
+async def trigger_by_path(name: Name, asked: Because, act: Acting) -> Response:
+    """Run a periodic job now, or a loop: a loop once a minute at most."""
     return await _trigger(act, name, asked.reason)
 
 
 async def _trigger(act: Act, name: str, reason: str) -> Response:
     async def do(conn: Conn) -> Answer:
-        return Answer(200, await loops_of(act.plane).trigger(conn, name, actor=act.actor, reason=reason))
+        if not await _is_job(act.plane, conn, name):
+            return Answer(200, await loops_of(act.plane).trigger(conn, name, actor=act.actor, reason=reason))
+        run = await steer.run_now(conn, name, actor=act.actor, reason=reason)
+        about = {"job_name": name, "status": "queued", "triggered_by": act.actor, "reason": reason}
+        return Answer(200, Triggered(**about, triggered_at=run.at, run_id=run.job_id))
 
-    return await act.run(f"loop/{name}", do, reason=reason)
+    return await act.run(f"periodic/{name}", do, reason=reason)
 
 
 CONTROL: dict[str, Any] = {
@@ -175,20 +224,26 @@ CONTROL: dict[str, Any] = {
 
 
 @routes.add("POST", "/api/periodic/{name}/pause", **CONTROL)
-async def pause_loop(name: LoopName, asked: Because, act: Acting) -> Response:
-    """Begin no more ticks of a loop until it is resumed."""
+async def pause_loop(name: Name, asked: Because, act: Acting) -> Response:
+    """Pause the schedule of a periodic job or a loop until it is resumed."""
 
     async def do(conn: Conn) -> Answer:
+        if await _is_job(act.plane, conn, name):
+            await steer.pause(conn, name, actor=act.actor, reason=asked.reason)
+            return Answer(200, shown(await get_periodic(conn, name)))
         return Answer(200, await loops_of(act.plane).pause(conn, name, actor=act.actor, reason=asked.reason))
 
-    return await act.run(f"loop/{name}", do, reason=asked.reason, detail={"paused": True})
+    return await act.run(f"periodic/{name}", do, reason=asked.reason, detail={"paused": True})
 
 
 @routes.add("POST", "/api/periodic/{name}/resume", **CONTROL)
-async def resume_loop(name: LoopName, asked: Because, act: Acting) -> Response:
-    """Let the schedule of a loop go on."""
+async def resume_loop(name: Name, asked: Because, act: Acting) -> Response:
+    """Resume the schedule of a periodic job or a loop. What was due during the pause is not run."""
 
     async def do(conn: Conn) -> Answer:
+        if await _is_job(act.plane, conn, name):
+            await steer.resume(conn, name)
+            return Answer(200, shown(await get_periodic(conn, name)))
         return Answer(200, await loops_of(act.plane).resume(conn, name))
 
-    return await act.run(f"loop/{name}", do, reason=asked.reason, detail={"paused": False})
+    return await act.run(f"periodic/{name}", do, reason=asked.reason, detail={"paused": False})

@@ -1,4 +1,4 @@
-"""Pipelines: list, look at, stop."""
+"""Pipelines: list, show, abort."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from holdfast.api.jobs import shown
 from holdfast.api.paging import Paged
 from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.routes import Routes
-from holdfast.jobs import read
 from holdfast.jobs.cancel import abort
 from holdfast.jobs.pipelines import PipelineLine, PipelineStatus, list_pipelines, read_pipeline
-from holdfast.jobs.read import JobView
 from holdfast.jobs.states import State
+from holdfast.jobs.views import read
+from holdfast.jobs.views.read import JobView
 
 routes = Routes("pipelines")
 
@@ -73,7 +73,7 @@ async def show_pipeline(request: Request, pipeline_id: UUID) -> Response:
 
 
 class Aborted(BaseModel):
-    """How many jobs of a pipeline were cancelled or asked to stop."""
+    """How many jobs of a pipeline were cancelled or got a cancel request."""
 
     id: str
     stopped: int
@@ -89,7 +89,7 @@ class Aborted(BaseModel):
     also=["/sync/pipelines/{pipeline_id}/abort"],
 )
 async def abort_pipeline(pipeline_id: UUID, asked: Because, act: Acting) -> Response:
-    """Stop everything of a pipeline that has not ended."""
+    """Cancel all jobs of a pipeline that have not ended."""
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         stopped = await abort(conn, str(pipeline_id), actor=act.actor, reason=asked.reason)

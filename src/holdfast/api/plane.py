@@ -1,21 +1,22 @@
-"""What every request may need: the pool, the options, who asks. Handed around on the app, never global."""
+"""The state that requests need: the pool, the options, the caller. It is passed on the app and is never global."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-from fastapi import Request
 from prometheus_client.metrics_core import Metric
 from psycopg_pool import AsyncConnectionPool
 
 from holdfast.api.policy import Role, allows, only_own
-from holdfast.jobs.read import Count
+from holdfast.jobs.views.read import Count
 
 if TYPE_CHECKING:
+    from fastapi import Request
+
     from holdfast.api.metrics import Gauges
     from holdfast.api.oidc import Oidc
     from holdfast.api.periodic import Loops
@@ -24,26 +25,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApiOptions:
-    """How the control plane behaves; `apps/api.py` makes it from the settings."""
+    """The options of the control plane; `apps/api.py` builds them from the settings."""
 
     version: str = "0"
-    per_minute: int = 600  # requests of one person; machines that run jobs get twenty times as many
+    per_minute: int = 600  # requests of one person; workers may send twenty times as many
     burst: int = 120
     largest_body: int = 1_048_576
     most_streams: int = 1000
     streams_each: int = 50  # of one principal
-    poll: timedelta = timedelta(seconds=1)  # of the streams, when no hint comes
+    poll: timedelta = timedelta(seconds=1)  # interval of the streams without a notification
     ping: timedelta = timedelta(seconds=15)
     docs_open: bool = False
     metrics_open: bool = False
     gateway_secret: str | None = field(default=None, repr=False)
     gateway_roles: dict[str, Role] = field(default_factory=dict)
-    origins: frozenset[str] = frozenset()  # beside our own
+    origins: frozenset[str] = frozenset()  # allowed in addition to our own
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: a person or a machine, how we know, and what it may do."""
+    """The caller: a person or a machine, how it was authenticated, and its permissions."""
 
     actor: str  # such as token:ada or oidc:4711
     method: str
@@ -54,7 +55,7 @@ class Principal:
     expires_at: float | None = None  # of a provider's token, in seconds since 1970
 
     def may(self, action: str) -> bool:
-        """Whether the policy lets it, be it only to its own."""
+        """Whether the policy allows the action, perhaps only for its own objects."""
         return allows(action, self.role, scopes=self.scopes, permissions=self.permissions)
 
     def only_own(self, action: str) -> bool:
@@ -64,24 +65,25 @@ class Principal:
 NOBODY = Principal("nobody", "none", None)
 
 
-class Service(Protocol):
-    """What a service keeps open for its routes, and what the control plane asks of it."""
-
-    open_kinds: ClassVar[frozenset[str]]  # of its kinds, those that a request may enqueue before any worker has run
+class Resources:
+    """The open resources of a service, with the hooks that the control plane calls. By default there are none."""
 
     async def admit(self, kind: str, payload: Mapping[str, Any]) -> None:
-        """Refuse a job of one of its kinds that could only fail."""
+        """Raise an error for a job of one of its public kinds that can only fail."""
 
     async def measure(self, conn: psycopg.AsyncConnection[Any]) -> list[Metric]:
-        """Its families for `/metrics`, from the database; each has its line in PLANE_METRICS."""
+        """Its metrics that come from the database, for `/metrics`. Their names are in `plane_metrics` of the service."""
+        return []
 
     async def inventory(self, conn: psycopg.AsyncConnection[Any]) -> dict[str, dict[str, Count]]:
         """Its part of `/api/ops/state`: how many of each thing there are in each status."""
+        return {}
 
     def share(self) -> None:
-        """Let the loops of this event loop use what is open here."""
+        """Let the loops of this event loop use the same resources."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close everything. Called when the API stops."""
 
 
 @dataclass(slots=True)
@@ -96,7 +98,7 @@ class Plane:
     loops: Loops
     oidc: Oidc | None = None
     wanted_revision: str | None = None
-    services: Mapping[str, Service] = field(default_factory=dict)
+    services: Mapping[str, Resources] = field(default_factory=dict)
 
 
 def plane_of(request: Request) -> Plane:
@@ -105,6 +107,6 @@ def plane_of(request: Request) -> Plane:
 
 
 def caller_of(request: Request) -> Principal:
-    """Who asks, as the guard of the route has found out."""
+    """The caller, as the guard of the route has authenticated it."""
     caller: Principal = request.state.caller
     return caller

@@ -1,12 +1,11 @@
-"""Say what went wrong, in one form: RFC 9457, a stable `code`, and what to do about it.
+"""Error responses: RFC 9457 problem details with a stable `code` and a fix.
 
-Each kind of problem is a line below; `/problems/<slug>` serves it, and the reference page is made from it.
+The types are in `problem_types.py`; `/problems/<slug>` serves each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import psycopg
@@ -19,88 +18,13 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 
 from holdfast import errors
+from holdfast.api.problem_types import PROBLEMS
 from holdfast.database.pool import LOST
 from holdfast.telemetry.log import log
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemKind:
-    """A kind of problem, and what to do about it."""
-
-    status: int
-    title: str
-    advice: str
-
-
-KINDS: Final[Mapping[str, ProblemKind]] = {
-    "invalid-request": ProblemKind(
-        422, "The request is not valid", "Mend what `errors` points at, or `detail` says, and send it again."
-    ),
-    "invalid-payload": ProblemKind(
-        422, "The payload is not valid", "Change the payload as `detail` says; `errors` names each argument that does not fit."
-    ),
-    "invalid-cursor": ProblemKind(
-        422, "The cursor is not one of ours", "Start again from the first page with the same filters."
-    ),
-    "unknown-kind": ProblemKind(
-        422,
-        "Unknown kind",
-        "Use a kind that a worker has published (GET /api/kinds; `near` has similar ones), or send `allow_unknown_kind: true`.",
-    ),
-    "key-not-given": ProblemKind(
-        422, "The request has to give a key", "Send the `field`, or declare the key as a template and restart the workers."
-    ),
-    "validation-failed": ProblemKind(
-        422, "The mapping is not valid", "Mend what each of `errors` points at and send it again."
-    ),
-    "missing-use-case": ProblemKind(
-        422, "In whose name?", "Send X-Use-Case-Id: the engine runs nothing without a role, and there is no default."
-    ),
-    "unreadable": ProblemKind(400, "The request cannot be read", "Send well-formed HTTP with a JSON body in UTF-8."),
-    "unauthenticated": ProblemKind(401, "Nobody known", "Send `Authorization: Bearer <token>` with a live token."),
-    "forbidden": ProblemKind(403, "Not for this role", "Ask somebody with one of the roles in `required_roles`."),
-    "not-own-worker": ProblemKind(
-        403,
-        "Another principal's worker",
-        "Use a token with the name of the one that registered the worker, or register a new id.",
-    ),
-    "cross-origin": ProblemKind(403, "From another site", "Call from the same origin, or with a token of your own."),
-    "reserved-kind": ProblemKind(
-        403, "A kind of our own", "Kinds of `holdfast.` and of the services (`exports.`) are made by their own routes only."
-    ),
-    "not-found": ProblemKind(404, "There is no such thing", "Check the id; what has ended long ago may have been pruned."),
-    "method-not-allowed": ProblemKind(405, "Not with this method", "Use one of the methods in the `Allow` header."),
-    "wrong-state": ProblemKind(409, "This state does not lead there", "Look at the job again; it has moved."),
-    "not-stale": ProblemKind(409, "The holder is alive", "Wait until its lease is over, or cancel the job."),
-    "lock-busy": ProblemKind(409, "The lock is held", "Wait for the holder to end, or enqueue with `when_busy: wait`."),
-    "lock-held": ProblemKind(409, "The holder is not done", "Cancel the job that holds it; its end releases the lock."),
-    "idempotency-mismatch": ProblemKind(409, "The key was used for something else", "Use a new Idempotency-Key."),
-    "idempotency-in-progress": ProblemKind(
-        409, "The first request is still at work", "Send the same request again after a moment."
-    ),
-    "cancel-requested": ProblemKind(409, "Somebody wants it to stop", "End the attempt with `cancel`."),
-    "already-exists": ProblemKind(409, "The name is taken", "Choose another name, or change the one that has it."),
-    "resource-has-dependencies": ProblemKind(409, "Something stands on it", "Delete what `detail` names first."),
-    "expected-count": ProblemKind(409, "More match than expected", "Do the dry run again and pass its count."),
-    "refused": ProblemKind(409, "Not now", "Do what `detail` says."),
-    "busy": ProblemKind(409, "Somebody else is changing it", "Send it again after a moment."),
-    "stale-attempt": ProblemKind(412, "The attempt was replaced", "Stop: somebody else owns this job now."),
-    "changed-meanwhile": ProblemKind(412, "It changed meanwhile", "Read it again and decide anew."),
-    "too-large": ProblemKind(413, "The body is too large", "Store it elsewhere and send its address."),
-    "attempt-required": ProblemKind(428, "Under which attempt?", "Send the attempt id of your claim in `If-Match`."),
-    "rate-limited": ProblemKind(429, "Too many requests", "Wait as many seconds as `Retry-After` says."),
-    "internal": ProblemKind(500, "A fault of ours", "Report the `request_id`; the log has the rest under it."),
-    "engine-unavailable": ProblemKind(503, "The engine does not answer", "Try again after a moment; nothing was changed."),
-    "draining": ProblemKind(503, "No new jobs are taken", "Wait as many seconds as `Retry-After` says, or ask who drained it."),
-    "database-unavailable": ProblemKind(503, "The database cannot be reached", "Wait and try again; nothing was changed."),
-    "too-slow": ProblemKind(503, "It took too long", "Narrow the filter and try again."),
-    "too-many-streams": ProblemKind(503, "Too many open streams", "Close some, or wait as `Retry-After` says."),
-    "not-ready": ProblemKind(503, "Not ready", "Wait; the body says what is missing."),
-}
-
-
 class Problem(Exception):
-    """A problem on its way to the caller."""
+    """An error that is answered with a problem response."""
 
     def __init__(self, slug: str, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any) -> None:
         super().__init__(detail)
@@ -108,18 +32,18 @@ class Problem(Exception):
 
     @property
     def status(self) -> int:
-        return KINDS[self.slug].status
+        return PROBLEMS[self.slug].status
 
 
 class ErrorAt(BaseModel):
-    """One thing that is wrong with a request, and where."""
+    """One error in a request, with its position."""
 
     pointer: str
     message: str
 
 
 class ProblemDetails(BaseModel):
-    """RFC 9457: the answer to everything that did not go well."""
+    """RFC 9457: the body of every error response."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"title": "Problem"})
 
@@ -135,20 +59,20 @@ class ProblemDetails(BaseModel):
 
 
 def code_of(slug: str) -> str:
-    """The stable word for machines."""
+    """The stable code for programs."""
     return slug.upper().replace("-", "_")
 
 
 def advice_for(problem: Problem) -> str:
-    """What to do; of a request that is wrong as a whole there is no list of mistakes. Pure."""
+    """How to fix it; a request that is invalid as a whole has no list of errors. Pure."""
     if problem.slug == "invalid-request" and "errors" not in problem.members:
-        return "Mend what `detail` names and send it again."
-    return KINDS[problem.slug].advice
+        return "Fix what `detail` names, and send it again."
+    return PROBLEMS[problem.slug].advice
 
 
 def answer(request: Request, problem: Problem) -> JSONResponse:
     """The problem as a response."""
-    kind = KINDS[problem.slug]
+    kind = PROBLEMS[problem.slug]
     body = {
         "type": f"/problems/{problem.slug}",
         "title": kind.title,
@@ -164,13 +88,13 @@ def answer(request: Request, problem: Problem) -> JSONResponse:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What others raise
+# Errors of other layers
 # ---------------------------------------------------------------------------------------------------------------------
 
 SOON = {"Retry-After": "1"}
 LATER = {"Retry-After": "30"}
 
-# The first that fits counts: the nearer ones stand above what they are a kind of.
+# The first match counts, so subclasses are listed before their base classes.
 OF_OUR_ERRORS: Final[Sequence[tuple[type[errors.HoldfastError], str]]] = (
     (errors.NotFound, "not-found"),
     (errors.UnknownKind, "unknown-kind"),
@@ -191,7 +115,7 @@ OF_OUR_ERRORS: Final[Sequence[tuple[type[errors.HoldfastError], str]]] = (
 
 
 def of_ours(error: errors.HoldfastError) -> Problem:
-    """Our own error as a problem; what it carries becomes members."""
+    """An error of Holdfast as a problem; its `members()` become extension members."""
     slug = error.slug or next((slug for kind, slug in OF_OUR_ERRORS if isinstance(error, kind)), "internal")
     if isinstance(error, errors.LockBusy):
         return Problem(slug, str(error), lock_key=error.key, holder_job_id=error.holder)
@@ -208,9 +132,9 @@ def of_ours(error: errors.HoldfastError) -> Problem:
 
 
 def of_the_database(error: Exception) -> Problem:
-    """What Postgres or the way to it says. Its own words stay in the log: they may hold what others stored."""
+    """An error of Postgres or of the connection. Its message is only logged, because it may contain stored data."""
     if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
-        return Problem("busy", "somebody else is changing the same thing", headers=SOON)
+        return Problem("busy", "another request is changing the same object", headers=SOON)
     if isinstance(error, psycopg.errors.QueryCanceled):
         return Problem("too-slow", "the database did not answer in time", headers=SOON)
     if isinstance(error, psycopg.DataError | psycopg.errors.IntegrityError | psycopg.errors.ProgramLimitExceeded):
@@ -221,7 +145,7 @@ def of_the_database(error: Exception) -> Problem:
 
 
 def of_validation(error: RequestValidationError) -> Problem:
-    """What does not fit the model. The values themselves are not repeated: they may be secret."""
+    """Validation errors. The values are not repeated, because they may be secret."""
     found = [
         {"pointer": "/" + "/".join(str(part) for part in one["loc"]), "message": str(one["msg"])} for one in error.errors()[:20]
     ]
@@ -230,14 +154,14 @@ def of_validation(error: RequestValidationError) -> Problem:
 
 
 def of_http(error: HTTPException) -> Problem:
-    """What the framework refuses by itself: unknown paths and methods, bodies that cannot be parsed."""
+    """Errors of the framework: unknown paths and methods, bodies that cannot be parsed."""
     slug = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "unreadable")
-    detail = {"not-found": "there is nothing at this path", "method-not-allowed": "not with this method"}
-    return Problem(slug, detail.get(slug, "the request cannot be read"), headers=error.headers)
+    detail = {"not-found": "there is nothing at this path", "method-not-allowed": "this path does not support this method"}
+    return Problem(slug, detail.get(slug, "the request is malformed"), headers=error.headers)
 
 
 def install(app: FastAPI) -> None:
-    """Answer every known error with a problem; what nobody knows is caught at the edge."""
+    """Answer every known error with a problem; other errors are caught at the edge."""
 
     def answers(make: Any, *kinds: type[Exception]) -> None:
         async def handle(request: Request, error: Exception) -> JSONResponse:
@@ -257,7 +181,7 @@ def install(app: FastAPI) -> None:
 
     async def of_the_framework(request: Request, error: Exception) -> JSONResponse:
         problem = of_http(cast("HTTPException", error))
-        if problem.slug == "method-not-allowed":  # the framework names those of one route; there may be more at this path
+        if problem.slug == "method-not-allowed":  # the framework lists the methods of one route; there may be more at this path
             problem.headers["Allow"] = ", ".join(sorted(methods_at(request) | {problem.headers["Allow"]}))
         return answer(request, problem)
 

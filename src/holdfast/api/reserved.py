@@ -1,26 +1,22 @@
-"""Kinds that nobody enqueues by hand: the control plane's own, and those of the services, which have doors of their own.
+"""Reserved kinds: those of the control plane, and those of a service that are not declared `public=True`.
 
-Their payloads are written by those doors and trusted by their handlers: whoever could write one would do what its door
-refuses them. The kinds of a service begin with its name.
+Only the routes of their service enqueue them: their handlers trust the payload, because the route has checked it. The kinds of
+a service begin with its name; a kind that a service does not list as public is reserved, also one that it does not have.
+What workers have published does not matter here: a worker must not be able to open a kind of a service.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
-from holdfast.api.plane import Plane
 from holdfast.api.problems import Problem
+from holdfast.api.reserved_kinds import KINDS, PREFIXES
 from holdfast.jobs.declare import Declaration
 
-OWN: Final = "holdfast"
 
-
-def refuse_reserved(plane: Plane, kind: str) -> None:
-    """Raise a problem if this kind is made by other routes only."""
-    family, dot, _ = kind.partition(".")
-    if dot and (family == OWN or family in plane.services):
-        whose = "the control plane itself" if family == OWN else f"the service {family}"
-        raise Problem("reserved-kind", f"{kind} is a kind of {whose}")
+def refuse_reserved(kind: str) -> None:
+    """Raise a problem if only the routes of its service may enqueue this kind."""
+    prefix, dot, _ = kind.partition(".")
+    if dot and prefix in PREFIXES and not KINDS.get(kind, False):
+        raise Problem("reserved-kind", f"{kind} is a kind of {PREFIXES[prefix]}, which does not declare it public")
 
 
 def refuse_private(declared: Declaration) -> None:
@@ -29,6 +25,6 @@ def refuse_private(declared: Declaration) -> None:
         raise Problem("reserved-kind", f"{declared.kind} is declared with public=False: only Python code may enqueue it")
 
 
-def known_to_services(plane: Plane, kind: str) -> Declaration | None:
-    """What a service says of a kind of its own that may be enqueued before any of its workers has run."""
-    return next((Declaration(kind) for service in plane.services.values() if kind in service.open_kinds), None)
+def known_to_services(kind: str) -> Declaration | None:
+    """The declaration of a service's public kind, which may be enqueued before any worker has published it."""
+    return Declaration(kind) if KINDS.get(kind, False) else None

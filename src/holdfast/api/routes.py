@@ -11,21 +11,25 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response, params
+from fastapi.dependencies.models import Dependant
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse
 
 from holdfast.api import audit, auth, limits
 from holdfast.api.plane import NOBODY, Principal, plane_of
 from holdfast.api.policy import POLICY
-from holdfast.api.problems import KINDS, Problem
+from holdfast.api.problem_types import PROBLEMS
+from holdfast.api.problems import Problem
 
 Handler = Callable[..., Coroutine[Any, Any, Response]]
 PROBLEM_JSON = "application/problem+json"
 PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
+JSON_MEDIA = re.compile(r"\s*application/([\w.-]+\+)?json\s*(;|$)", re.IGNORECASE)
 EVERY_ROUTE = ("invalid-request", "internal", "database-unavailable", "unreadable")
 EVERY_GUARDED_ROUTE = ("unauthenticated", "forbidden", "rate-limited")
-EVERY_WRITE = ("too-large", "busy")
+EVERY_WRITE = ("too-large", "busy", "unsupported-media-type")
 
 
 def refusals(slugs: Iterable[str]) -> dict[int | str, dict[str, Any]]:
@@ -33,7 +37,7 @@ def refusals(slugs: Iterable[str]) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {}
     for slug in slugs:
         empty = {"content": {PROBLEM_JSON: {"schema": PROBLEM_SCHEMA}}, "description": ""}
-        entry = found.setdefault(KINDS[slug].status, empty)
+        entry = found.setdefault(PROBLEMS[slug].status, empty)
         entry["description"] = ", ".join(filter(None, (entry["description"], f"`{slug}`")))
     return found
 
@@ -52,11 +56,13 @@ class Route:
     alias_of: str | None = None
     media: str = "application/json"
     others: tuple[tuple[int, str], ...] = ()  # further statuses that are no problem
+    any_query: bool = False  # its handler reads the query by itself
+    streams_body: bool = False  # its handler reads the body by itself, piece by piece, and limits its size
 
     @property
     def statuses(self) -> set[int]:
         """Every status that it may answer with."""
-        return {self.status, *(status for status, _ in self.others), *(KINDS[slug].status for slug in self._refusals())}
+        return {self.status, *(status for status, _ in self.others), *(PROBLEMS[slug].status for slug in self._refusals())}
 
     def _refusals(self) -> tuple[str, ...]:
         guarded = () if POLICY[self.action].anyone else EVERY_GUARDED_ROUTE
@@ -92,12 +98,23 @@ class Routes:
         also: Sequence[str] = (),
         media: str = "application/json",
         others: Sequence[tuple[int, str]] = (),
+        any_query: bool = False,
+        streams_body: bool = False,
     ) -> Callable[[Handler], Handler]:
-        """Declare a route; `also` are other paths for the same, served as they are written and never redirected."""
-        assert action in POLICY, f"{action} is not in the policy"
+        """Declare a route; `also` are other paths for the same, served as they are written and never redirected.
+
+        Query parameters that the handler does not declare are refused, unless `any_query` is set. With `streams_body` the
+        handler reads `request.stream()` and limits the size, as for an upload that is larger than memory.
+        """
 
         def declare(handler: Handler) -> Handler:
-            route = Route(method, path, action, handler, status, answers, tuple(refuses), None, media, tuple(others))
+            route = Route(
+                *(method, path, action, handler, status, answers, tuple(refuses)),
+                media=media,
+                others=tuple(others),
+                any_query=any_query,
+                streams_body=streams_body,
+            )
             self.declared += [route, *(replace(route, path=alias, alias_of=path) for alias in also)]
             return handler
 
@@ -109,14 +126,47 @@ class Guarded(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        action = (self.openapi_extra or {})["x-action"]
+        extra = self.openapi_extra or {}
+        action, takes_json = extra["x-action"], self.body_field is not None
+        allowed = None if extra.get("x-any-query") else query_names(self.dependant)
 
         async def guarded(request: Request) -> Response:
             request.state.action = action
             request.state.caller = await guard(request, action)
-            return await handle(await limits.with_bounded_body(request, plane_of(request).options.largest_body))
+            if allowed is not None:
+                refuse_unknown_query(request.query_params, allowed)
+            if extra.get("x-streams-body"):
+                return await handle(request)
+            bounded = await limits.with_bounded_body(request, plane_of(request).options.largest_body)
+            if takes_json:
+                refuse_other_media(request)
+            return await handle(bounded)
 
         return guarded
+
+
+def query_names(dependant: Dependant) -> list[str]:
+    """The query parameters that a route declares, with those of its dependencies."""
+    return sorted({field.alias for field in get_flat_params(dependant) if isinstance(field.field_info, params.Query)})
+
+
+def refuse_unknown_query(given: Iterable[str], allowed: Sequence[str]) -> None:
+    """Refuse parameters that the route does not declare: a filter with a typing error would be ignored."""
+    unknown = sorted(set(given).difference(allowed))
+    if unknown:
+        message = (
+            f"unknown query parameter; allowed: {', '.join(allowed)}" if allowed else "this path takes no query parameters"
+        )
+        found = [{"pointer": f"/query/{name}", "message": message} for name in unknown[:20]]
+        raise Problem("invalid-request", f"/query/{unknown[0]}: {message}", errors=found, allowed=list(allowed))
+
+
+def refuse_other_media(request: Request) -> None:
+    """Refuse a body that is not declared as JSON."""
+    given = request.headers.get("content-type", "")
+    if request.state.body and not JSON_MEDIA.match(given):
+        found = f"Content-Type is {given.partition(';')[0][:100]!r}" if given else "Content-Type is missing"
+        raise Problem("unsupported-media-type", f"{found}; send the body as JSON, with `Content-Type: application/json`")
 
 
 async def guard(request: Request, action: str) -> Principal:
@@ -142,20 +192,22 @@ async def guard(request: Request, action: str) -> Principal:
 
 
 def is_alias(request: Request) -> bool:
-    """Whether the request came by another path than our own: one that a document names."""
+    """Whether the request used an alias of the route's path, which exists for compatibility."""
     return "x-alias-of" in (getattr(request.scope.get("route"), "openapi_extra", None) or {})
 
 
 def forbidden(caller: Principal, action: str) -> Problem:
     rule = POLICY[action]
-    who = f"the role {caller.role}" if caller.role else "somebody without a role"
+    who = f"the role {caller.role}" if caller.role else "a caller without a role"
     return Problem("forbidden", f"{who} may not {rule.says}", required_roles=sorted(rule.roles | rule.own), action=action)
 
 
 def mount(app: FastAPI, nouns: Iterable[Routes]) -> list[Route]:
-    """Serve the routes of these nouns; the whole table, for those who check it."""
+    """Serve the routes of these nouns. Returns all of them, for tests."""
     table: list[Route] = []
     for noun in nouns:
+        for route in noun.declared:
+            assert route.action in POLICY, f"{route.method} {route.path}: the action {route.action} has no rule"
         app.router.routes += _built(noun).routes
         table += noun.declared
     return table
@@ -175,6 +227,10 @@ def _serve(router: APIRouter, tag: str, route: Route) -> None:
     extra: dict[str, Any] = {"x-action": route.action, "x-roles": sorted(rule.roles | rule.own)}
     if route.alias_of is not None:
         extra["x-alias-of"] = route.alias_of
+    if route.any_query:
+        extra["x-any-query"] = True
+    if route.streams_body:
+        extra["x-streams-body"] = True
     if not rule.anyone:
         extra["security"] = [{"token": []}]
     word = re.sub(r"\W+", "_", route.path).strip("_")

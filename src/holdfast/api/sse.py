@@ -14,7 +14,7 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +27,9 @@ from holdfast.api.envelope import etag_of, jsonable
 from holdfast.api.plane import ApiOptions, Principal
 from holdfast.api.problems import Problem
 from holdfast.database.listen import ListeningLink
-from holdfast.jobs import read, watch
 from holdfast.jobs.control import controls
 from holdfast.jobs.states import ENDED, State
+from holdfast.jobs.views import read, watch
 from holdfast.telemetry.log import log
 
 LONGEST_QUEUE = 500
@@ -55,6 +55,11 @@ class Event:
         return ("\n".join([*lines, f"data: {json.dumps(jsonable(self.data), separators=(',', ':'))}"]) + "\n\n").encode()
 
 
+GONE = Event("stream_closed", {"status": "gone"}, id="gone", last=True)
+# What a service declares for a topic: the events of each key as they are now. The first event of a key needs an `id`.
+TopicReader = Callable[[psycopg.AsyncConnection[Any], Sequence[str]], Awaitable[Mapping[str, Sequence[Event]]]]
+
+
 @dataclass(eq=False, slots=True)
 class Watcher:
     """One client of one topic."""
@@ -75,10 +80,17 @@ class Watcher:
 class Hub:
     """Everybody who watches, and the one who looks for them."""
 
-    def __init__(self, pool: AsyncConnectionPool[Any], url: str | None, options: ApiOptions) -> None:
+    def __init__(
+        self,
+        pool: AsyncConnectionPool[Any],
+        url: str | None,
+        options: ApiOptions,
+        topics: Mapping[str, TopicReader] | None = None,
+    ) -> None:
+        self._topics = topics or {}
         self._pool, self._most, self._each = pool, options.most_streams, options.streams_each
         self._hints = None if url is None else ListeningLink(url, watch.CHANGES)
-        self._others = watch.Teller(pool.connection)  # who watch at other replicas
+        self._others = watch.ChangeNotifier(pool.connection)  # who watch at other replicas
         self._said_at = -math.inf
         self.words = 0  # that were heard
         self._poll, self._ping = options.poll.total_seconds(), options.ping.total_seconds()
@@ -108,7 +120,7 @@ class Hub:
         self._look_soon()
 
     def _hear(self, hint: str) -> None:
-        if not self._others.hear(hint):
+        if not self._others.receive(hint):
             self._look_soon()
 
     def _look_soon(self) -> None:
@@ -130,16 +142,25 @@ class Hub:
         if self._hints is not None:
             await self._hints.close()
 
-    def respond(self, topic: str, caller: Principal, begin: Callable[[], Awaitable[list[Event]]]) -> StreamingResponse:
+    def respond(
+        self,
+        topic: str,
+        caller: Principal,
+        begin: Callable[[], Awaitable[list[Event]]],
+        *,
+        encode: Callable[[Event], bytes] = Event.encoded,
+    ) -> StreamingResponse:
         """A stream of a topic: first what `begin` finds, then what is new."""
         if len(self) >= self._most or self.is_closed:
             raise Problem("too-many-streams", f"{len(self)} streams are open here", headers=SOON)
         if sum(one.caller.actor == caller.actor for one in self._everybody()) >= self._each:
             raise Problem("too-many-streams", f"{caller.actor} has {self._each} streams open here", headers=SOON)
         watcher = Watcher(topic, caller)
-        return StreamingResponse(self._stream(watcher, begin), media_type="text/event-stream", headers=HEADERS)
+        return StreamingResponse(self._stream(watcher, begin, encode), media_type="text/event-stream", headers=HEADERS)
 
-    async def _stream(self, watcher: Watcher, begin: Callable[[], Awaitable[list[Event]]]) -> AsyncIterator[bytes]:
+    async def _stream(
+        self, watcher: Watcher, begin: Callable[[], Awaitable[list[Event]]], encode: Callable[[Event], bytes]
+    ) -> AsyncIterator[bytes]:
         self._watchers[watcher.topic].add(watcher)  # before the first look, so that nothing falls between the two
         self._somebody.set()
         seen, shown = 0, None
@@ -147,7 +168,7 @@ class Hub:
             yield b"retry: 2000\n\n"
             for event in await begin():
                 seen, shown = max(seen, event.number), event.id
-                yield event.encoded()
+                yield encode(event)
                 if event.last:
                     return
             while True:
@@ -163,7 +184,7 @@ class Hub:
                 if event_or_end.id is not None and event_or_end.id == shown:  # the first look of all saw what ours saw
                     continue
                 seen, shown = max(seen, event_or_end.number), event_or_end.id
-                yield event_or_end.encoded()
+                yield encode(event_or_end)
                 if event_or_end.last:
                     return
         finally:
@@ -206,7 +227,7 @@ class Hub:
         self._knew_them_at = time.monotonic()
 
     async def _say_that_somebody_watches(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        """So that whoever changes jobs tells us."""
+        """Announce that this process streams changes, so that programs which change jobs notify it."""
         if self._hints is not None and time.monotonic() - self._said_at >= watch.SAY_EVERY:
             self._said_at = time.monotonic()
             with contextlib.suppress(psycopg.errors.ReadOnlySqlTransaction):  # a standby takes no word, and has no workers
@@ -222,8 +243,19 @@ class Hub:
             found = await watch.glance_at_pipelines(conn, pipelines)
             for pipeline_id in pipelines:
                 self._tell_if_new(f"pipeline:{pipeline_id}", *pipeline_events(found.get(pipeline_id)))
+        for name, read_topic in self._topics.items():
+            await self._look_at_topic(conn, f"{name}:", read_topic, topics)
         if "console" in self._watchers:
             self._tell_if_new("console", *console_events(await overview(conn, self.words)))
+
+    async def _look_at_topic(
+        self, conn: psycopg.AsyncConnection[Any], prefix: str, read_topic: TopicReader, topics: Sequence[str]
+    ) -> None:
+        """Tell the watchers of a service's topic what is new; a key that the service leaves out is gone."""
+        keys = [topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)]
+        found = await read_topic(conn, keys) if keys else {}
+        for key in keys:
+            self._tell_if_new(f"{prefix}{key}", *(found.get(key) or [GONE]))
 
     async def _look_at_jobs(self, conn: psycopg.AsyncConnection[Any], jobs: list[int]) -> None:
         now = await watch.glance(conn, jobs)
@@ -250,7 +282,7 @@ class Hub:
 
 
 def is_known(caller: Principal, live_tokens: set[str], now: float) -> bool:
-    """Whether somebody who came in could still do so, as far as that can be told afterwards. Pure."""
+    """Whether the caller could still authenticate, as far as the stored request shows. Pure."""
     if caller.token_id is not None:
         return caller.token_id in live_tokens
     return caller.expires_at is None or now < caller.expires_at
@@ -271,7 +303,7 @@ async def job_events(conn: psycopg.AsyncConnection[Any], glance: watch.Glance, a
 def pipeline_events(found: dict[str, Any] | None) -> list[Event]:
     """How a pipeline looks, and its end. Pure."""
     if found is None:
-        return [Event("stream_closed", {"status": "gone"}, id="gone", last=True)]
+        return [GONE]
     told = [Event("pipeline-update", found, id=etag_of(found).strip('"'))]
     if found["status"] != "running":
         told.append(Event("stream_closed", {"id": found["id"], "status": found["status"]}, last=True))

@@ -13,8 +13,8 @@ from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
 from holdfast.api.sse import Event, console_events, job_events, overview, pipeline_events
-from holdfast.jobs import watch
 from holdfast.jobs.states import ENDED, State
+from holdfast.jobs.views import watch
 
 routes = Routes("streams")
 

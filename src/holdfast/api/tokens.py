@@ -1,4 +1,4 @@
-"""API tokens: make one and see its secret once, list them, revoke one."""
+"""API tokens: create one and show its secret once, list them, revoke one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ routes = Routes("tokens")
 
 @routes.add("GET", "/api/tokens", action="tokens.read", answers=Listed[TokenView], refuses=["invalid-cursor"])
 async def list_them(request: Request, page: Paged) -> Response:
-    """List the tokens. Their secrets are nowhere to be had."""
+    """List the tokens, without their secrets."""
     async with plane_of(request).pool.connection() as conn:
         found = await auth.list_tokens(conn, after=page.after or "", limit=page.limit + 1)
     tokens = found[: page.limit]
@@ -33,9 +33,11 @@ async def list_them(request: Request, page: Paged) -> Response:
 
 
 class TokenAsked(Model):
-    """A token to be."""
+    """A new token."""
 
-    name: Annotated[Text, Field(min_length=1, max_length=200, description="Whose it is; what it does is done in this name.")]
+    name: Annotated[
+        Text, Field(min_length=1, max_length=200, description="The name of its owner; its actions are recorded with it.")
+    ]
     role: Role
     days: Annotated[int, Field(ge=1, le=auth.LONGEST_LIFE.days)] = auth.LONGEST_LIFE.days
     scopes: Annotated[list[str], Field(min_length=1, max_length=50)] | None = None
@@ -43,7 +45,7 @@ class TokenAsked(Model):
 
 
 class TokenMade(BaseModel):
-    """A token, and the only sight of its secret: a replayed answer does not have it."""
+    """A token with its secret, which is shown only once: a replayed response does not contain it."""
 
     id: str
     name: str
@@ -53,7 +55,7 @@ class TokenMade(BaseModel):
 
 @routes.add("POST", "/api/tokens", action="tokens.write", status=201, answers=Data[TokenMade], refuses=["idempotency-mismatch"])
 async def make_token(asked: TokenAsked, act: Acting) -> Response:
-    """Make a token; its secret is in this answer and nowhere else."""
+    """Create a token; only this response contains its secret."""
     unknown = sorted(set(asked.scopes or ()) - set(POLICY))
     if unknown:
         raise Problem("invalid-request", f"no such action: {', '.join(unknown)[:200]}")
@@ -78,7 +80,7 @@ async def make_token(asked: TokenAsked, act: Acting) -> Response:
 async def revoke_token(
     token_id: Annotated[str, Path(pattern=r"^[a-z0-9]{8}$")], act: Acting, reason: Annotated[Reason, Query()]
 ) -> Response:
-    """Revoke a token: from now on it opens nothing."""
+    """Revoke a token: from now on it is not valid."""
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         return Answer(200, await auth.revoke_token(conn, token_id, by=act.actor))

@@ -1,4 +1,4 @@
-"""What a worker sends: the bodies of the worker protocol, each field within its bounds. Used by: `worker_protocol.py`."""
+"""The request bodies of the worker protocol, with the limits of each field. Used by: `worker_protocol.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from holdfast.jobs import logs
 from holdfast.jobs.model import Json
-from holdfast.jobs.wire import (
+from holdfast.protocol.wire import (
     Name,
     Said,
     SaidAttempt,
@@ -20,7 +20,7 @@ from holdfast.jobs.wire import (
     Text,
 )
 
-MOST_CLAIMS = 20  # in one answer: each may bring a payload of a megabyte
+MOST_CLAIMS = 20  # in one response: each may have a payload of a megabyte
 LONGEST_WAIT = 30.0  # seconds that a worker may wait for something to claim
 
 Lease = Annotated[float, Field(ge=1, le=3600)]
@@ -42,7 +42,7 @@ class Registration(Said):
 
 
 class Looking(Said):
-    """What a worker can run, with the newest version of each kind that it knows."""
+    """The kinds that a worker can run, with the newest known version of each."""
 
     kinds: Kinds
     queues: Queues
@@ -56,7 +56,7 @@ class Beating(Looking):
 
 
 class Claiming(Looking):
-    """`begins`: everything that is claimed starts at once. If not, beats say what has started."""
+    """`begins`: all claimed jobs start at once. Otherwise heartbeats report which have started."""
 
     limit: Annotated[int, Field(ge=1)] = MOST_CLAIMS
     begins: bool = True

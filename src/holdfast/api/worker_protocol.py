@@ -1,8 +1,8 @@
-"""The worker protocol over HTTP: the kernel's verbs for workers that have no database. Asked by: `worker/remote.py`.
+"""The worker protocol over HTTP: the kernel's verbs for workers without a database. Called by: `worker/transports/remote.py`.
 
-A worker shows the attempt id that its claim gave it, as `If-Match: "<attempt_id>"`; everything else about the claim is read
-from the row under that id. A replaced attempt gets 412 `stale-attempt` and has changed nothing. Only the database's clock
-decides. Every request names all that it needs, so any replica can answer it.
+A worker sends the attempt id of its claim as `If-Match: "<attempt_id>"`; everything else about the claim is read from the row
+of that attempt. A replaced attempt gets 412 `stale-attempt` and has changed nothing. Only the database's clock is used.
+Requests are stateless, so any replica can answer them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from holdfast.api.fenced import Actor, Attempt, Pool, holding, said_as, workers_only
 from holdfast.api.paging import JobNumber
-from holdfast.api.plane import plane_of
 from holdfast.api.reserved import refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
 from holdfast.api.worker_bodies import (
@@ -43,16 +42,18 @@ from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.held import is_known, require_own, require_worker
 from holdfast.jobs.kinds import publish
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, WorkerId
+from holdfast.jobs.parents import read_parents
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.pipelines import complete_and_chain
 from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.renew import Beat, WorkerInfo, can_claim, register, renew, resign
 from holdfast.jobs.rescue import rescue, rescue_worker
-from holdfast.jobs.wire import SaidAttempt, SaidEnd, of_beat, of_claim, of_effect, seconds
+from holdfast.protocol.wire import SaidAttempt, SaidEnd, of_beat, of_claim, of_effect, of_parent, seconds
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.kept import tidy
 from holdfast.telemetry.log import log
 
-FIRST_LOOK, LAST_LOOK = 0.05, 1.0  # seconds between two looks for something to claim
+FIRST_POLL, LONGEST_POLL = 0.05, 1.0  # seconds between two polls for claimable jobs
 
 REFUSES = (
     "not-found",
@@ -73,7 +74,7 @@ router = APIRouter(
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A worker comes, lives and goes
+# Registration and heartbeats
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -81,9 +82,9 @@ router = APIRouter(
 async def register_worker(
     worker_id: UUID, said: Annotated[Registration, said_as(Registration)], pool: Pool, actor: Actor
 ) -> None:
-    """Announce an incarnation, before its first claim; again, when a beat says that it is not known.
+    """Register an incarnation before its first claim, and again if a heartbeat says that it is unknown.
 
-    From then on only tokens of this name may act for it: others get 403 `not-own-worker`.
+    From then on only tokens with this name may act for it: others get 403 `not-own-worker`.
     """
     about = said.model_dump(exclude={"lease"})
     worker = WorkerInfo(WorkerId(str(worker_id)), runner="remote", owner=actor, **about)
@@ -93,7 +94,7 @@ async def register_worker(
 
 @router.put("/{worker_id}/kinds", status_code=204)
 async def publish_kinds(worker_id: UUID, said: Annotated[Publication, said_as(Publication)], pool: Pool) -> None:
-    """Publish what the kinds of this worker declare, before it registers: requests to enqueue them are checked by it."""
+    """Publish the declarations of this worker's kinds before it registers: requests to enqueue are validated with them."""
     declared = {one.kind: one.model_dump() for one in said.kinds}
     async with pool.connection() as conn:
         await publish(conn, list(declared.values()), worker=said.name)
@@ -103,7 +104,7 @@ async def publish_kinds(worker_id: UUID, said: Annotated[Publication, said_as(Pu
 async def beat(
     worker_id: UUID, said: Annotated[Beating, said_as(Beating)], pool: Pool, actor: Actor, afterwards: BackgroundTasks
 ) -> dict[str, Json]:
-    """Renew the lease and look around. What a worker with a database would sweep up is swept up here, after the answer."""
+    """Renew the lease and return what there is to do. The sweeps of a worker with a database run here, after the response."""
     me = WorkerId(str(worker_id))
     mine = [_shown(one, me) for one in said.held]
     lease = timedelta(seconds=said.lease)
@@ -119,13 +120,13 @@ async def beat(
 
 
 def _shown(attempt: SaidAttempt, me: WorkerId) -> Claim:
-    """As much of a claim as an attempt id says: enough for what asks for nothing else."""
+    """A claim that has only the attempt id, for statements that need nothing else."""
     nothing: dict[str, Any] = dict.fromkeys(Claim._fields)
     return Claim(**nothing | {"id": JobId(attempt.id), "attempt_id": AttemptId(str(attempt.attempt_id)), "worker_id": me})
 
 
 async def _sweep(pool: AsyncConnectionPool[Any], me: WorkerId, name: str, found: Beat) -> None:
-    """Every act is a guarded write, so it does not matter who is first; one that fails is tried again with the next beat."""
+    """Every sweep is a guarded write, so several processes may run it; one that fails is retried with the next heartbeat."""
     try:
         async with pool.connection() as conn:
             if found.strays:
@@ -138,12 +139,12 @@ async def _sweep(pool: AsyncConnectionPool[Any], me: WorkerId, name: str, found:
             if found.can_wake:
                 await promote.wake_forgotten(conn)
     except (psycopg.Error, PoolTimeout) as error:
-        log.warning("sweep_failed", error=str(error), worker_id=me)
+        log.warning("sweep_failed", error=error_line(error), worker_id=me)
 
 
 @router.delete("/{worker_id}", status_code=204)
 async def resign_worker(worker_id: UUID, pool: Pool, actor: Actor) -> None:
-    """End the lease now: whatever the worker still holds can be rescued at once."""
+    """End the lease now, so that jobs which the worker still holds can be rescued at once."""
     me = WorkerId(str(worker_id))
     async with pool.connection() as conn:
         await require_worker(conn, me, owner=actor)
@@ -176,7 +177,7 @@ def _asked(said: Claiming) -> dict[str, Any]:
 async def claim_one(
     worker_id: UUID, job_id: JobNumber, said: Annotated[Looking, said_as(Looking)], pool: Pool, actor: Actor
 ) -> dict[str, Json]:
-    """Claim this very job; null if it cannot be claimed."""
+    """Claim this job; null if it cannot be claimed."""
     me = WorkerId(str(worker_id))
     async with pool.connection() as conn:
         await require_worker(conn, me, owner=actor)
@@ -188,7 +189,7 @@ async def claim_one(
 async def claim_polls(
     worker_id: UUID, said: Annotated[Claiming, said_as(Claiming)], pool: Pool, actor: Actor
 ) -> dict[str, Json]:
-    """Claim jobs whose external engine is due to be asked."""
+    """Claim jobs whose external engine is due to be polled."""
     me = WorkerId(str(worker_id))
     async with pool.connection() as conn:
         await require_worker(conn, me, owner=actor)
@@ -198,9 +199,9 @@ async def claim_polls(
 
 @router.post("/{worker_id}/wait")
 async def wait(worker_id: UUID, said: Annotated[Waiting, said_as(Waiting)], pool: Pool, request: Request) -> dict[str, Json]:
-    """Answer when there is something to claim, or after `seconds`. Nothing is claimed, so a lost answer costs nothing."""
+    """Respond when there is a job to claim, or after `seconds`. Nothing is claimed, so a lost response does no harm."""
     loop = asyncio.get_running_loop()
-    until, pause = loop.time() + said.seconds, FIRST_LOOK
+    until, pause = loop.time() + said.seconds, FIRST_POLL
     while True:
         async with pool.connection() as conn:
             ready = await can_claim(conn, kinds=said.kinds, queues=said.queues)
@@ -208,15 +209,15 @@ async def wait(worker_id: UUID, said: Annotated[Waiting, said_as(Waiting)], pool
         if ready or left <= 0 or await request.is_disconnected():
             return {"can_claim": ready}
         await asyncio.sleep(min(pause, left))
-        pause = min(pause * 2, LAST_LOOK)
+        pause = min(pause * 2, LONGEST_POLL)
 
 
 @router.post("/promote")
 async def promote_due(pool: Pool) -> dict[str, Json]:
-    """Bring delayed jobs whose time has come, by the database's clock, where claims find them."""
+    """Make delayed and periodic jobs that are due, by the database's clock, claimable."""
     async with pool.connection() as conn:
-        promoted, following = await promote.promote_due(conn), await promote.next_due(conn)
-    return {"promoted": len(promoted), "next_due": seconds(following)}
+        promoted = await promote.promote_all_due(conn)
+    return {"promoted": promoted.jobs, "next_due": seconds(promoted.next_due)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ def _as_text(result: Json) -> str | None:
 async def complete_batch(
     worker_id: UUID, said: Annotated[Completions, said_as(Completions)], pool: Pool, actor: Actor
 ) -> dict[str, Json]:
-    """Complete plain jobs in one statement; the ids that were. The rest is lost, or something hangs on it: see finish."""
+    """Complete plain jobs in one statement. Returns the completed ids; the others are lost or tied: see finish."""
     claims = [_shown(one, WorkerId(str(worker_id))) for one in said.completions]
     results = [_as_text(one.result) for one in said.completions]
     async with pool.connection() as conn:
@@ -244,11 +245,11 @@ async def complete_batch(
 async def chain(
     request: Request, job_id: JobNumber, attempt: Attempt, said: Annotated[Chain, said_as(Chain)], pool: Pool
 ) -> dict[str, Json]:
-    """Complete a plain job and hold its one plain child at once; null: it is tied or paused, and nothing was written."""
+    """Complete a plain job and claim its one plain child at once; null: it is tied or paused, and nothing was written."""
     child = said.child.job()
-    refuse_reserved(plane_of(request), child.kind)
+    refuse_reserved(child.kind)
     if not child.is_plain or child.run_after is not None:
-        raise UsageError("only a plain child can be held at once; finish with it in `then` instead")
+        raise UsageError("only a plain child can be claimed at once; finish with it in `then` instead")
     async with holding(pool, job_id, attempt, "chain") as (conn, mine):
         following = await complete_and_chain(conn, mine, _as_text(said.result), child)
     return {"claim": None if following is None else of_claim(following)}
@@ -260,14 +261,14 @@ async def finish_attempt(
 ) -> None:
     """End the attempt in any way, with its children, in one transaction: complete, submit, retry, snooze, fail, release."""
     for child in [*said.then, *([said.join] if said.join else [])]:
-        refuse_reserved(plane_of(request), child.kind)
+        refuse_reserved(child.kind)
     async with holding(pool, job_id, attempt, str(said.move)) as (conn, mine):
         await finish(conn, mine, said.end())
 
 
 @router.get("/jobs/{job_id}/end")
 async def was_written(job_id: JobNumber, attempt: Attempt, pool: Pool) -> dict[str, Json]:
-    """After an answer was lost: whether the end of this attempt is there. 412 if somebody else ended it."""
+    """After a lost response: whether the end of this attempt was written. 412 if another process ended it."""
     shown = SaidAttempt(id=job_id, attempt_id=UUID(attempt.id))
     async with pool.connection() as conn:
         return {"written": await resolve_unknown(conn, _shown(shown, WorkerId("")))}
@@ -287,21 +288,21 @@ async def begin_attempt(job_id: JobNumber, attempt: Attempt, pool: Pool) -> None
 
 @router.post("/jobs/{job_id}/progress", status_code=204)
 async def report(job_id: JobNumber, attempt: Attempt, said: Annotated[Progress, said_as(Progress)], pool: Pool) -> None:
-    """Tell people how far it is; 409 `cancel-requested` when somebody asked the job to stop."""
+    """Report progress; 409 `cancel-requested` if the job has a cancel request."""
     async with holding(pool, job_id, attempt, "progress") as (conn, mine):
         await progress.report(conn, mine, progress=said.progress, message=said.message)
 
 
 @router.post("/jobs/{job_id}/checkpoint", status_code=204)
 async def checkpoint(job_id: JobNumber, attempt: Attempt, pool: Pool) -> None:
-    """Before a side effect: whether the attempt still has its job, and nobody asked it to stop."""
+    """Check before a side effect that the attempt still holds its job and has no cancel request."""
     async with holding(pool, job_id, attempt, "checkpoint") as (conn, mine):
         await progress.checkpoint(conn, mine)
 
 
 @router.post("/jobs/{job_id}/logs", status_code=204)
 async def keep_lines(job_id: JobNumber, attempt: Attempt, said: Annotated[Lines, said_as(Lines)], pool: Pool) -> None:
-    """Keep what the handler has said: the last 1,000 lines of the attempt. The same number again is the same line."""
+    """Store log lines of the handler: the last 1,000 of the attempt. A repeated line number is stored once."""
     async with holding(pool, job_id, attempt, "logs") as (conn, mine):
         lines = [
             logs.Numbered(mine, one.number, tidy(one.said_at.isoformat(), one.level, one.message, one.fields))
@@ -311,16 +312,23 @@ async def keep_lines(job_id: JobNumber, attempt: Attempt, said: Annotated[Lines,
             raise ClaimLost(mine.id, attempt.id, "logs")
 
 
+@router.get("/jobs/{job_id}/parents")
+async def parents(job_id: JobNumber, attempt: Attempt, pool: Pool) -> dict[str, Json]:
+    """The jobs that this one waited for, in order, with their results: at most 8 MiB."""
+    async with holding(pool, job_id, attempt, "parents") as (conn, mine):
+        return {"parents": [of_parent(one) for one in await read_parents(conn, mine)]}
+
+
 @router.get("/jobs/{job_id}/effects")
 async def left_behind(job_id: JobNumber, attempt: Attempt, pool: Pool) -> dict[str, Json]:
-    """What earlier attempts of the job may have made outside."""
+    """Effects of earlier attempts of the job."""
     async with holding(pool, job_id, attempt, "effect") as (conn, mine):
         return {"effects": [of_effect(one) for one in await effects.left_behind(conn, mine)]}
 
 
 @router.post("/jobs/{job_id}/effects")
 async def plan(job_id: JobNumber, attempt: Attempt, said: Annotated[Plan, said_as(Plan)], pool: Pool) -> dict[str, Json]:
-    """Write down what is about to be made outside."""
+    """Record an effect before it is made."""
     async with holding(pool, job_id, attempt, "effect") as (conn, mine):
         return of_effect(await effects.plan(conn, mine, **said.model_dump()))
 
@@ -329,7 +337,7 @@ async def plan(job_id: JobNumber, attempt: Attempt, said: Annotated[Plan, said_a
 async def confirm(
     job_id: JobNumber, effect_id: JobNumber, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
 ) -> dict[str, Json]:
-    """It is made; this is how to reach it."""
+    """Record that the effect was made, with its handle."""
     async with holding(pool, job_id, attempt, "effect") as (conn, mine):
         return of_effect(await effects.confirm(conn, mine, _effect(effect_id, mine), said.handle))
 
@@ -338,11 +346,11 @@ async def confirm(
 async def adopt(
     job_id: JobNumber, effect_id: JobNumber, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
 ) -> dict[str, Json]:
-    """Take over what an earlier attempt made."""
+    """Take over an effect of an earlier attempt."""
     async with holding(pool, job_id, attempt, "effect") as (conn, mine):
         return of_effect(await effects.adopt(conn, mine, _effect(effect_id, mine), said.handle))
 
 
 def _effect(effect_id: JobNumber, claim: Claim) -> effects.Effect:
-    """An effect by its number; the statements ask for nothing else of it."""
+    """An effect by its id; the statements need nothing else."""
     return effects.Effect(effect_id, claim.id, claim.attempt_id, claim.fence_token, "", "", None, None, "")

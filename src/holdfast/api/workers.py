@@ -1,4 +1,4 @@
-"""Workers and the kinds that they can run; a worker made quiet; pause, drain and resume of a kind."""
+"""Workers and the kinds that they can run; make a worker quiet; pause, drain and resume a kind."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from holdfast.api.acts import Act, Acting, Because, Text
 from holdfast.api.envelope import Answer, Data, Listed, respond
 from holdfast.api.paging import Paged
 from holdfast.api.plane import plane_of
+from holdfast.api.reserved_kinds import KINDS
 from holdfast.api.routes import Routes
 from holdfast.jobs import control
 from holdfast.jobs.kinds import PublishedKind, show
-from holdfast.jobs.workers import KindView, WorkerView, get_worker, list_kinds, list_workers, make_quiet
+from holdfast.jobs.quiet import make_quiet
+from holdfast.jobs.views.workers import KindView, WorkerView, get_worker, list_kinds, list_workers, require_known_kind
 
 routes = Routes("workers")
 
@@ -34,7 +36,7 @@ Kind = Annotated[Text, Field(min_length=1, max_length=200)]
     also=["/sync/workers"],
 )
 async def list_them(request: Request, page: Paged, alive: bool = False) -> Response:
-    """List workers, with `alive` only those whose lease runs."""
+    """List workers; with `alive` only those whose lease has not expired."""
     async with plane_of(request).pool.connection() as conn:
         found = await list_workers(conn, alive=alive, after=page.after, limit=page.limit + 1)
     workers = found[: page.limit]
@@ -49,7 +51,7 @@ async def show_worker(request: Request, worker_id: UUID) -> Response:
 
 
 class QuietAsked(Because):
-    """Claim no more, or with `quiet: false` claim again."""
+    """Claim no more jobs, or with `quiet: false` claim again."""
 
     quiet: bool = True
 
@@ -62,7 +64,7 @@ class QuietAsked(Because):
     refuses=["not-found", "idempotency-mismatch"],
 )
 async def quiet_worker(worker_id: UUID, asked: QuietAsked, act: Acting) -> Response:
-    """Have a worker claim no more, from its next beat on. What it holds, it brings to an end; a restart undoes it."""
+    """Make a worker claim no more jobs from its next heartbeat on. It finishes the jobs that it holds; a restart undoes it."""
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
         return Answer(200, await make_quiet(conn, str(worker_id), quiet=asked.quiet))
@@ -85,7 +87,7 @@ async def show_kind(request: Request, kind: Kind) -> Response:
 
 
 class KindControlled(BaseModel):
-    """What holds for a kind now; `changed` is false when there was nothing to undo."""
+    """Whether a kind is paused or drained; `changed` is false if there was nothing to undo."""
 
     kind: str
     changed: bool
@@ -94,8 +96,16 @@ class KindControlled(BaseModel):
 Change = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Any]]
 
 
-async def _control(act: Act, kind: str, reason: str, change: Change) -> Response:
+class KindAsked(Because):
+    """Pause or drain a kind."""
+
+    allow_unknown_kind: bool = Field(False, description="Also if no worker has published the kind.")
+
+
+async def _control(act: Act, kind: str, reason: str, change: Change, *, must_be_known: bool = False) -> Response:
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
+        if must_be_known and kind not in KINDS:  # kinds of services are known without a worker
+            await require_known_kind(conn, kind)
         changed = await change(conn)
         return Answer(200, {"kind": kind, "changed": changed is not False})
 
@@ -106,15 +116,23 @@ CONTROL: dict[str, Any] = {"action": "kinds.control", "answers": Data[KindContro
 
 
 @routes.add("POST", "/api/job-kinds/{kind}/pause", **CONTROL)
-async def pause_kind(kind: Kind, asked: Because, act: Acting) -> Response:
+async def pause_kind(kind: Kind, asked: KindAsked, act: Acting) -> Response:
     """Claim no more jobs of this kind until it is resumed."""
-    return await _control(act, kind, asked.reason, lambda c: control.pause(c, kind, actor=act.actor, reason=asked.reason))
+
+    def pause(conn: psycopg.AsyncConnection[Any]) -> Awaitable[None]:
+        return control.pause(conn, kind, actor=act.actor, reason=asked.reason)
+
+    return await _control(act, kind, asked.reason, pause, must_be_known=not asked.allow_unknown_kind)
 
 
 @routes.add("POST", "/api/job-kinds/{kind}/drain", **CONTROL)
-async def drain_kind(kind: Kind, asked: Because, act: Acting) -> Response:
-    """Take no new jobs of this kind until it is resumed."""
-    return await _control(act, kind, asked.reason, lambda c: control.drain(c, kind, actor=act.actor, reason=asked.reason))
+async def drain_kind(kind: Kind, asked: KindAsked, act: Acting) -> Response:
+    """Accept no new jobs of this kind until it is resumed."""
+
+    def drain(conn: psycopg.AsyncConnection[Any]) -> Awaitable[None]:
+        return control.drain(conn, kind, actor=act.actor, reason=asked.reason)
+
+    return await _control(act, kind, asked.reason, drain, must_be_known=not asked.allow_unknown_kind)
 
 
 @routes.add("POST", "/api/job-kinds/{kind}/resume", **CONTROL)

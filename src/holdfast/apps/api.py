@@ -1,7 +1,7 @@
 """The control plane as a program: the API, the periodic loops, a small worker for its own jobs. Called by: `holdfast serve`.
 
 Closed by default: who can be known must be said before it starts. Only on this machine, for a first look, it prints a link that
-makes whoever opens it first an admin, for as long as it runs.
+makes the first user who opens it an admin until the process ends.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import psycopg
@@ -23,8 +24,9 @@ from psycopg_pool import AsyncConnectionPool
 from holdfast import catalog
 from holdfast.addresses import is_loopback
 from holdfast.api.app import make_app
-from holdfast.api.auth import OFFERED_BY, has_live_tokens, offer_first_look, revoke_token, withdraw_left_looks
-from holdfast.api.login import OneTimeLogin
+from holdfast.api.auth import OFFERED_BY, offer_first_look, revoke_token, withdraw_left_looks
+from holdfast.api.live_tokens import has_live_tokens
+from holdfast.api.login import HOME, OneTimeLogin
 from holdfast.api.oidc import Oidc, OidcOptions
 from holdfast.api.plane import ApiOptions
 from holdfast.api.policy import Role
@@ -34,6 +36,7 @@ from holdfast.apps.scheduler import scheduler_for
 from holdfast.database.pool import connect, parts_of, pool
 from holdfast.database.revision import require_current, wanted
 from holdfast.errors import UsageError
+from holdfast.extras import missing_modules
 from holdfast.jobs.bulk import QUEUE
 from holdfast.settings import Settings
 from holdfast.telemetry import redact
@@ -95,7 +98,17 @@ def app_on(url: str, settings: Settings, version: str, services: Mapping[str, An
         wanted_revision=wanted(),
         nouns=catalog.nouns(),
         services=services,
+        topics=catalog.topics(),
+        console=console_of(settings),
     )
+
+
+def console_of(settings: Settings) -> Any:
+    """The web console at `/console`; None without the extra `console`."""
+    if missing_modules("console"):
+        return None
+    served = import_module("holdfast.console.served")
+    return served.ServedConsole(catalog.console_parts(), settings.console_links)
 
 
 def bounded_pool(url: str, most: int) -> AsyncConnectionPool[Any]:
@@ -125,11 +138,25 @@ def oidc_of(settings: Settings) -> Oidc | None:
     if settings.oidc_issuer is None:
         return None
     if settings.oidc_audience is None:
-        raise UsageError("HOLDFAST_OIDC_ISSUER needs HOLDFAST_OIDC_AUDIENCE: a token for anybody else must not open this")
+        raise UsageError("HOLDFAST_OIDC_ISSUER needs HOLDFAST_OIDC_AUDIENCE: tokens for other audiences must be refused")
     roles = _roles(settings.oidc_roles, "HOLDFAST_OIDC_ROLES")
-    return Oidc(
-        OidcOptions(settings.oidc_issuer, settings.oidc_audience, roles, settings.oidc_groups_claim, settings.oidc_jwks_url)
+    secret = settings.oidc_client_secret
+    if secret is not None and settings.oidc_client_id is None:
+        raise UsageError("HOLDFAST_OIDC_CLIENT_SECRET needs HOLDFAST_OIDC_CLIENT_ID")
+    if secret is not None:
+        redact.hide(secret.get_secret_value())
+    options = OidcOptions(
+        settings.oidc_issuer,
+        settings.oidc_audience,
+        roles,
+        settings.oidc_groups_claim,
+        settings.oidc_jwks_url,
+        client_id=settings.oidc_client_id,
+        client_secret=None if secret is None else secret.get_secret_value(),
+        scopes=settings.oidc_scopes,
+        session=timedelta(hours=settings.oidc_session_hours),
     )
+    return Oidc(options)
 
 
 def _roles(given: dict[str, str], name: str) -> dict[str, Role]:
@@ -141,7 +168,7 @@ def _roles(given: dict[str, str], name: str) -> dict[str, Role]:
 
 def _proxies(settings: Settings) -> str:
     if settings.proxies == "*":
-        raise UsageError("HOLDFAST_PROXIES=* would let anybody choose their own address; name the proxies")
+        raise UsageError("HOLDFAST_PROXIES=* would let every client choose its own address; list the addresses of the proxies")
     return settings.proxies or ""
 
 
@@ -152,17 +179,17 @@ def _proxies(settings: Settings) -> str:
 
 @asynccontextmanager
 async def first_look(url: str, settings: Settings) -> AsyncIterator[OneTimeLogin | None]:
-    """Refuse to start when nobody could be known; on this machine only, offer a link to a token that lives as long as we do."""
+    """Refuse to start when no user could sign in; on a loopback address, offer a link to a token of this process instead."""
     conn = await connect(url)
     try:
         await withdraw_left_looks(conn)
-        knows_somebody = settings.oidc_issuer or settings.gateway_secret or await has_live_tokens(conn)
-        if knows_somebody:
+        can_sign_in = settings.oidc_issuer or settings.gateway_secret or await has_live_tokens(conn)
+        if can_sign_in:
             yield None
             return
         if not is_loopback(settings.http_host):
             raise UsageError(
-                "nobody could sign in: make a token with `holdfast auth token create`, or set HOLDFAST_OIDC_ISSUER or "
+                "no user could sign in: create a token with `holdfast auth token create`, or set HOLDFAST_OIDC_ISSUER or "
                 "HOLDFAST_GATEWAY_SECRET; without them the control plane starts on 127.0.0.1 only"
             )
         view, token = await offer_first_look(conn, FIRST_LOOK)
@@ -205,15 +232,18 @@ class Server(uvicorn.Server):
         for one in self.servers:
             for socket in one.sockets:
                 host, port = socket.getsockname()[:2]
-                self._say(f"The control plane listens on http://{f'[{host}]' if ':' in host else host}:{port}")
-                self._offer_login(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+                url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+                self._say(f"The control plane listens on {url}")
+                if self._app.state.home != HOME:
+                    self._say(f"The console is at {url}{self._app.state.home}")
+                self._offer_login(url)
 
     def _offer_login(self, url: str) -> None:
-        """Where nobody can sign in yet."""
+        """Print the link if no user can sign in yet."""
         offered: OneTimeLogin | None = self._app.state.login
         if offered is not None:
             link = f"{url}/login?code={offered.code}"
-            self._say("Nobody can sign in yet. This link makes you admin until this process ends; it works once:")
+            self._say("No user can sign in yet. This link makes you admin until this process ends; it works once:")
             self._say(f"  {link}")
             self._say(f"  in a browser, or for the command line: holdfast auth login '{link}'")
 

@@ -18,7 +18,7 @@ async def act_in_bulk(
     tally, more = Tally(), True
     while more:
         async with ctx.connection() as conn:
-            more = await bulk.bite(conn, BulkAction(action), filter, tally, newest=newest, actor=actor, reason=reason)
+            more = await bulk.run_batch(conn, BulkAction(action), filter, tally, newest=newest, actor=actor, reason=reason)
         seen = tally.done + tally.failed
         await ctx.progress(min(1.0, seen / max(matched, 1)), f"{seen} of {matched}")
     return {"done": tally.done, "failed": tally.failed, "failures": tally.failures}

@@ -1,8 +1,8 @@
-"""The kernel's own story, live: a pipeline whose workers are killed and stopped on purpose, and that still ends right.
+"""The demo: a pipeline whose workers are killed and stopped on purpose, and whose result is still correct.
 
-Called by: `holdfast up`. Three worker processes add up a ledger. One is killed with SIGKILL in the middle of a part; one
-is stopped past its lease, replaced, and woken up again: what it then tries to write is refused. The total is right, and
-every part was published by exactly one attempt.
+Called by: `holdfast up`. Three worker processes add up a ledger. One is killed with SIGKILL in the middle of a part. Another
+is stopped until its lease has ended and its job has a new attempt; when it continues, its write is refused. The total is
+correct, and every part was published by exactly one attempt.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.apps import demo_jobs
-from holdfast.apps.worker import work
 from holdfast.database.launch import die_with
 from holdfast.database.pool import connect
-from holdfast.jobs.history import history
 from holdfast.jobs.model import JobId
 from holdfast.jobs.pipelines import Pipeline
-from holdfast.jobs.read import JobView, list_jobs
+from holdfast.jobs.views.history import history
+from holdfast.jobs.views.read import JobView, list_jobs
 from holdfast.telemetry.log import configure
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.without_keeper import work
 
 WORKERS = 3
 LEASE = 3.0
@@ -47,7 +47,7 @@ EXPECTED = sum(p * r for p in range(1, demo_jobs.PARTS + 1) for r in range(1, de
 
 @dataclass(slots=True)
 class Story:
-    """What happened so far, for the view and for the end."""
+    """What has happened so far, for the display and the summary."""
 
     started: float = field(default_factory=time.monotonic)
     lines: deque[Text] = field(default_factory=lambda: deque(maxlen=14))
@@ -74,7 +74,7 @@ class WorkerProcess:
 
 
 async def play(url: str, console: Console) -> bool:
-    """Run the story on this database; whether it ended as promised."""
+    """Run the demo on this database; whether its result is correct."""
     story = Story()
     conn = await connect(url)
     workers: list[WorkerProcess] = []
@@ -83,7 +83,7 @@ async def play(url: str, console: Console) -> bool:
         story.tell(f"pipeline enqueued: load, {demo_jobs.PARTS} parts, total", "bold")
         for number in range(1, WORKERS + 1):  # one by one: a Ctrl-C in between must find those that were started
             workers.append(await _start_worker(url, f"worker-{number}", story))
-        ending = asyncio.create_task(_trouble(conn, ids, workers, story))
+        ending = asyncio.create_task(_inject_faults(conn, ids, workers, story))
         with Live(console=console, refresh_per_second=12, transient=False, auto_refresh=console.is_terminal) as live:
             await _watch(conn, pipeline, story, live)
         await ending
@@ -108,12 +108,12 @@ async def _start_worker(url: str, name: str, story: Story) -> WorkerProcess:
         start_new_session=True,  # Ctrl-C reaches us alone; we end the workers
     )  # fmt: skip
     story.workers[name] = "starting"
-    asyncio.create_task(_hear(process, name, story))  # noqa: RUF006 - ends with the process's output
+    asyncio.create_task(_read_log(process, name, story))  # noqa: RUF006 - ends with the process's output
     return WorkerProcess(name, process)
 
 
-async def _hear(process: asyncio.subprocess.Process, name: str, story: Story) -> None:
-    """Turn a worker's own log into the story: above all the writes that were refused."""
+async def _read_log(process: asyncio.subprocess.Process, name: str, story: Story) -> None:
+    """Show what a worker logs: its start, rescues, and above all refused writes."""
     assert process.stderr is not None
     async for raw in process.stderr:
         try:
@@ -125,13 +125,15 @@ async def _hear(process: asyncio.subprocess.Process, name: str, story: Story) ->
             story.workers[name] = "alive"
             story.names[said["worker_id"]] = name
         elif event == "jobs_rescued":
-            story.tell(f"{name} rescued job {', '.join(map(str, said['jobs']))} from a silent worker", "bold yellow")
+            story.tell(f"{name} rescued job {', '.join(map(str, said['jobs']))} from a lost worker", "bold yellow")
         elif event == "writeback_stale_attempt":
             story.refused += 1
-            story.tell(f"{name} woke up and tried to {said['operation']} job {said['job_id']}: REFUSED", "bold magenta")
+            story.tell(f"{name} continued and tried to {said['operation']} job {said['job_id']}: REFUSED", "bold magenta")
 
 
-async def _trouble(conn: psycopg.AsyncConnection[Any], ids: list[JobId], workers: list[WorkerProcess], story: Story) -> None:
+async def _inject_faults(
+    conn: psycopg.AsyncConnection[Any], ids: list[JobId], workers: list[WorkerProcess], story: Story
+) -> None:
     """Kill one worker in the middle of a part; stop another just before it publishes, until it has been replaced."""
     parts = ids[1:-1]
     victim, job = await _worker_at(conn, parts, workers, story, 0.3)
@@ -141,18 +143,18 @@ async def _trouble(conn: psycopg.AsyncConnection[Any], ids: list[JobId], workers
     killed_at = time.monotonic()
 
     others = [worker for worker in workers if worker is not victim]
-    sleeper, stalled = await _worker_at(conn, [i for i in parts if i != job], others, story, 0.9)
-    sleeper.signal(signal.SIGSTOP)
-    story.workers[sleeper.name] = "stopped"
-    story.tell(f"SIGSTOP to {sleeper.name} just before it publishes job {stalled}", "bold red")
+    stopped, stalled = await _worker_at(conn, [i for i in parts if i != job], others, story, 0.9)
+    stopped.signal(signal.SIGSTOP)
+    story.workers[stopped.name] = "stopped"
+    story.tell(f"SIGSTOP to {stopped.name} just before it publishes job {stalled}", "bold red")
 
     await _until_attempt(conn, job, 2)
     story.recovered_after = time.monotonic() - killed_at
     story.tell(f"job {job} runs again, {story.recovered_after:.1f} s after its worker was killed", "bold green")
     await _until_attempt(conn, stalled, 2)
-    story.tell(f"job {stalled} has a new attempt; SIGCONT to {sleeper.name}", "bold yellow")
-    sleeper.signal(signal.SIGCONT)
-    story.workers[sleeper.name] = "alive"
+    story.tell(f"job {stalled} has a new attempt; SIGCONT to {stopped.name}", "bold yellow")
+    stopped.signal(signal.SIGCONT)
+    story.workers[stopped.name] = "alive"
     await _until(lambda: _refused(story))
 
 
@@ -192,7 +194,7 @@ async def _until(reached: Any) -> None:
 
 
 async def _watch(conn: psycopg.AsyncConnection[Any], pipeline: Pipeline, story: Story, live: Live) -> None:
-    """Show the pipeline until everything in it has ended and the sleeper was refused."""
+    """Show the pipeline until all of its jobs have ended and the write of the stopped worker was refused."""
     async with asyncio.timeout(LONGEST):
         while True:
             jobs = sorted((await list_jobs(conn, pipeline_id=pipeline.id)).jobs, key=lambda job: job.id)
@@ -214,7 +216,7 @@ def _view(jobs: list[JobView], story: Story) -> Group:
         table.add_row(str(job.id), job.kind, state, str(job.attempt_no or ""), worker, bar, Text(note, style="yellow"))
     workers = "   ".join(f"{name}: {state}" for name, state in story.workers.items())
     log = Text("\n").join(story.lines)
-    return Group(Panel(table, title="a pipeline that survives", title_align="left"), Text(workers, style="dim"), log)
+    return Group(Panel(table, title="demo pipeline", title_align="left"), Text(workers, style="dim"), log)
 
 
 async def _conclude(conn: psycopg.AsyncConnection[Any], pipeline: Pipeline, story: Story, console: Console) -> bool:
@@ -239,7 +241,7 @@ async def _conclude(conn: psycopg.AsyncConnection[Any], pipeline: Pipeline, stor
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What the database says when everything is over. Pure: whether that is right, and how it is said."""
+    """The result, as read from the database. Pure: whether it is correct, and the summary."""
 
     total: Any
     parts: int
@@ -259,14 +261,14 @@ class End:
 
     def lines(self) -> list[str]:
         total = f"{self.total:,}" if isinstance(self.total, int) else "none"
-        mark = "[bold green]as it should be[/]" if self.is_right else "[bold red]WRONG[/]"
-        again = "never at work again" if self.recovered_after is None else f"back at work {self.recovered_after:.1f} s"
+        mark = "[bold green]correct[/]" if self.is_right else "[bold red]WRONG[/]"
+        again = "its job never ran again" if self.recovered_after is None else f"its job ran again {self.recovered_after:.1f} s"
         once = f"each of {self.parts} parts was published exactly once"
         not_once = f"{self.parts} of {demo_jobs.PARTS} parts were published, by {self.publishers} attempts"
         return [
             f"  total {total} of {EXPECTED:,} expected: {mark}",
             f"  {self.jobs} jobs, {self.attempts} attempts; {once if self.is_once else not_once}",
-            f"  {self.refused} write(s) of a replaced attempt refused; {again} after SIGKILL",
+            f"  {self.refused} stale write(s) refused; {again} after SIGKILL",
             f"  [dim](the demo's lease is {LEASE:.0f} s; the default is 30 s)[/]",
         ]
 
@@ -284,7 +286,7 @@ async def _stop(workers: list[WorkerProcess]) -> None:
 
 
 def _work(owner: str, url: str, name: str) -> None:
-    """A worker process of the demo: dies with whoever started it, whatever happens to them."""
+    """A worker process of the demo: ends when the process that started it ends."""
     die_with(int(owner), signal.SIGKILL)
     configure(json=True)
     beat, lease, grace = timedelta(seconds=BEAT), timedelta(seconds=LEASE), timedelta(seconds=1)

@@ -1,7 +1,7 @@
 """The jobs of the demo: a pipeline that adds up a ledger. Imported by: the demo's worker processes.
 
-The database may be somebody's own: everything here is in a schema that carries our name, every row belongs to one run of the
-demo, and nothing is ever dropped. What a run wrote, `REMOVE` takes away.
+The database may hold other data: the tables are in the schema `holdfast_demo`, every row belongs to one run of the demo, and
+nothing is dropped. `REMOVE` deletes the rows of a run.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ REMOVE = (
 )
 
 
-@job("holdfast.demo.load")
+@job("demo.load")
 async def load(ctx: Context) -> Done:
-    """Fill the ledger; the parts and the total wait for it."""
-    await ctx.progress(0.5, "filling the ledger")
+    """Fill the ledger. The parts wait for it, and the total waits for the parts."""
+    await ctx.progress(1.0, "ledger prepared")
 
     async def publish(conn: psycopg.AsyncConnection[Any]) -> None:
         await conn.execute(CREATE)
@@ -51,16 +51,16 @@ async def load(ctx: Context) -> Done:
     return Done({"parts": PARTS}, publish=publish)
 
 
-@job("holdfast.demo.part", max_crashes=5)
+@job("demo.part", max_crashes=5)
 async def part(ctx: Context, number: int) -> Done:
-    """Add up one part, slowly enough to be watched and to be killed."""
+    """Add up one part, slowly enough to watch it and to kill its worker."""
     for step in range(1, 5):
         await ctx.progress(step / 5, "adding up")
         await asyncio.sleep(0.35)
-    await ctx.progress(0.95, "about to publish")
-    await asyncio.sleep(0.6)
+    await ctx.progress(1.0, "added up")
+    await asyncio.sleep(0.6)  # time to stop the worker before it publishes
 
-    # Only this attempt can publish: the row and the end of the job commit together, or neither does.
+    # Only this attempt can publish: the row and the completion of the job are one transaction.
     async def publish(conn: psycopg.AsyncConnection[Any]) -> None:
         row = await (await conn.execute(ADD_UP, [ctx.job.pipeline_id, number])).fetchone()
         assert row is not None
@@ -69,7 +69,7 @@ async def part(ctx: Context, number: int) -> Done:
     return Done({"part": number}, publish=publish)
 
 
-@job("holdfast.demo.total")
+@job("demo.total")
 async def total(ctx: Context) -> Done:
     """Runs once every part has completed."""
     async with ctx.connection() as conn:

@@ -10,16 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
-import psycopg
-
-from holdfast.apps.options import worker_options
 from holdfast.crashpoints import arm_from_settings
 from holdfast.database.embedded import EmbeddedPostgres
-from holdfast.database.migrate import migrate
 from holdfast.database.revision import require_current
+from holdfast.extras import loaded
 from holdfast.settings import Settings
 from holdfast.telemetry.log import log
 from holdfast.telemetry.trace import export_to
@@ -40,7 +36,10 @@ def lifespan(
     """Enqueue from routes, and run jobs beside them, for as long as the application runs.
 
     `url`: else HOLDFAST_DATABASE_URL, else an embedded Postgres. `kinds`: else all that are registered when it starts. `run`:
-    whether jobs run here; else RUN_BACKGROUND_POLLER, which is true. The client is `app.state.holdfast`.
+    whether jobs run here; else HOLDFAST_RUN_BACKGROUND_POLLER, which is true. The client is `app.state.holdfast`.
+
+    The application does not start without its database: `DatabaseProblem` if it cannot be reached, `NotMigrated` if its schema
+    is missing or another version's. A database that is lost later is waited for, and the application goes on.
     """
 
     @asynccontextmanager
@@ -50,7 +49,7 @@ def lifespan(
         export_to(given.traces)
         runs_here = given.run_background_poller if run is None else run
         with _database(url or given.database_url, given) as address:
-            await _look_at_schema(address)
+            await asyncio.to_thread(require_current, address)
             async with in_process(address, kinds, _options(options, given), run=runs_here) as client:
                 if hasattr(app, "state"):
                     app.state.holdfast = client
@@ -69,24 +68,11 @@ def _database(url: str | None, given: Settings) -> Iterator[str]:
     with EmbeddedPostgres(
         folder, port=given.port, on_message=lambda text: log.info("embedded_postgres", message=text)
     ) as server:
-        migrate(server.url)
+        loaded("holdfast.database.migrate", extra="embedded").migrate(server.url)
         yield server.url
-
-
-def _tell(text: str) -> None:
-    log.info("embedded_postgres", message=text)
-
-
-async def _look_at_schema(url: str) -> None:
-    """A schema that is missing or old stops the start, with words; a database that is down for now does not."""
-    try:
-        await asyncio.to_thread(require_current, url)
-    except psycopg.OperationalError as error:
-        log.warning("worker_database_lost", error=str(error).strip())
 
 
 def _options(options: WorkerOptions | None, given: Settings) -> WorkerOptions:
     if options is not None:
         return replace(options, runner="in process")
-    poll = timedelta(seconds=given.poll_seconds)
-    return worker_options(given, runner="in process", poll=poll, presence=given.rescue_on_disconnect)
+    return WorkerOptions.from_settings(given, runner="in process")

@@ -47,24 +47,7 @@ class ScheduledLoops:
 
 
 def _shown(loop: LoopView) -> LoopShown:
-    return LoopShown(
-        job_name=loop.name,
-        status=loop.status,
-        healthy=loop.is_healthy,
-        next_run=None if loop.paused_at is not None else min(loop.next_due_at, loop.retry_at or loop.next_due_at),
-        retry_at=loop.retry_at,
-        last_run=loop.last_started_at,
-        last_success=loop.last_success_at,
-        last_outcome=loop.last_outcome,
-        last_error=loop.last_error,
-        consecutive_failures=loop.failures,
-        holder=loop.holder,
-        interval_seconds=None if loop.every is None else loop.every.total_seconds(),
-        cron=loop.cron,
-        paused=loop.paused_at is not None,
-        paused_by=loop.paused_by,
-        paused_reason=loop.paused_reason,
-    )
+    return LoopShown(**read.loop_fields(loop))
 
 
 def _run(run: RunView) -> LoopRun:

@@ -13,11 +13,11 @@ from holdfast.errors import UsageError
 from holdfast.settings import Settings
 from holdfast.worker.checkup import WorkerCheckup
 from holdfast.worker.kinds import Job
-from holdfast.worker.line import Token
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.probe import Probe
-from holdfast.worker.remote import Remote
+from holdfast.worker.transports.http import Token
+from holdfast.worker.transports.remote import Remote
 
 
 def transport_from(given: Settings) -> Remote:
@@ -28,7 +28,7 @@ def transport_from(given: Settings) -> Remote:
 
 
 def _token(given: Settings) -> Token | None:
-    """A token, or one that is read anew for every request, so that whoever rotates the file need not restart anybody."""
+    """A token, or one that is read anew for every request, so that a rotated file needs no restart."""
     if given.api_token_file is not None:
         file: Path = given.api_token_file
         if not file.is_file():

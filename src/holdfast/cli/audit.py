@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.output import Column, Kind, Shape
-from holdfast.cli.verb import All, Limit, Session, Since, verb
-from holdfast.cli.waiting import Every, Watch, watch_rows
+from holdfast.toolkit.cli.output import Column, Kind, Shape
+from holdfast.toolkit.cli.verb import All, Limit, Session, Since, verb
+from holdfast.toolkit.cli.waiting import Every, Watch, watch_rows
 
-app = typer.Typer(help="Who did what, and why.", no_args_is_help=True)
+app = typer.Typer(help="The audit log: who did what, when and why.", no_args_is_help=True)
 
 SHAPE = Shape(
     "audit",
@@ -28,34 +28,34 @@ SHAPE = Shape(
         Column("REQUEST", "request_id", wide=True),
         Column("DETAIL", "detail", wide=True),
     ],
-    empty="Nothing on record.",
+    empty="The audit log has no matching entries.",
 )
 
 
 @app.callback()
 def _audit() -> None:
-    """Who did what, and why."""
+    """The audit log: who did what, when and why."""
 
 
 @verb(app, "list")
 def list_command(
     session: Session,
-    actor: Annotated[str | None, typer.Option(help="Only what this one did, such as token:ada.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Only actions of this actor, such as token:ada.")] = None,
     action: Annotated[str | None, typer.Option(help="Only this action, such as jobs.cancel.")] = None,
-    object: Annotated[str | None, typer.Option(help="Only what was done to this, such as job/7.")] = None,
-    outcome: Annotated[str | None, typer.Option(help="done or denied.")] = None,
+    object: Annotated[str | None, typer.Option(help="Only actions on this object, such as job/7.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Only this outcome: done or denied.")] = None,
     since: Since = None,
     limit: Limit = 50,
     all: All = False,
     watch: Watch = False,
     interval: Every = 2.0,
 ) -> None:
-    """List who did what and why, newest first, and what was denied."""
+    """List actions and denied attempts, newest first."""
     filters = {"actor": actor, "action": action, "object": object, "outcome": outcome}
 
-    def look() -> list[dict[str, Any]]:
+    def fetch() -> list[dict[str, Any]]:
         return session.since("/api/audit", since, "at", most=None if all else limit, **filters)
 
     if watch:
-        watch_rows(session, SHAPE, look, interval)
-    session.rows(SHAPE, look())
+        watch_rows(session, SHAPE, fetch, interval)
+    session.rows(SHAPE, fetch())

@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from holdfast.addresses import api_at
-from holdfast.cli.output import Column, Kind, Shape
-from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
-from holdfast.cli.way import OverHttp
-from holdfast.client import credentials
-from holdfast.client.credentials import Saved
-from holdfast.settings import settings
+from holdfast.toolkit.cli.http_transport import HttpTransport
+from holdfast.toolkit.cli.output import Column, Kind, Shape
+from holdfast.toolkit.cli.transport import checked_url
+from holdfast.toolkit.cli.verb import All, Limit, Reason, Session, Yes, verb
+from holdfast.toolkit.client import credentials
+from holdfast.toolkit.client.credentials import Saved
+from holdfast.toolkit.client.environment import client_settings
 
-app = typer.Typer(help="Sign in, and make or revoke API tokens.", no_args_is_help=True)
+app = typer.Typer(help="Log in, and manage API tokens.", no_args_is_help=True)
 tokens = typer.Typer(help="API tokens.", no_args_is_help=True)
 app.add_typer(tokens, name="token")
 
@@ -30,7 +31,7 @@ SHAPE = Shape(
         Column("ROLE", "role"),
         Column("STATE", "state", Kind.WORD),
         Column("EXPIRES", "expires_at", Kind.TIME),
-        Column("USED", "last_used_at", Kind.TIME),
+        Column("LAST USED", "last_used_at", Kind.TIME),
         Column("CREATED", "created_at", Kind.TIME, wide=True),
         Column("BY", "created_by", wide=True),
         Column("SCOPES", "scopes", wide=True),
@@ -43,77 +44,86 @@ SHAPE = Shape(
 @verb(app, "login")
 def login_command(
     session: Session,
-    url: Annotated[
+    address: Annotated[
         str,
         typer.Argument(
-            help="The API's address, such as https://holdfast.example, or a link that works once.", show_default=False
+            metavar="URL",
+            help="Address of the API, such as https://holdfast.example, or a one-time login link.",
+            show_default=False,
         ),
     ],
 ) -> None:
-    """Keep a token for this API in a file that only you can read.
+    """Save a token for an API in a file that only you can read.
 
-    The token is asked for, or read from standard input; a link that `holdfast up` or `serve` printed brings its own.
+    The command asks for the token, or reads it from standard input. A login link that `holdfast up` or `serve` printed needs
+    none.
     """
-    api_at(url, with_token=True, plain_http=settings().plain_http)  # before anything is asked for, or sent
-    url, token = _redeemed(url) if "/login?code=" in url else (url, _asked_for())
-    over = OverHttp(url, token.strip(), plain_http=settings().plain_http)
+    given = client_settings()
+    url = checked_url(address) if "/login?code=" not in address else address
+    api_at(url, with_token=True, plain_http=given.plain_http)  # before the token is asked for or sent
+    url, token = _redeem(url) if "/login?code=" in url else (url, _read_token())
+    http = HttpTransport(url, token.strip(), plain_http=given.plain_http)
     try:
-        me = over.ask("GET", "/api/whoami").data
-        where = credentials.save(settings(), Saved(url.rstrip("/"), token.strip()))
-        session.out.say(f"You are {me['actor']} ({me['role']}) at {url}; the token is in {where}.")
-        session.out.one(ME, me, over)
+        me = http.request("GET", "/api/whoami").data
+        file = credentials.save(given, Saved(url.rstrip("/"), token.strip()))
+        session.out.say(f"Logged in at {url} as {me['actor']} (role {me['role']}); the token is saved in {file}.")
+        session.out.one(ME, me, http)
     finally:
-        over.close()
+        http.close()
 
 
-def _asked_for() -> str:
+def _read_token() -> str:
     given: str = typer.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     return given
 
 
-def _redeemed(link: str) -> tuple[str, str]:
-    """The address of the API, and the token that the link is good for once."""
+def _redeem(link: str) -> tuple[str, str]:
+    """The address of the API, and the token of a one-time login link."""
     url, _, code = link.partition("/login?code=")
-    over = OverHttp(url, None)
+    http = HttpTransport(url, None)
     try:
-        return url, str(over.ask("GET", "/login", params={"code": code}).data["token"])
+        return url, str(http.request("GET", "/login", params={"code": code}).data["token"])
     finally:
-        over.close()
+        http.close()
 
 
 @verb(app, "logout")
 def logout_command(session: Session) -> None:
-    """Forget the token of the last login. It stays valid: `holdfast auth token revoke` ends it."""
-    was = credentials.forget(settings())
-    session.out.say("The token of the last login is forgotten." if was else "There was no token to forget.")
+    """Remove the saved token. It stays valid: `holdfast auth token revoke` ends it."""
+    removed = credentials.forget(client_settings())
+    session.out.say("The saved token is removed." if removed else "No token is saved.")
 
 
 @verb(app, "whoami")
 def whoami_command(session: Session) -> None:
-    """Say who you are to the API, or to the database."""
+    """Show your identity and role."""
     session.one(ME, session.get("/api/whoami"))
-    session.out.say(f"at {session.way.says}", "dim")
+    session.out.say(f"at {session.transport.address}", "dim")
 
 
 @verb(tokens, "list")
 def list_command(session: Session, limit: Limit = 50, all: All = False) -> None:
-    """List the tokens. Their secrets are nowhere to be had."""
+    """List API tokens. Secrets are never shown again."""
     session.rows(SHAPE, session.listed("/api/tokens", most=None if all else limit))
 
 
 @verb(tokens, "create")
 def create_command(
     session: Session,
-    name: Annotated[str, typer.Argument(help="Whose it is; what it does is done in this name.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the owner; the audit log shows it.", show_default=False)],
     role: Annotated[str, typer.Option(help="viewer, analyst, ops, admin, worker or autoscaler.", show_default=False)],
     reason: Reason,
-    days: Annotated[int, typer.Option(min=1, max=90, help="How long it lives.")] = 90,
-    scope: Annotated[list[str] | None, typer.Option(help="Only this action of the role; may be repeated.")] = None,
+    days: Annotated[int, typer.Option(min=1, max=90, help="Days until it expires.")] = 90,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="Permit only this action of the role; may be given more than once.")
+    ] = None,
 ) -> None:
-    """Make a token and print it, once: it is stored nowhere."""
-    asked = {"name": name, "role": role, "days": days, "scopes": scope, "reason": reason}
-    made = session.act("POST", "/api/tokens", asked)
-    session.out.say(f"Token {made['id']} of {made['name']} ({made['role']}), for {days} days. It is shown this once:", "bold")
+    """Create a token and print it. It is shown only once."""
+    body = {"name": name, "role": role, "days": days, "scopes": scope, "reason": reason}
+    made = session.act("POST", "/api/tokens", body)
+    session.out.say(
+        f"Token {made['id']} of {made['name']} ({made['role']}), valid for {days} days. It is shown only once:", "bold"
+    )
     if session.out.for_people or session.out.format == "tsv":
         session.out.value("token", made["token"])
     else:
@@ -130,7 +140,7 @@ def revoke_command(
     reason: Reason,
     yes: Yes = False,
 ) -> None:
-    """Revoke a token: from now on it opens nothing."""
+    """Revoke a token at once."""
     token_id = token.removeprefix("token/")
     session.confirm(f"Revoke token {token_id}?", yes)
     session.one(SHAPE, session.act("DELETE", f"/api/tokens/{token_id}", reason=reason))

@@ -10,25 +10,31 @@ from shellingham import ShellDetectionFailure, detect_shell  # type: ignore[impo
 from typer._completion_shared import get_completion_script, install
 
 from holdfast.errors import UsageError
+from holdfast.toolkit.cli.output import Format
+from holdfast.toolkit.cli.verb import Session, verb
 
-app = typer.Typer(help="Completion of words in your shell.", no_args_is_help=True)
+app = typer.Typer(help="Install shell completion.", no_args_is_help=True)
 
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 PROGRAM, VARIABLE = "holdfast", "_HOLDFAST_COMPLETE"
-Shell = Annotated[str | None, typer.Argument(help=f"{', '.join(SHELLS)}; default: the one you are in.", show_default=False)]
+Shell = Annotated[str | None, typer.Argument(help=f"{', '.join(SHELLS)}; default: the current shell.", show_default=False)]
 
 
-@app.command("install")
-def install_command(shell: Shell = None) -> None:
-    """Let your shell complete commands, options and their values."""
+@verb(app, "install")
+def install_command(session: Session, shell: Shell = None) -> None:
+    """Install completion of commands, options and values for your shell."""
     which, where = install(shell=_shell(shell), prog_name=PROGRAM, complete_var=VARIABLE)
-    typer.echo(f"{which} completes holdfast from its next start: {Path(where)}")
+    session.out.value("installed", f"Completion for {which} is installed in {Path(where)}; start a new shell to use it.")
 
 
-@app.command("show")
-def show_command(shell: Shell = None) -> None:
-    """Print what `install` would write."""
-    typer.echo(get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=_shell(shell)))
+@verb(app, "show")
+def show_command(session: Session, shell: Shell = None) -> None:
+    """Print the script that `install` writes."""
+    script = get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=_shell(shell))
+    if session.out.format is Format.JSON:
+        session.out.value("script", script)
+    else:
+        typer.echo(script)
 
 
 def _shell(named: str | None) -> str:
@@ -36,7 +42,7 @@ def _shell(named: str | None) -> str:
         try:
             named = detect_shell()[0]
         except ShellDetectionFailure:
-            raise UsageError(f"which shell? Say one of: {', '.join(SHELLS)}") from None
+            raise UsageError(f"the shell is not known; pass one of: {', '.join(SHELLS)}") from None
     if named not in SHELLS:
-        raise UsageError(f"no completion for {named}; there is: {', '.join(SHELLS)}")
+        raise UsageError(f"there is no completion for {named!r}; pass one of: {', '.join(SHELLS)}")
     return named

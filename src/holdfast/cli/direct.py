@@ -1,75 +1,67 @@
-"""Straight to the database: the API, served in memory to this process alone. For when no server runs, or none answers.
+"""The transport directly to the database, for when no API runs or none answers. See docs/decisions/0011 and 0027.
 
-Whoever can open the database can do everything to it anyway, so the person at this terminal is an admin here; what they do is
-audited under their name on this machine, in the transaction of the act, as if it had come over the wire.
+Reads run the kernel's queries (`reads.py`), so that they start fast. Everything else goes to the API in memory
+(`memory_api.py`), which has the rules and the audit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import getpass
-import secrets
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any, cast
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import psycopg
 from psycopg.rows import tuple_row
-from psycopg_pool import PoolTimeout
 
-from holdfast import catalog
-from holdfast.api.app import make_app
-from holdfast.api.plane import ApiOptions, Principal
-from holdfast.api.policy import Role
-from holdfast.apps.control_jobs import act_in_bulk
-from holdfast.apps.loops import ScheduledLoops
-from holdfast.cli.exits import Told
-from holdfast.cli.way import Answer, headers_of, opened, plain_params
+from holdfast.cli import reads
 from holdfast.database.embedded import EmbeddedPostgres
-from holdfast.database.pool import connect, parts_of, pool
+from holdfast.database.pool import LOST, connect, parts_of
 from holdfast.database.pooler import require_own_session
 from holdfast.database.revision import current, require_current, wanted
-from holdfast.errors import DatabaseProblem, UsageError
-from holdfast.jobs.bulk import QUEUE
-from holdfast.settings import Settings, settings
-from holdfast.worker.loop import Worker
-from holdfast.worker.options import WorkerOptions
+from holdfast.errors import DatabaseProblem, HoldfastError, UsageError
+from holdfast.toolkit.cli.transport import Answer, Say
+from holdfast.toolkit.client.problems import ApiError
 
-Say = Callable[..., None]
-NO_LIMIT = 1_000_000_000  # requests a minute: who has the database need not ask us
+if TYPE_CHECKING:
+    from holdfast.cli.memory_api import MemoryApi
 
 
-def straight(dsn: str | None, settings: Settings, say: Say) -> Straight:
-    """The way to this database, or to the embedded one of this directory."""
+def open_direct(dsn: str | None, settings: Any, say: Say) -> DirectTransport:
+    """The transport to this database, or to the embedded one of this directory."""
     if dsn:
-        return Straight(nullcontext(dsn))
+        return DirectTransport(nullcontext(dsn))
     if not settings.data_dir.exists():
         raise UsageError(
-            "no server and no database is known: set HOLDFAST_API_URL or HOLDFAST_DATABASE_URL, pass --dsn, "
+            "no API and no database is configured: set HOLDFAST_API_URL or HOLDFAST_DATABASE_URL, pass --url or --dsn, "
             "or run `holdfast up` in this directory"
         )
-    return Straight(_embedded(settings, say))
+    return DirectTransport(embedded(settings, say))
 
 
-class Straight:
-    """The API in memory, on one database."""
+class DirectTransport:
+    """Requests answered from one database."""
+
+    is_http = False
 
     def __init__(self, database: AbstractContextManager[str]) -> None:
         self._database = database
         self.url = database.__enter__()
-        self.says = place_of(self.url)
+        self.address = address_of(self.url)
         self._runner = asyncio.Runner()
-        self._lifespan: AbstractAsyncContextManager[Any] | None = None
+        self._conn: psycopg.AsyncConnection[Any] | None = None
+        self._api: MemoryApi | None = None
         try:
-            self._runner.run(self._start())
+            self._conn = self._runner.run(self._connect())
         except BaseException:
             self.close()
             raise
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -77,17 +69,39 @@ class Straight:
         params: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         key: str | None = None,
-        use_case: str | None = None,
+        role: str | None = None,
     ) -> Answer:
+        found = reads.find(path) if method == "GET" else None
+        if found is not None:
+            try:
+                return self._runner.run(self._read(*found, params))
+            except (reads.NotHandled, HoldfastError, psycopg.Error):
+                pass  # the API gives the exact answer, or the exact refusal
         try:
-            asking = self._client.request(
-                method, path, params=plain_params(params), json=body, headers=headers_of(key, use_case)
-            )
-            return opened(self._runner.run(asking))
-        except Told as told:
-            if told.status == 500:
-                require_current(self.url)  # the likeliest reason for a fault of ours
+            return self._runner.run(self._started_api().request(method, path, params=params, body=body, key=key, role=role))
+        except ApiError as error:
+            if error.status == 500:
+                require_current(self.url)  # the most likely reason for an internal error
             raise
+
+    def upload(self, path: str, file: Path, *, params: Mapping[str, Any] | None = None) -> Answer:
+        return self._runner.run(self._started_api().upload(path, file, params))
+
+    def content(self, method: str, path: str, *, body: Mapping[str, Any] | None, accept: str, timeout: float) -> bytes:
+        """As over HTTP; the graph server and the database have their own timeouts."""
+        return self._runner.run(self._started_api().content(method, path, body=body, accept=accept))
+
+    async def _read(self, read: reads.Read, parts: list[str], params: Mapping[str, Any] | None) -> Answer:
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        assert self._conn is not None
+        return await read(self._conn, given, *parts)
+
+    def _started_api(self) -> MemoryApi:
+        if self._api is None:
+            # Imported when it is needed: it brings the whole web framework.
+            self._api = import_module("holdfast.cli.memory_api").MemoryApi(self.url)
+            self._runner.run(self._api.start())
+        return self._api
 
     def now(self) -> datetime:
         return self._runner.run(self._now())
@@ -95,100 +109,55 @@ class Straight:
     def schema(self) -> tuple[str | None, str | None]:
         found = current(self.url)
         require_own_session(self.url)
-        return found, wanted()
+        return found.revision, wanted()
 
-    def pause(self, seconds: float) -> None:
+    def wait_for_change(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def do_own_jobs(self) -> None:
-        """Nobody else may be there, so they are done here: fenced like any, should a server be there after all."""
-        worker = Worker(self.url, [act_in_bulk], WorkerOptions(queues=(QUEUE,), runner="in process"))
-        self._runner.run(worker.run(until_empty=True))
+    def run_control_jobs(self) -> None:
+        """No server may be running, so this process runs them; they are fenced, should a server run them as well."""
+        self._runner.run(import_module("holdfast.cli.memory_api").run_control_jobs(self.url))
 
     def close(self) -> None:
         try:
-            if self._lifespan is not None:
-                self._runner.run(self._end(self._lifespan))
+            if self._api is not None:
+                self._runner.run(self._api.close())
+            if self._conn is not None:
+                self._runner.run(self._conn.close())
         finally:
             self._runner.close()
             self._database.__exit__(None, None, None)
 
-    async def _start(self) -> None:
-        await self._require_reachable()
-        ourselves = Ourselves()
-        options = ApiOptions(version="command line", per_minute=NO_LIMIT, burst=NO_LIMIT)
-        app = make_app(
-            pool(self.url, most=2),
-            options,
-            loops=ScheduledLoops(),
-            nouns=catalog.nouns(),
-            services=catalog.resources(settings()),
-        )
-        lifespan = app.router.lifespan_context(app)
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
         try:
-            await lifespan.__aenter__()
-        except psycopg.errors.UndefinedTable:
-            await asyncio.to_thread(require_current, self.url)
-            raise
-        self._lifespan, self._pool = lifespan, app.state.plane.pool
-        app.state.plane.oidc = ourselves
-        self._client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app, raise_app_exceptions=False),
-            base_url="http://in-memory",
-            headers={"Authorization": f"Bearer {ourselves.credentials}"},
-            timeout=None,  # noqa: S113 - nothing is sent anywhere; the database has its own
-        )
-
-    async def _require_reachable(self) -> None:
-        """A pool would try for long and then say little."""
-        try:
-            conn = await connect(self.url)
+            return await connect(self.url)
         except psycopg.OperationalError as error:
-            why = str(error).strip().splitlines()[0]
-            raise DatabaseProblem(
-                f"cannot connect to {self.says}: {why}; is the server up, and is the address right?"
-            ) from None
-        await conn.close()
-
-    async def _end(self, lifespan: AbstractAsyncContextManager[Any]) -> None:
-        await self._client.aclose()
-        await lifespan.__aexit__(None, None, None)
+            raise DatabaseProblem(" ".join(str(error).split())) from None  # names the address, the cause and the fix
 
     async def _now(self) -> datetime:
+        assert self._conn is not None
         try:
-            async with self._pool.connection() as conn, conn.cursor(row_factory=tuple_row) as cursor:
+            if self._conn.closed:
+                self._conn = await connect(self.url)
+            async with self._conn.cursor(row_factory=tuple_row) as cursor:
                 await cursor.execute("SELECT clock_timestamp()")
                 ((now,),) = await cursor.fetchall()
-        except PoolTimeout as error:
-            raise DatabaseProblem(f"{self.says} does not answer any more: {error}") from None
-        return cast("datetime", now)
+        except LOST as error:
+            raise DatabaseProblem(f"{self.address} no longer answers: {str(error).strip()}") from None
+        found: datetime = now
+        return found
 
 
-class Ourselves:
-    """The identity provider of an API that only this process can reach: it knows one secret, made just now, and one person."""
-
-    def __init__(self) -> None:
-        self.credentials = f"command.line.{secrets.token_urlsafe(32)}"
-        self._person = Principal(f"cli:{getpass.getuser()}", "command line", Role.ADMIN)
-
-    async def principal(self, credentials: str) -> Principal:
-        assert secrets.compare_digest(credentials, self.credentials)
-        return self._person
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
-def place_of(url: str) -> str:
-    """Where a database is, without its password."""
+def address_of(url: str) -> str:
+    """The address of a database without its password."""
     known = parts_of(url)
     return f"postgresql://{known.get('host', 'localhost')}:{known.get('port', 5432)}/{known.get('dbname', '')}"
 
 
-class _embedded(AbstractContextManager[str]):  # noqa: N801 - used like a function
-    """The embedded Postgres of this directory: the one that runs, or ours for as long as the command takes."""
+class embedded(AbstractContextManager[str]):  # noqa: N801 - used like a function
+    """The embedded Postgres of this directory: the running one, or one that runs as long as the command."""
 
-    def __init__(self, settings: Settings, say: Say) -> None:
+    def __init__(self, settings: Any, say: Say) -> None:
         self._server = EmbeddedPostgres(
             settings.data_dir.absolute(), port=settings.port, on_message=lambda text: say(text, "dim")
         )

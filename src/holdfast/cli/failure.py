@@ -6,14 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.bulk import act_in_bulk
-from holdfast.cli.output import Column, Kind, Shape
-from holdfast.cli.verb import Limit, Reason, Session, Since, Yes, verb
-from holdfast.cli.waiting import Every, Watch, watch_rows
+from holdfast.cli.traceback import print_traceback
+from holdfast.telemetry.error_text import one_line
+from holdfast.toolkit.cli.bulk import act_in_bulk
+from holdfast.toolkit.cli.output import Column, Kind, Shape
+from holdfast.toolkit.cli.verb import Limit, Reason, Session, Since, Yes, verb
+from holdfast.toolkit.cli.waiting import Every, Watch, watch_rows
 
-app = typer.Typer(help="Failures, grouped by what they have in common.", no_args_is_help=True)
+app = typer.Typer(help="Failed jobs, grouped by their error.", no_args_is_help=True)
 
-Fingerprint = Annotated[str, typer.Argument(help="The way to fail, as the list names it.", show_default=False)]
+Fingerprint = Annotated[str, typer.Argument(help="The group, as `failure list` shows it.", show_default=False)]
 
 SHAPE = Shape(
     "failure",
@@ -23,7 +25,7 @@ SHAPE = Shape(
         Column("JOBS", "jobs", Kind.NUMBER),
         Column("LAST", "last_at", Kind.TIME),
         Column("CAUSE", "cause"),
-        Column("ERROR", "error", long=True),
+        Column("ERROR", lambda failure: one_line(failure["error"]), long=True),
         Column("FIRST", "first_at", Kind.TIME, wide=True),
         Column("NEWEST", lambda failure: ", ".join(map(str, failure["newest"])), wide=True),
     ],
@@ -34,14 +36,14 @@ SHAPE = Shape(
 
 @verb(app, "list")
 def list_command(session: Session, since: Since = None, limit: Limit = 50, watch: Watch = False, interval: Every = 2.0) -> None:
-    """List the ways in which jobs failed, the latest first."""
+    """List groups of failed jobs, newest first."""
 
-    def look() -> list[dict[str, Any]]:
+    def fetch() -> list[dict[str, Any]]:
         return session.since("/api/failures", since, "last_at", most=min(limit, 200))
 
     if watch:
-        watch_rows(session, SHAPE, look, interval)
-    found = look()
+        watch_rows(session, SHAPE, fetch, interval)
+    found = fetch()
     session.rows(SHAPE, found)
     if found:
         session.out.hint(f"holdfast failure show {found[0]['fingerprint']}")
@@ -49,9 +51,11 @@ def list_command(session: Session, since: Since = None, limit: Limit = 50, watch
 
 @verb(app, "show")
 def show_command(session: Session, fingerprint: Fingerprint) -> None:
-    """Show one way to fail, and the newest who did."""
+    """Show one failure group, its latest jobs, and the traceback of the newest."""
     found = session.get(f"/api/failures/{fingerprint}")
     session.one(SHAPE, found)
+    if session.out.for_people:
+        print_traceback(session, found)
     session.out.hint(f"holdfast job show {found['newest'][0]}, or: holdfast failure retry {fingerprint} --reason …")
 
 
@@ -60,8 +64,8 @@ def retry_command(
     session: Session,
     fingerprint: Fingerprint,
     reason: Reason,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be retried.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be retried, and change nothing.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Run all jobs that failed in this way once more."""
+    """Retry all jobs of a failure group."""
     act_in_bulk(session, f"/api/failures/{fingerprint}/retry", {"reason": reason}, "retry", dry_run=dry_run, yes=yes)

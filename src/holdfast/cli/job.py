@@ -9,125 +9,26 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.asking import filters_of, job_id_of, payload_of
-from holdfast.cli.bulk import act_in_bulk
-from holdfast.cli.exits import Exit, GaveUp, Told, exit_of
 from holdfast.cli.job_logs import JobId, logs_command
-from holdfast.cli.output import Column, Kind, Row, Shape
-from holdfast.cli.verb import All, Limit, Reason, Session, Since, Yes, verb
-from holdfast.cli.waiting import Every, Timeout, Wait, Watch, end_with, short_length, wait_for, watch_rows
+from holdfast.cli.job_shapes import CARD, CHILDREN, HISTORY, MOST_CHILDREN, SHAPE
+from holdfast.cli.traceback import print_traceback
 from holdfast.jobs.states import State
+from holdfast.toolkit.cli.arguments import filters_of, job_id_of, payload_of
+from holdfast.toolkit.cli.bulk import act_in_bulk
+from holdfast.toolkit.cli.exit_codes import Exit, WaitTimeout, exit_of
+from holdfast.toolkit.cli.verb import All, Limit, OptionalReason, Reason, Session, Since, Yes, verb
+from holdfast.toolkit.cli.waiting import Every, Timeout, Wait, Watch, end_with, seconds_of, wait_for, watch_rows
+from holdfast.toolkit.client.problems import ApiError
 
-app = typer.Typer(help="Jobs: look at them, enqueue, wait, retry, cancel, recover.", no_args_is_help=True)
+app = typer.Typer(help="Jobs: list, show, explain, enqueue, wait, retry, cancel, recover.", no_args_is_help=True)
 
 CONDITIONS = ["stale", "retrying", "waiting_lock", "waiting_parents", "cancelling", "quarantined"]
-JobIds = Annotated[list[str], typer.Argument(help="Numbers of jobs, or @latest.", metavar="ID...", show_default=False)]
-Why = Annotated[str | None, typer.Option("--reason", help="Why; it stands in the audit.")]
-Grant = Annotated[int, typer.Option("--grant", min=1, help="How many attempts it gets at least.")]
-
-
-def condition_of(job: Row) -> str | None:
-    """What people look for and what is not a state. Pure."""
-    if job["cancel_requested_at"] and job["state"] in ("running", "submitted"):
-        return "cancelling"
-    if job["state"] == "failed" and job["crashes"] >= job["max_crashes"]:
-        return "quarantined"
-    if job["state"] == "pending" and job["errors"]:
-        return "retrying"
-    return f"waits for {job['waiting_for']}" if job["state"] == "blocked" and job["waiting_for"] else None
-
-
-def note_of(job: Row) -> str | None:
-    """What else there is to say about a job, shortest first. Pure."""
-    last_line = (job["error"] or "").strip().splitlines()[-1:]
-    parts = [condition_of(job), job["message"], *last_line]
-    return "; ".join(part for part in parts if part) or None
-
-
-SHAPE = Shape(
-    "job",
-    [
-        Column("ID", "id"),
-        Column("KIND", "kind"),
-        Column("STATE", "state", Kind.WORD),
-        Column("ATTEMPT", "attempt_no", Kind.NUMBER),
-        Column("DONE", "progress", Kind.PERCENT),
-        Column("CREATED", "created_at", Kind.TIME),
-        Column("NOTE", note_of, long=True),
-        Column("QUEUE", "queue", wide=True),
-        Column("PRIORITY", "priority", Kind.NUMBER, wide=True),
-        Column("RUN AFTER", "run_after", Kind.TIME, wide=True),
-        Column("CLAIMED", "claimed_at", Kind.TIME, wide=True),
-        Column("FINISHED", "finished_at", Kind.TIME, wide=True),
-        Column("WORKER", "worker_id", wide=True),
-        Column("PIPELINE", "pipeline_id", wide=True),
-    ],
-    empty="No such jobs.",
-)
-
-CARD = Shape(
-    "job",
-    [
-        Column("JOB", "id"),
-        Column("KIND", "kind"),
-        Column("STATE", "state", Kind.WORD),
-        Column("CONDITION", condition_of, Kind.WORD),
-        Column("PROGRESS", "progress", Kind.PERCENT),
-        Column("MESSAGE", "message"),
-        Column("ATTEMPT", "attempt_no", Kind.NUMBER),
-        Column("ERRORS", lambda job: f"{job['errors']} of {job['max_attempts']}"),
-        Column("CRASHES", lambda job: f"{job['crashes']} of {job['max_crashes']}"),
-        Column("CAUSE", "cause"),
-        Column("ERROR", "error"),
-        Column("QUEUE", "queue"),
-        Column("PRIORITY", "priority", Kind.NUMBER),
-        Column("CREATED", "created_at", Kind.TIME),
-        Column("RUN AFTER", "run_after", Kind.TIME),
-        Column("CLAIMED", "claimed_at", Kind.TIME),
-        Column("FINISHED", "finished_at", Kind.TIME),
-        Column("CANCEL ASKED", "cancel_requested_at", Kind.TIME),
-        Column("NEXT POLL", "next_poll_at", Kind.TIME),
-        Column("WORKER", "worker_id"),
-        Column("FENCE", "attempt_id"),
-        Column("SLOT", "slot_key"),
-        Column("PIPELINE", "pipeline_id"),
-        Column("PARENT", "parent_id"),
-        Column("STEP", "step"),
-        Column("HANDLE", "handle"),
-        Column("PAYLOAD", "payload"),
-        Column("RESULT", "result"),
-    ],
-)
-
-
-def story_of(entry: Row) -> str | None:
-    """Who and why, or what went wrong, in a move. Pure."""
-    detail = entry["detail"] if isinstance(entry["detail"], dict) else {}
-    error = str(detail.get("error") or "").strip().splitlines()[-1:]
-    parts = [entry["actor"], entry["reason"], detail.get("cause"), *error]
-    return ": ".join(str(part) for part in parts if part) or None
-
-
-HISTORY = Shape(
-    "move",
-    [
-        Column("AT", "at", Kind.TIME),
-        Column("MOVE", "move"),
-        Column("STATE", "state", Kind.WORD),
-        Column("ATTEMPT", "attempt_no", Kind.NUMBER),
-        Column("STORY", story_of, long=True),
-        Column("WORKER", "worker_id", wide=True),
-        Column("FENCE", "attempt_id", wide=True),
-        Column("CLAIMED", "claimed_at", Kind.TIME, wide=True),
-        Column("DETAIL", "detail", wide=True),
-    ],
-    key="xid",
-    empty="Nothing has happened to it yet.",
-)
+JobIds = Annotated[list[str], typer.Argument(help="Job ids, or @latest.", metavar="ID...", show_default=False)]
+Grant = Annotated[int, typer.Option("--grant", min=1, help="At least this many further attempts.")]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Looking
+# Reading
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -135,17 +36,22 @@ HISTORY = Shape(
 def list_command(
     session: Session,
     filter: Annotated[
-        str | None, typer.Option("--filter", "-f", help="Which ones, such as 'state:failed kind:export'; see below.")
+        str | None, typer.Option("--filter", "-f", help="Only jobs that match, such as 'state:failed kind:export'; see above.")
     ] = None,
-    state: Annotated[str | None, typer.Option(help="Only those in this state.", autocompletion=lambda: [*State])] = None,
-    kind: Annotated[str | None, typer.Option(help="Only those of this kind.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Only those of this queue.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only jobs in this state.", autocompletion=lambda: [*State])] = None,
+    kind: Annotated[str | None, typer.Option(help="Only jobs of this kind.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     condition: Annotated[
         str | None,
-        typer.Option(help="stale, retrying, waiting_lock, cancelling, quarantined, …", autocompletion=lambda: CONDITIONS),
+        typer.Option(
+            help="Only jobs with this condition: stale, retrying, waiting_lock, cancelling, quarantined, …",
+            autocompletion=lambda: CONDITIONS,
+        ),
     ] = None,
     since: Since = None,
-    search: Annotated[str | None, typer.Option(help="A part of a kind, queue, step, slot, message or error.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Only jobs with this text in their kind, queue, step, slot, message or error.")
+    ] = None,
     limit: Limit = 50,
     all: All = False,
     watch: Watch = False,
@@ -153,7 +59,7 @@ def list_command(
 ) -> None:
     """List jobs, newest first.
 
-    A filter has words of the form name:value. Names: state, kind, queue, condition, pipeline_id, worker_id, slot_key,
+    A filter is a list of name:value. Names: state, kind, queue, condition, pipeline_id, worker_id, slot_key,
     parent_id, fingerprint, created_after, created_before, and age, such as age:>1h.
     """
     named = {"state": state, "kind": kind, "queue": queue, "condition": condition, "q": search}
@@ -162,31 +68,37 @@ def list_command(
         filters |= filters_of(session, f"age:<{since}")
     most = None if all else limit
 
-    def look() -> list[dict[str, Any]]:
+    def fetch() -> list[dict[str, Any]]:
         return session.listed("/api/jobs", most=most, **filters)
 
     if watch:
-        watch_rows(session, SHAPE, look, interval)
-    found = look()
+        watch_rows(session, SHAPE, fetch, interval)
+    found = fetch()
     session.rows(SHAPE, found)
     if len(found) == most:
-        session.out.say(f"The newest {most}; there may be more: --limit, --all", "dim")
+        session.out.say(f"These are the newest {most}; there may be more: pass --limit or --all", "dim")
 
 
 @verb(app, "show")
 def show_command(session: Session, job: JobId) -> None:
-    """Show one job and what happened to it."""
+    """Show one job, its history, and the traceback of its last failure."""
     job_id = job_id_of(session, job)
-    session.one(CARD, session.get(f"/api/jobs/{job_id}"))
+    found = session.get(f"/api/jobs/{job_id}")
+    session.one(CARD, found)
     if session.out.for_people:
         session.out.console.print()
         session.rows(HISTORY, session.get(f"/api/jobs/{job_id}/history"))
+        children = session.listed("/api/jobs", most=MOST_CHILDREN, parent_id=job_id)
+        if children:
+            session.out.console.print(f"\nChildren (the newest {MOST_CHILDREN} at most):")
+            session.rows(CHILDREN, children)
+        print_traceback(session, found)
     session.out.hint(f"holdfast job logs {job_id}")
 
 
 @verb(app, "explain")
 def explain_command(session: Session, job: JobId) -> None:
-    """Say why a job is where it is, who holds what, and until when."""
+    """Explain why a job is in its state: what it waits for, who holds it, and until when."""
     session.out.value("sentence", session.get(f"/api/jobs/{job_id_of(session, job)}/explain")["sentence"])
 
 
@@ -195,9 +107,9 @@ def explain_command(session: Session, job: JobId) -> None:
 def history_command(
     session: Session,
     job: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")] = False,
 ) -> None:
-    """List every move of a job, oldest first: attempts, errors, and what people did."""
+    """List the history of a job, oldest first: attempts, errors, and actions of operators."""
     job_id = job_id_of(session, job)
     if not follow:
         session.rows(HISTORY, session.get(f"/api/jobs/{job_id}/history"))
@@ -210,10 +122,10 @@ def history_command(
 
 
 def _growing(session: Session, job_id: int) -> Iterator[list[dict[str, Any]]]:
-    """The history of a job again and again, until the job has ended."""
+    """The history of a job, again and again until the job has ended."""
     is_over = False
     while not is_over:
-        with suppress(GaveUp):
+        with suppress(WaitTimeout):
             is_over = bool(wait_for(session, [job_id], "1s"))
         yield session.get(f"/api/jobs/{job_id}/history")
 
@@ -222,60 +134,61 @@ verb(app, "logs")(logs_command)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Acting
+# Changing
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@verb(app, "submit", hidden=True)  # what fingers type
+@verb(app, "submit", hidden=True)  # a common synonym
 @verb(app, "enqueue")
 def enqueue_command(
     session: Session,
-    kind: Annotated[str, typer.Argument(help="What to run.", show_default=False)],
+    kind: Annotated[str, typer.Argument(help="The kind of the job.", show_default=False)],
     payload: Annotated[
         list[str] | None,
         typer.Option("--payload", "-p", help="key=text, key:=json, a JSON object, @file.json or @- for standard input."),
     ] = None,
     queue: Annotated[str | None, typer.Option(help="The queue; default: what the kind declares.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Smaller runs first; default: what the kind declares.")] = None,
-    delay: Annotated[str | None, typer.Option(help="Not before this long from now, such as 5m.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="How many errors fail it.")] = None,
-    unique_key: Annotated[str | None, typer.Option(help="No second waiting job of this kind with this key.")] = None,
-    slot_key: Annotated[str | None, typer.Option(help="The slot, if the kind declares it as a function.")] = None,
+    priority: Annotated[int | None, typer.Option(help="A smaller number runs first; default: what the kind declares.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Start no earlier than this long from now, such as 5m.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Errors after which the job fails.")] = None,
+    unique_key: Annotated[str | None, typer.Option(help="Refuse a second waiting job of this kind with this key.")] = None,
+    slot_key: Annotated[str | None, typer.Option(help="The slot key, if the kind declares it as a function.")] = None,
     lock: Annotated[
-        list[str] | None, typer.Option("--lock", help="An exclusive lock beside those that the kind declares; repeat for more.")
+        list[str] | None,
+        typer.Option("--lock", help="An exclusive lock in addition to those of the kind; may be given more than once."),
     ] = None,
     allow_unknown: Annotated[
-        bool, typer.Option("--allow-unknown", help="Enqueue it with defaults if no worker has published the kind.")
+        bool, typer.Option("--allow-unknown", help="Enqueue with defaults if no worker has published the kind.")
     ] = False,
-    key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same call again gives the same job.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Idempotency key: repeating the call returns the same job.")] = None,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
-    """Enqueue a job as its kind declares it: with its locks, keys, queue and budgets. `holdfast kind show` shows them."""
-    asked = {
+    """Enqueue a job with the options that its kind declares. `holdfast kind show` shows them."""
+    body = {
         "kind": kind,
         "payload": payload_of(payload or []),
         "queue": queue,
         "priority": priority,
-        "delay_seconds": short_length(delay),
+        "delay_seconds": seconds_of(delay),
         "max_attempts": max_attempts,
         "unique_key": unique_key,
         "slot_key": slot_key,
         "locks": [{"key": one} for one in lock] if lock else None,
         "allow_unknown_kind": allow_unknown or None,
     }
-    made = session.act("POST", "/api/jobs", asked, key=key)
+    made = session.act("POST", "/api/jobs", body, key=key)
     if not made["created"]:
-        session.out.say(f"Job {made['id']} was there already.")
+        session.out.say(f"Job {made['id']} exists already.")
     if wait:
         _wait_and_end(session, [made["id"]], timeout)
-    session.out.rows(SHAPE, [made["job"]], session.way, single=True)
+    session.out.rows(SHAPE, [made["job"]], session.transport, single=True)
     session.out.hint(f"holdfast job wait {made['id']}")
 
 
 @verb(app, "wait")
 def wait_command(session: Session, jobs: JobIds, timeout: Timeout = None) -> None:
-    """Wait until jobs have ended. The exit code says how: 0 all completed, 1 one failed, 9 one was cancelled, 124 timeout."""
+    """Wait until jobs have ended. Exit code: 0 all completed, 1 one failed, 9 one was cancelled, 124 timeout."""
     _wait_and_end(session, [job_id_of(session, job) for job in jobs], timeout)
 
 
@@ -288,9 +201,9 @@ def _wait_and_end(session: Session, job_ids: list[int], timeout: str | None) -> 
 
 @verb(app, "retry")
 def retry_command(
-    session: Session, jobs: JobIds, reason: Why = None, grant: Grant = 1, wait: Wait = False, timeout: Timeout = None
+    session: Session, jobs: JobIds, reason: OptionalReason = None, grant: Grant = 1, wait: Wait = False, timeout: Timeout = None
 ) -> None:
-    """Run failed or cancelled jobs once more; their attempts stay on record."""
+    """Retry failed or cancelled jobs. Their earlier attempts stay in the history."""
     _each(session, jobs, "retry", {"reason": reason, "grant": grant}, wait, timeout)
 
 
@@ -298,35 +211,35 @@ def retry_command(
 def cancel_command(
     session: Session,
     jobs: JobIds,
-    reason: Why = None,
-    force: Annotated[bool, typer.Option("--force", help="Do not wait for its handler: take the job from it.")] = False,
+    reason: OptionalReason = None,
+    force: Annotated[bool, typer.Option("--force", help="Do not wait for the handler; take the job from it.")] = False,
     yes: Yes = False,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
-    """Stop jobs; running ones are asked to."""
+    """Cancel jobs. A running job is asked to stop."""
     session.confirm(f"Cancel {_named(jobs)}?", yes)
     _each(session, jobs, "cancel", {"reason": reason, "force": force}, wait, timeout)
 
 
 @verb(app, "recover")
 def recover_command(session: Session, jobs: JobIds, reason: Reason, grant: Grant = 1) -> None:
-    """Take jobs from a holder that went silent, and put them back into the queue. Its late writes are refused."""
+    """Take jobs from a worker that was lost, and queue them again. Late writes of the worker are refused."""
     _each(session, jobs, "recover", {"reason": reason, "grant": grant}, False, None)
 
 
 def _each(session: Session, jobs: list[str], act: str, body: dict[str, Any], wait: bool, timeout: str | None) -> None:
-    """Do one act to several jobs; one that refuses does not stop the others. If all do, the first refusal is the exit code."""
+    """Do one action on several jobs; a refusal does not stop the others. If all are refused, the first sets the exit code."""
     changed, refused = [], None
     for job in jobs:
         job_id = job_id_of(session, job)
         try:
             changed.append(_act(session, f"/api/jobs/{job_id}/{act}", body))
-        except Told as told:
+        except ApiError as error:
             if len(jobs) == 1:
                 raise
-            refused = refused or told
-            session.out.say(f"job {job_id}: {told}", "red")
+            refused = refused or error
+            session.out.say(f"job {job_id}: {error.detail}", "red")
     if wait and changed:
         changed = wait_for(session, [job["id"] for job in changed], timeout)
     session.rows(SHAPE, changed)
@@ -337,13 +250,13 @@ def _each(session: Session, jobs: list[str], act: str, body: dict[str, Any], wai
 
 
 def _act(session: Session, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """One act. Somebody at a terminal who did not say why is asked, if whoever keeps the audit wants to know; once for all."""
+    """One action. If the API requires a reason and there is a terminal, ask for it, once for all jobs."""
     try:
         changed: dict[str, Any] = session.act("POST", path, body)
-    except Told as told:
-        if not told.wants("reason") or not sys.stdin.isatty():
+    except ApiError as error:
+        if not error.names_field("reason") or not sys.stdin.isatty():
             raise
-        body["reason"] = typer.prompt("Why? It stands in the audit", err=True)
+        body["reason"] = typer.prompt("Reason (recorded in the audit log)", err=True)
         changed = session.act("POST", path, body)
     return changed
 
@@ -353,15 +266,20 @@ def bulk_command(
     session: Session,
     action: Annotated[str, typer.Argument(help="retry, cancel or recover.", show_default=False)],
     filter: Annotated[
-        str, typer.Option("--filter", "-f", help="Which ones, such as 'kind:export age:<1d'.", show_default=False)
+        str,
+        typer.Option(
+            "--filter", "-f", help="Which jobs, such as 'kind:export age:<1d'; names as in `job list`.", show_default=False
+        ),
     ],
     reason: Reason,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be touched.")] = False,
-    expect: Annotated[int | None, typer.Option(min=0, help="Touch nothing if more than so many match; does not ask.")] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    expect: Annotated[
+        int | None, typer.Option(min=0, help="Change nothing if more than this many match; no confirmation.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it has finished.")] = True,
     yes: Yes = False,
 ) -> None:
-    """Retry, cancel or recover every job that a filter finds. What it would touch is shown first."""
+    """Retry, cancel or recover all jobs that match a filter. Shows first what would change."""
     body = {"action": action, "filter": filters_of(session, filter), "reason": reason}
     act_in_bulk(session, "/api/jobs/bulk", body, action, dry_run=dry_run, yes=yes, expect=expect, wait=wait)
 

@@ -9,28 +9,31 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.asking import job_id_of
-from holdfast.cli.output import Column, Kind, Row, Shape
-from holdfast.cli.times import counted, moment
-from holdfast.cli.verb import Session
-from holdfast.cli.waiting import ENDED, end_with
+from holdfast.toolkit.cli.arguments import job_id_of
+from holdfast.toolkit.cli.output import Column, Kind, Row, Shape
+from holdfast.toolkit.cli.times import counted, moment
+from holdfast.toolkit.cli.verb import Session
+from holdfast.toolkit.cli.waiting import ENDED, end_with
 
 LEVELS = ["debug", "info", "warning", "error", "critical"]
 BELOW = ("exception", "stack")
-LOOK_EVERY = 0.5  # seconds: workers write at most twice a second
+POLL_SECONDS = 0.5  # seconds; workers write at most twice a second
 
-JobId = Annotated[str, typer.Argument(help="The job's number, or @latest.", metavar="ID", show_default=False)]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended; the exit code says how.")]
-Attempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Only what this attempt has said.")]
-Tail = Annotated[int | None, typer.Option("--tail", min=1, help="Only the last so many.")]
+JobId = Annotated[str, typer.Argument(help="The job's id, or @latest.", metavar="ID", show_default=False)]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Continue until the job has ended; the exit code is that of `job wait`.")
+]
+Attempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Only lines of this attempt.")]
+Tail = Annotated[int | None, typer.Option("--tail", min=1, help="Only the last lines, this many.")]
 Level = Annotated[
-    str | None, typer.Option("--level", help="This level and above: info, warning, error, …", autocompletion=lambda: LEVELS)
+    str | None,
+    typer.Option("--level", help="Only this level and above: info, warning, error, …", autocompletion=lambda: LEVELS),
 ]
 
 SHAPE = Shape(
     "line",
     [
-        Column("SAID", "said_at", Kind.TIME),
+        Column("TIME", "said_at", Kind.TIME),
         Column("ATTEMPT", "attempt_no", Kind.NUMBER),
         Column("LEVEL", "level", Kind.WORD),
         Column("MESSAGE", "message", long=True),
@@ -38,14 +41,14 @@ SHAPE = Shape(
         Column("LINE", "line_no", Kind.NUMBER, wide=True),
         Column("AT", "at", Kind.TIME, wide=True),
     ],
-    empty="It has logged nothing that is kept.",
+    empty="No log lines are stored.",
 )
 
 
 def logs_command(
     session: Session, job: JobId, follow: Follow = False, attempt: Attempt = None, tail: Tail = None, level: Level = None
 ) -> None:
-    """Show what the handler of a job has logged: of each attempt the last 1,000 lines, oldest first."""
+    """Show the log of a job's handler, oldest line first. The last 1,000 lines of each attempt are stored."""
     path = f"/api/jobs/{job_id_of(session, job)}"
     filters = {"attempt": attempt, "level": level}
     if follow:
@@ -59,7 +62,7 @@ def logs_command(
 
 
 def _follow(session: Session, path: str, filters: dict[str, Any], tail: int | None) -> None:
-    """Show what is new until the job has ended. The job is looked at first: what it said is there before its end is."""
+    """Show new lines until the job has ended. The job is read first: its lines are stored before its end."""
     last: dict[str, Any] | None = None
     while True:
         job = session.get(path)
@@ -74,11 +77,11 @@ def _follow(session: Session, path: str, filters: dict[str, Any], tail: int | No
             session.out.say(f"Job {job['id']} {job['state']}.", "dim")
             end_with([job])
             return
-        time.sleep(LOOK_EVERY)
+        time.sleep(POLL_SECONDS)
 
 
 def _show(session: Session, lines: Sequence[Row], last: Row | None) -> None:
-    """For people: each line whole, and a word beside it where another attempt begins."""
+    """For people: each line complete, with a heading where an attempt begins."""
     for line in lines:
         if last is None or line["attempt_no"] != last["attempt_no"]:
             session.out.say(heading_of(line), "dim")
@@ -87,13 +90,13 @@ def _show(session: Session, lines: Sequence[Row], last: Row | None) -> None:
 
 
 def heading_of(line: Row) -> str:
-    """Where the lines of an attempt begin. Pure."""
+    """The heading of an attempt. Pure."""
     before = line["line_no"] - 1
     return f"attempt {line['attempt_no']}" + (f", after {counted(before, 'line')}" if before else "")
 
 
 def text_of(line: Row) -> str:
-    """The message, what was said with it, and below it what was raised. Pure."""
+    """The message, its fields, and below it the exception. Pure."""
     beside = {name: value for name, value in line["fields"].items() if name not in BELOW}
     below = [str(line["fields"][name]) for name in BELOW if name in line["fields"]]
     words = [line["message"], *(f"{name}={_value(value)}" for name, value in beside.items())]

@@ -7,15 +7,15 @@ from urllib.parse import quote
 
 import typer
 
-from holdfast.cli.output import Column, Kind, Row, Shape
-from holdfast.cli.verb import Session, verb
-from holdfast.cli.waiting import Every, Watch, watch_rows
+from holdfast.toolkit.cli.output import Column, Kind, Row, Shape
+from holdfast.toolkit.cli.verb import Session, verb
+from holdfast.toolkit.cli.waiting import Every, Watch, watch_rows
 
-app = typer.Typer(help="Kinds of jobs: who can run them, and what waits.", no_args_is_help=True)
+app = typer.Typer(help="Kinds of jobs: their options and their workers.", no_args_is_help=True)
 
 
 def control_of(kind: Row) -> str | None:
-    """What operators have said about a kind, in a word or two. Pure."""
+    """Whether operators paused or drained a kind. Pure."""
     said = [word for word in ("paused", "drained") if kind[word]]
     return " and ".join(said) or None
 
@@ -33,7 +33,7 @@ SHAPE = Shape(
         Column("PUBLIC", "public", wide=True),
     ],
     key="kind",
-    empty="No worker has published a kind, nothing waits, and nothing is paused.",
+    empty="No kinds: no worker has published one, no job waits, and none is paused or drained.",
 )
 
 
@@ -43,11 +43,11 @@ def declared(name: str) -> Any:
 
 
 def key_of(name: str) -> Any:
-    """The same for a key, which a function may make. Pure."""
+    """The same for a key, which may be a function. Pure."""
 
     def shown(kind: Row) -> Any:
         said = kind["declaration"].get(name)
-        return "a function of its worker; give it with the request" if isinstance(said, dict) else said
+        return "a function in the worker; pass the key when you enqueue" if isinstance(said, dict) else said
 
     return shown
 
@@ -87,12 +87,12 @@ VERSIONS = Shape(
 
 @app.callback()
 def _kinds() -> None:
-    """Kinds of jobs: who can run them, and what waits."""
+    """Kinds of jobs: their options and their workers."""
 
 
 @verb(app, "list")
 def list_command(session: Session, watch: Watch = False, interval: Every = 2.0) -> None:
-    """List the kinds that a worker can run or has published, that wait, or that are paused or drained."""
+    """List kinds that a worker can run or has published, that have waiting jobs, or that are paused or drained."""
     if watch:
         watch_rows(session, SHAPE, lambda: session.get("/api/kinds"), interval)
     session.rows(SHAPE, session.get("/api/kinds"))
@@ -102,7 +102,7 @@ def list_command(session: Session, watch: Watch = False, interval: Every = 2.0) 
 def show_command(
     session: Session, kind: Annotated[str, typer.Argument(help="The kind.", metavar="KIND", show_default=False)]
 ) -> None:
-    """Show what a kind declares: its options, its keys and the schema of its arguments."""
+    """Show the options, keys and arguments that a kind declares."""
     found = session.get(f"/api/kinds/{quote(kind, safe='')}")
     session.one(CARD, found)
     if session.out.for_people:

@@ -7,19 +7,19 @@ from urllib.parse import quote
 
 import typer
 
-from holdfast.cli import job
-from holdfast.cli.output import Column, Kind, Row, Shape
-from holdfast.cli.verb import All, Limit, Reason, Session, Yes, verb
-from holdfast.cli.waiting import Every, Watch, watch_rows
+from holdfast.cli import job_shapes
 from holdfast.errors import NotFound
+from holdfast.toolkit.cli.output import Column, Kind, Row, Shape
+from holdfast.toolkit.cli.verb import All, Limit, Reason, Session, Yes, verb
+from holdfast.toolkit.cli.waiting import Every, Watch, watch_rows
 
-app = typer.Typer(help="Locks: who holds them, and who waits.", no_args_is_help=True)
+app = typer.Typer(help="Locks: holders, waiting jobs, release.", no_args_is_help=True)
 
 LockKey = Annotated[str, typer.Argument(help="The lock's key.", metavar="KEY", show_default=False)]
 
 
 def places_of(lock: Row) -> str:
-    """How many of how many places are taken. Pure."""
+    """How many holders there are, and how many may be. Pure."""
     return f"{lock['holders']}, shared" if lock["most"] is None else f"{lock['holders']} of {lock['most']}"
 
 
@@ -51,16 +51,16 @@ def show_command(session: Session, key: LockKey) -> None:
     """Show one lock and the jobs that hold it."""
     found = session.listed("/api/locks", most=1, key=key)
     if not found:
-        raise NotFound(f"nobody holds lock {key!r}")
+        raise NotFound(f"lock {key!r} is not held; `holdfast lock list` shows the held locks")
     session.one(SHAPE, found[0])
     if session.out.for_people:
         session.out.console.print()
-        session.rows(job.SHAPE, [session.get(f"/api/jobs/{job_id}") for job_id in found[0]["jobs"]])
+        session.rows(job_shapes.SHAPE, [session.get(f"/api/jobs/{job_id}") for job_id in found[0]["jobs"]])
 
 
 @verb(app, "release")
 def release_command(session: Session, key: LockKey, reason: Reason, yes: Yes = False) -> None:
-    """Release a lock whose holders have all ended; while one lives, cancel that job instead."""
+    """Release a lock whose holders have all ended. If a holder still runs, cancel that job instead."""
     session.confirm(f"Release lock {key!r}?", yes)
-    told = session.act("DELETE", f"/api/locks/{quote(key)}", reason=reason)
-    session.out.say(f"Lock {key!r} is free; it was left behind by jobs {', '.join(map(str, told['jobs']))}.")
+    answer = session.act("DELETE", f"/api/locks/{quote(key)}", reason=reason)
+    session.out.say(f"Lock {key!r} is released; it was held by the ended jobs {', '.join(map(str, answer['jobs']))}.")

@@ -7,26 +7,31 @@ from urllib.parse import quote
 
 import typer
 
-from holdfast.cli.exits import Exit
-from holdfast.cli.output import Column, Kind, Row, Shape
-from holdfast.cli.times import moment, took
-from holdfast.cli.verb import All, Limit, Reason, Session, verb
-from holdfast.cli.waiting import Every, Watch, watch_rows
 from holdfast.errors import NotFound
+from holdfast.toolkit.cli.exit_codes import Exit
+from holdfast.toolkit.cli.output import Column, Kind, Row, Shape
+from holdfast.toolkit.cli.times import moment, took
+from holdfast.toolkit.cli.verb import All, Limit, Reason, Session, verb
+from holdfast.toolkit.cli.waiting import Every, Watch, watch_rows
 
-app = typer.Typer(help="Periodic loops: look at them, run one now, pause one.", no_args_is_help=True)
+app = typer.Typer(help="Periodic jobs and loops: list them, run one now, pause one.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The loop's name; `holdfast periodic list` has them.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(help="A kind or the name of a loop; see `holdfast periodic list`.", show_default=False),
+]
 LOOPS = "/api/periodic"
 
 
 def schedule_of(loop: Row) -> str | None:
-    """When it runs, in a few words. Pure."""
-    return loop["cron"] if loop["interval_seconds"] is None else f"every {took(loop['interval_seconds']).replace('.0s', 's')}"
+    """The schedule in a few words. Pure."""
+    if loop["interval_seconds"] is not None:
+        return f"every {took(loop['interval_seconds']).replace('.0s', 's')}"
+    return f"{loop['cron']} {loop['timezone']}"
 
 
 def health_of(loop: Row) -> str:
-    """In a word. Pure."""
+    """healthy or unhealthy. Pure."""
     return "healthy" if loop["healthy"] else "unhealthy"
 
 
@@ -38,9 +43,10 @@ def seconds_of(run: Row) -> float | None:
 
 
 SHAPE = Shape(
-    "loop",
+    "periodic",
     [
         Column("NAME", "job_name"),
+        Column("TYPE", "type"),
         Column("SCHEDULE", schedule_of),
         Column("STATUS", "status", Kind.WORD),
         Column("HEALTH", health_of, Kind.WORD),
@@ -53,16 +59,21 @@ SHAPE = Shape(
         Column("PAUSED BY", "paused_by", wide=True),
         Column("PAUSED REASON", "paused_reason", wide=True),
         Column("LAST ERROR", "last_error", wide=True),
+        Column("LAST JOB", "last_job_id", wide=True),
+        Column("NEXT RUNS", "next_runs", wide=True),
+        Column("CATCH UP", "catch_up", wide=True),
+        Column("MISSED", "missed", Kind.NUMBER, wide=True),
+        Column("WORKERS", "workers", Kind.NUMBER, wide=True),
     ],
     key="job_name",
-    empty="No loops; start a scheduler: `holdfast serve` or `holdfast scheduler run`.",
+    empty="No periodic jobs and no loops: declare one with @job(cron=…) and start a worker, or start `holdfast scheduler run`.",
 )
 RUNS = Shape(
     "run",
     [
         Column("RUN", "id"),
         Column("TRIGGER", "trigger"),
-        Column("BEGAN", "started_at", Kind.TIME),
+        Column("STARTED", "started_at", Kind.TIME),
         Column("TOOK", seconds_of, Kind.SECONDS),
         Column("OUTCOME", "outcome", Kind.WORD),
         Column("ITEMS", "items", Kind.NUMBER),
@@ -72,13 +83,13 @@ RUNS = Shape(
         Column("ERROR", "error", wide=True),
         Column("DUE", "due_at", Kind.TIME, wide=True),
     ],
-    empty="It has not run yet.",
+    empty="This loop has not run yet.",
 )
 QUEUED = Shape(
     "run",
     [
         Column("RUN", "run_id"),
-        Column("LOOP", "job_name"),
+        Column("NAME", "job_name"),
         Column("STATUS", "status", Kind.WORD),
         Column("AT", "triggered_at", Kind.TIME),
         Column("BY", "triggered_by"),
@@ -90,7 +101,7 @@ QUEUED = Shape(
 
 @verb(app, "list")
 def list_command(session: Session, watch: Watch = False, interval: Every = 2.0) -> None:
-    """List the loops: when each is due, how it went last, and whether it is well."""
+    """List periodic jobs and loops: the next run, the last outcome, and the health of each."""
     if watch:
         watch_rows(session, SHAPE, lambda: session.get(LOOPS), interval)
     session.rows(SHAPE, session.get(LOOPS))
@@ -98,43 +109,43 @@ def list_command(session: Session, watch: Watch = False, interval: Every = 2.0) 
 
 @verb(app, "show")
 def show_command(session: Session, name: Name) -> None:
-    """Show everything about one loop; ends with 1 if it is unhealthy."""
+    """Show one periodic job or loop; exits with 1 if it is unhealthy."""
     found = [loop for loop in session.get(LOOPS) if loop["job_name"] == name]
     if not found:
-        raise NotFound(f"there is no loop {name!r}; `holdfast periodic list` names them")
+        raise NotFound(f"no periodic job or loop {name!r}; see `holdfast periodic list`")
     session.one(SHAPE, found[0])
     raise typer.Exit(Exit.OK if found[0]["healthy"] else Exit.FAILED)
 
 
 def _run(session: Session, name: Name, reason: Reason) -> None:
-    """Run a loop now: once a minute for each. It begins when a scheduler looks, within seconds."""
+    """Run a periodic job or a loop now; a loop at most once a minute. The schedule does not change."""
     queued = session.act("POST", f"{LOOPS}/{quote(name, safe='')}/trigger", {"reason": reason})
-    session.out.rows(QUEUED, [queued], session.way, single=True)
+    session.out.rows(QUEUED, [queued], session.transport, single=True)
     session.out.hint(f"holdfast periodic history {name}")
 
 
 verb(app, "run")(_run)
-verb(app, "trigger", hidden=True)(_run)  # the documents' word
+verb(app, "trigger", hidden=True)(_run)  # a synonym
 
 
 @verb(app, "pause")
 def pause_command(session: Session, name: Name, reason: Reason) -> None:
-    """Begin no more ticks of a loop; a run that somebody asks for still begins."""
+    """Pause the schedule of a periodic job or a loop; `holdfast periodic run` still works."""
     _control(session, name, "pause", reason)
 
 
 @verb(app, "resume")
 def resume_command(session: Session, name: Name, reason: Reason) -> None:
-    """Let a paused loop go on with its next tick."""
+    """Resume a paused schedule with its next run; runs that were due during the pause are skipped."""
     _control(session, name, "resume", reason)
 
 
 def _control(session: Session, name: str, act: str, reason: str) -> None:
     loop = session.act("POST", f"{LOOPS}/{quote(name, safe='')}/{act}", {"reason": reason})
-    session.out.rows(SHAPE, [loop], session.way, single=True)
+    session.out.rows(SHAPE, [loop], session.transport, single=True)
 
 
 @verb(app, "history")
 def history_command(session: Session, name: Name, limit: Limit = 20, all: All = False) -> None:
-    """List the runs of a loop, newest first."""
+    """List the runs of a periodic job or a loop, newest first."""
     session.rows(RUNS, session.listed(f"{LOOPS}/{quote(name, safe='')}/runs", most=None if all else limit))

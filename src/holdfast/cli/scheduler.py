@@ -11,8 +11,9 @@ from holdfast.apps.database import database
 from holdfast.apps.scheduler import schedule
 from holdfast.apps.telemetry import begin_telemetry
 from holdfast.cli.modules import RunsModules
+from holdfast.cli.program_settings import program_settings
 from holdfast.database.revision import require_current
-from holdfast.settings import settings
+from holdfast.toolkit.cli.verb import Dsn, LogFormatOption, program
 
 app = typer.Typer(help="Run periodic loops.", no_args_is_help=True)
 
@@ -22,19 +23,23 @@ def _scheduler() -> None:
     """Run periodic loops."""
 
 
-@app.command("run", cls=RunsModules)
+@program(app, "run", cls=RunsModules)
 def run_command(
     modules: Annotated[
-        list[str] | None, typer.Option("--import", help="A module whose reconcilers to run; may be given more than once.")
+        list[str] | None, typer.Option("--import", help="A module with reconcilers; may be given more than once.")
     ] = None,
-    url: Annotated[
-        str | None, typer.Option("--url", help="Which database; default: HOLDFAST_DATABASE_URL, or the embedded one.")
+    dsn: Dsn = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", help="Serve /health, /ready and /metrics on HOST:PORT; default: HOLDFAST_SCHEDULER_HTTP, else none."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
+    log_format: LogFormatOption = None,
 ) -> None:
-    """Run the kernel's loops and those of these modules until SIGTERM or Ctrl-C. Run as many of it as you like."""
-    given = settings().model_copy(update={"database_url": url}) if url else settings()
-    begin_telemetry(given, as_json=as_json)
+    """Run the built-in loops and those of these modules until SIGTERM or Ctrl-C. Several schedulers may run at once."""
+    given = program_settings(dsn=dsn, log_format=log_format)
+    begin_telemetry(given)
     with database(given, Console(stderr=True)) as address:
         require_current(address)
-        schedule(address, given, modules or [])
+        schedule(address, given, modules or [], http=http or given.scheduler_http)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -11,22 +10,24 @@ from rich.console import Console
 from holdfast.apps.api import serve
 from holdfast.apps.database import database
 from holdfast.apps.telemetry import begin_telemetry
-from holdfast.settings import settings
+from holdfast.cli.program_settings import program_settings
+from holdfast.distribution import VERSION
+from holdfast.toolkit.cli.verb import Dsn, LogFormatOption, program
+
+app = typer.Typer()
 
 
-def command(
-    url: Annotated[
-        str | None, typer.Option("--url", help="Which database; default: HOLDFAST_DATABASE_URL, or the embedded one.")
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="Where to listen; default: HOLDFAST_HTTP_HOST.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Which port; default: HOLDFAST_HTTP_PORT.")] = None,
-    loops: Annotated[bool, typer.Option("--loops/--no-loops", help="Run the periodic loops here, too.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
+@program(app)
+def serve_command(
+    dsn: Dsn = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default: HOLDFAST_HTTP_HOST.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; default: HOLDFAST_HTTP_PORT.")] = None,
+    loops: Annotated[bool, typer.Option("--loops/--no-loops", help="Run the periodic loops in this process, too.")] = True,
+    log_format: LogFormatOption = None,
 ) -> None:
-    """Serve the control plane: the HTTP API, its streams and its metrics, until SIGTERM or Ctrl-C."""
-    given = {"database_url": url, "http_host": host, "http_port": port}
-    chosen = settings().model_copy(update={name: value for name, value in given.items() if value is not None})
-    begin_telemetry(chosen, as_json=as_json)
+    """Serve the HTTP API, its event streams and metrics until SIGTERM or Ctrl-C."""
+    chosen = program_settings(dsn=dsn, http_host=host, http_port=port, log_format=log_format)
+    begin_telemetry(chosen)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with database(chosen, console) as address:
-        serve(address, chosen, version("holdfast"), lambda text: console.print(text, markup=False), loops=loops)
+        serve(address, chosen, VERSION, lambda text: console.print(text, markup=False), loops=loops)

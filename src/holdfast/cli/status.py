@@ -10,10 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.output import STYLES, Row, Shape
-from holdfast.cli.times import counted, moment, relative, took
-from holdfast.cli.verb import Session, verb
-from holdfast.cli.waiting import Every, Watch, watch_rows, watch_screen
+from holdfast.telemetry.error_text import one_line
+from holdfast.toolkit.cli.output import STYLES, Row, Shape
+from holdfast.toolkit.cli.times import counted, moment, relative, took
+from holdfast.toolkit.cli.verb import Session, verb
+from holdfast.toolkit.cli.waiting import Every, Watch, watch_rows, watch_screen
 
 app = typer.Typer()
 
@@ -23,25 +24,25 @@ MOST = 5  # lines of each part: one screen
 
 @verb(app)
 def status(session: Session, watch: Watch = False, interval: Every = 2.0) -> None:
-    """Show everything that matters on one screen: jobs, what waits longest, workers, failures, pauses, loops."""
+    """Show the state of the system on one screen: jobs, longest waits, workers, failures, pauses, loops."""
     if watch and session.out.is_terminal and session.out.for_people:
-        watch_screen(session, lambda: screen(gather(session), session.way.now()), interval)
+        watch_screen(session, lambda: screen(gather(session), session.transport.now()), interval)
     if watch:
         watch_rows(session, WHOLE, lambda: [gather(session)], interval)
     found = gather(session)
-    session.out.screen(screen(found, session.way.now()), found)
+    session.out.screen(screen(found, session.transport.now()), found)
     if found["attention"]:
         session.out.hint("holdfast doctor")
 
 
 def gather(session: Session) -> dict[str, Any]:
-    """What the screen shows, as plain data."""
+    """The data of the screen."""
     seen = session.get("/api/doctor")
     failing = session.get("/api/failures", limit=MOST)
     loops = session.get("/api/periodic")
     oldest = sorted(seen["oldest"], key=lambda one: -one["seconds"])
     found = {
-        "at": session.way.says,
+        "at": session.transport.address,
         "draining": any(one["kind"] == "*" and one["drained"] for one in seen["controls"]),
         "jobs": {state: count["value"] for state, count in seen["jobs"].items()},
         "capped": [state for state, count in seen["jobs"].items() if count["capped"]],
@@ -59,20 +60,20 @@ def gather(session: Session) -> dict[str, Any]:
 
 
 def attention(found: Row) -> list[str]:
-    """What somebody should look at, in sentences; the worst first. Pure."""
-    says = []
+    """What needs attention, in sentences, most urgent first. Pure."""
+    urgent = []
     if found["draining"]:
-        says.append("new jobs are refused: draining")
+        urgent.append("new jobs are refused: the system is draining")
     if found["stale"]:
-        says.append(f"{counted(found['stale'], 'job')} without a living holder")
+        urgent.append(f"{counted(found['stale'], 'job')} without a live worker")
     if not sum(one["workers"] for one in found["workers"]):
-        says.append("no worker is alive")
+        urgent.append("no worker is alive")
     elif found["no_worker_for"]:
-        says.append(f"nobody can run {', '.join(found['no_worker_for'][:MOST])}")
+        urgent.append(f"no worker runs {', '.join(found['no_worker_for'][:MOST])}")
     if found["quarantined"]:
-        says.append(f"{counted(found['quarantined'], 'job')} in quarantine")
-    says += [f"the loop {loop['job_name']} keeps failing" for loop in found["loops"] if not loop["healthy"]]
-    return says
+        urgent.append(f"{counted(found['quarantined'], 'job')} in quarantine")
+    urgent += [f"the loop {loop['job_name']} keeps failing" for loop in found["loops"] if not loop["healthy"]]
+    return urgent
 
 
 def screen(found: Row, now: datetime) -> RenderableType:
@@ -101,7 +102,7 @@ def counts(found: Row) -> Text:
 def _parts(found: Row, now: datetime) -> list[tuple[str, list[Text]]]:
     workers = [Text(f"{one['workers']} {one['runner']}, version {one['version']}") for one in found["workers"]]
     silent = [
-        Text(f"{one['name']} went silent {took(one['seconds'])} ago and holds {one['holds']}", "red")
+        Text(f"{one['name']} was lost {took(one['seconds'])} ago and holds {counted(one['holds'], 'job')}", "red")
         for one in found["silent_workers"][:MOST]
     ]
     controls = [
@@ -109,7 +110,7 @@ def _parts(found: Row, now: datetime) -> list[tuple[str, list[Text]]]:
         for one in found["controls"]
     ]
     failing = [
-        Text.assemble((f"{one['jobs']:,} × ", "red"), (one["kind"], "bold"), f" {one['error']} ",
+        Text.assemble((f"{one['jobs']:,} × ", "red"), (one["kind"], "bold"), f" {one_line(one['error']) or ''} ",
                       (relative(moment(one["last_at"]), now), "dim"))
         for one in found["failing"]
     ]  # fmt: skip
@@ -122,7 +123,7 @@ def _parts(found: Row, now: datetime) -> list[tuple[str, list[Text]]]:
     ]
 
 
-NONE = Text("nothing", "dim")
+NONE = Text("none", "dim")
 
 
 def _named(kind: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -14,36 +13,37 @@ from rich.console import Console
 from holdfast.apps.api import serve
 from holdfast.apps.telemetry import begin_telemetry
 from holdfast.apps.up import up
-from holdfast.settings import Settings, settings
+from holdfast.cli.program_settings import program_settings
+from holdfast.distribution import VERSION
+from holdfast.settings import Settings
+from holdfast.toolkit.cli.verb import Dsn, program
+
+app = typer.Typer()
 
 
-def command(
+@program(app)
+def up_command(
     stay: Annotated[
         bool | None,
-        typer.Option("--stay/--no-stay", help="Stay up after the demo, with its API; default: on a terminal."),
+        typer.Option("--stay/--no-stay", help="Keep running after the demo, with the API; default: on a terminal."),
     ] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="On which port the control plane listens.", show_default=False)
-    ] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the API.", show_default=False)] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", help="Where the embedded Postgres keeps its data.", show_default=False)
+        Path | None, typer.Option("--data", help="Data directory of the embedded Postgres.", show_default=False)
     ] = None,
-    dsn: Annotated[
-        str | None, typer.Option("--dsn", help="This database instead of the embedded one.", show_default=False)
-    ] = None,
-    play: Annotated[bool, typer.Option("--demo/--no-demo", help="Play the demo first.")] = True,
+    dsn: Dsn = None,
+    play: Annotated[bool, typer.Option("--demo/--no-demo", help="Run the demo first.")] = True,
 ) -> None:
-    """Start everything on this machine and play the demo; on a terminal the control plane stays up after it."""
-    said = {"http_port": port, "data_dir": data, "database_url": dsn}
+    """Start everything on this machine and run the demo. On a terminal, the API keeps running until Ctrl-C."""
     console = Console()
-    chosen = settings().model_copy(update={name: value for name, value in said.items() if value is not None})
+    chosen = program_settings(dsn=dsn, http_port=port, data_dir=data)
 
     def control_plane(url: str) -> None:
         begin_telemetry(chosen)
         serve(
             url,
             _on_a_free_port(chosen, console),
-            version("holdfast"),
+            VERSION,
             lambda text: console.print(f"  {text}", markup=False, soft_wrap=True),
         )
 
@@ -53,13 +53,13 @@ def command(
 
 
 def _on_a_free_port(chosen: Settings, console: Console) -> Settings:
-    """The same settings, with another port if theirs is taken: a first look must not fail on that."""
+    """The same settings, with a free port if the configured one is taken."""
     if _can_bind(chosen.http_host, chosen.http_port):
         return chosen
     with socket.socket() as free:
         free.bind((chosen.http_host, 0))
         port = free.getsockname()[1]
-    console.print(f"  [dim]port {chosen.http_port} is taken; the control plane listens on {port}[/]")
+    console.print(f"  [dim]port {chosen.http_port} is in use; the API listens on {port}[/]")
     return chosen.model_copy(update={"http_port": port})
 
 

@@ -10,12 +10,13 @@ from rich.console import Console
 from holdfast import catalog
 from holdfast.apps.database import database
 from holdfast.apps.telemetry import begin_telemetry
-from holdfast.apps.worker import keep, orders_from
+from holdfast.apps.worker import executor_config, keep
 from holdfast.cli.modules import RunsModules
+from holdfast.cli.program_settings import program_settings
 from holdfast.database.revision import require_current, wanted
 from holdfast.errors import UsageError
-from holdfast.settings import settings
-from holdfast.worker.orders import Mode
+from holdfast.toolkit.cli.verb import Dsn, LogFormatOption, program
+from holdfast.worker.keeper.messages import Mode
 
 app = typer.Typer(help="Run jobs.", no_args_is_help=True)
 
@@ -25,48 +26,52 @@ def _worker() -> None:
     """Run jobs."""
 
 
-@app.command("run", cls=RunsModules)
+@program(app, "run", cls=RunsModules)
 def run_command(
     modules: Annotated[
         list[str] | None,
-        typer.Option("--import", help="A module whose kinds to run; may be given more than once. Default: the services."),
+        typer.Option("--import", help="A module with jobs; may be given more than once. Default: the jobs of the services."),
     ] = None,
-    url: Annotated[
-        str | None, typer.Option("--url", help="Which database; default: HOLDFAST_DATABASE_URL, or the embedded one.")
-    ] = None,
+    dsn: Dsn = None,
     kinds: Annotated[
-        list[str] | None, typer.Option("--kinds", help="Only these kinds of the modules: `a,b`; may be given more than once.")
+        list[str] | None, typer.Option("--kinds", help="Only these kinds, such as `a,b`; may be given more than once.")
     ] = None,
-    queue: Annotated[list[str] | None, typer.Option("--queue", help="Which queues; default: default.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once in each executor.")] = 10,
-    executors: Annotated[int, typer.Option(min=1, help="How many processes run jobs; each has an interpreter of its own.")] = 1,
-    once: Annotated[bool, typer.Option("--once", help="Take one job, run it, end with 0 or 1; 0 if there is none.")] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="End when there is nothing left to do.")] = False,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", help="A queue; may be given more than once. Default: `default`.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once in each executor process.")] = 10,
+    executors: Annotated[int, typer.Option(min=1, help="How many processes run jobs.")] = 1,
+    once: Annotated[
+        bool, typer.Option("--once", help="Run one job and exit: 0 if it completed or there is none, else 1.")
+    ] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is left.")] = False,
     http: Annotated[
         str | None,
-        typer.Option("--http", help="Serve /health, /ready and /metrics on HOST:PORT; default: HOLDFAST_WORKER_HTTP, or not."),
+        typer.Option(
+            "--http", help="Serve /health, /ready and /metrics on HOST:PORT; default: HOLDFAST_WORKER_HTTP, else none."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines, also on a terminal.")] = False,
+    log_format: LogFormatOption = None,
 ) -> None:
     """Run the jobs of these modules until SIGTERM or Ctrl-C.
 
-    Exit codes: 0 ended tidily, and what was not done is back in the queue; 1 could not start, or a job was failed by the
-    shutdown, or with --once its attempt failed or was cut off; 128 + n ended at once by a second signal n.
+    Exit codes: 0 stopped, and unfinished jobs are back in the queue; 1 it could not start, the shutdown failed a job, or with
+    --once the attempt failed or was interrupted; 128 + n a second signal n stopped it at once.
     """
-    given = settings().model_copy(update={"database_url": url}) if url else settings()
-    begin_telemetry(given, as_json=as_json)
+    given = program_settings(dsn=dsn, log_format=log_format)
+    begin_telemetry(given)
     if once and (drain or executors > 1):
-        raise UsageError("--once takes one job in one executor; leave out --drain and --executors")
+        raise UsageError("--once runs one job in one executor; do not pass --drain or --executors with it")
     mode: Mode = "once" if once else "drain" if drain else "serve"
     only = [kind for named in kinds or () for kind in named.split(",") if kind]
     with database(given, Console(stderr=True)) as address:
         require_current(address)
-        orders = orders_from(
+        config = executor_config(
             given, address, modules or catalog.kind_modules(),
             kinds=only, queues=queue or ("default",), concurrency=concurrency, mode=mode,
         )  # fmt: skip
         code = keep(
-            orders,
+            config,
             executors=executors,
             http=http or given.worker_http,
             wanted_revision=wanted(),

@@ -6,22 +6,23 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import job, remote_worker
+from holdfast.cli import job_shapes, remote_worker
 from holdfast.cli.modules import RunsModules
-from holdfast.cli.output import Column, Kind, Row, Shape
-from holdfast.cli.verb import All, Limit, Reason, Session, verb
-from holdfast.cli.waiting import Every, Watch, watch_rows
 from holdfast.cli.worker import app
+from holdfast.toolkit.cli.arguments import uuid_of
+from holdfast.toolkit.cli.output import Column, Kind, Row, Shape
+from holdfast.toolkit.cli.verb import All, Limit, Reason, Session, program, verb
+from holdfast.toolkit.cli.waiting import Every, Watch, watch_rows
 
-app.command("remote", cls=RunsModules)(remote_worker.command)
+program(app, "remote", cls=RunsModules)(remote_worker.command)
 WorkerId = Annotated[str, typer.Argument(help="The worker's id.", metavar="ID", show_default=False)]
 
 
 def state_of(worker: Row) -> str:
-    """In a word: alive, alive and told to claim no more, stopped as it should, or silent. Pure."""
+    """alive, quiet (alive, but claims no more), stopped, or lost. Pure."""
     if worker["alive"]:
         return "quiet" if worker["quiet_at"] else "alive"
-    return "stopped" if worker["stopped_at"] else "silent"
+    return "stopped" if worker["stopped_at"] else "lost"
 
 
 SHAPE = Shape(
@@ -31,7 +32,7 @@ SHAPE = Shape(
         Column("NAME", "name"),
         Column("STATE", state_of, Kind.WORD),
         Column("HOLDS", "holds", Kind.NUMBER),
-        Column("BEAT", "beat_at", Kind.TIME),
+        Column("HEARTBEAT", "beat_at", Kind.TIME),
         Column("VERSION", "version"),
         Column("KINDS", lambda worker: ", ".join(worker["kinds"]), long=True),
         Column("QUEUES", lambda worker: ", ".join(worker["queues"] or []), wide=True),
@@ -51,43 +52,43 @@ SHAPE = Shape(
 @verb(app, "list")
 def list_command(
     session: Session,
-    alive: Annotated[bool, typer.Option("--alive", help="Only those whose lease runs.")] = False,
+    alive: Annotated[bool, typer.Option("--alive", help="Only workers that are alive.")] = False,
     limit: Limit = 50,
     all: All = False,
     watch: Watch = False,
     interval: Every = 2.0,
 ) -> None:
-    """List workers: who is alive, what each can run, and how many jobs it holds."""
+    """List workers: their state, their kinds, and how many jobs each holds."""
 
-    def look() -> list[dict[str, Any]]:
+    def fetch() -> list[dict[str, Any]]:
         return session.listed("/api/workers", most=None if all else limit, alive=alive)
 
     if watch:
-        watch_rows(session, SHAPE, look, interval)
-    session.rows(SHAPE, look())
+        watch_rows(session, SHAPE, fetch, interval)
+    session.rows(SHAPE, fetch())
 
 
 @verb(app, "show")
 def show_command(session: Session, worker: WorkerId) -> None:
     """Show one worker and the jobs that it holds."""
-    worker_id = worker.removeprefix("worker/")
+    worker_id = uuid_of(worker, "worker")
     session.one(SHAPE, session.get(f"/api/workers/{worker_id}"))
     if session.out.for_people:
         session.out.console.print()
-        session.rows(job.SHAPE, session.listed("/api/jobs", most=50, worker_id=worker_id))
+        session.rows(job_shapes.SHAPE, session.listed("/api/jobs", most=50, worker_id=worker_id))
 
 
 @verb(app, "quiet")
 def quiet_command(
     session: Session,
-    workers: Annotated[list[str], typer.Argument(help="Ids of workers.", metavar="ID...", show_default=False)],
+    workers: Annotated[list[str], typer.Argument(help="Worker ids.", metavar="ID...", show_default=False)],
     reason: Reason,
-    undo: Annotated[bool, typer.Option("--undo", help="Let them claim again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the workers claim jobs again.")] = False,
 ) -> None:
-    """Have workers claim no more, before a node goes: what they hold comes to its end. A restart undoes it."""
-    told = [
-        session.act("POST", f"/api/workers/{worker.removeprefix('worker/')}/quiet", {"reason": reason, "quiet": not undo})
-        for worker in workers
+    """Make workers claim no more jobs, for example before a node is removed. Held jobs finish. A restart undoes it."""
+    changed = [
+        session.act("POST", f"/api/workers/{worker_id}/quiet", {"reason": reason, "quiet": not undo})
+        for worker_id in [uuid_of(worker, "worker") for worker in workers]
     ]
-    session.rows(SHAPE, told)
-    session.out.hint(f"holdfast worker show {told[0]['id']}")
+    session.rows(SHAPE, changed)
+    session.out.hint(f"holdfast worker show {changed[0]['id']}")

@@ -1,44 +1,44 @@
-"""Holdfast from a notebook or a script, over HTTP: `from holdfast.client import connect`.
+"""Holdfast over HTTP, for notebooks and scripts: `from holdfast.client import connect`.
 
     hf = connect()
-    mapping = hf.mappings.apply("map.yaml")
-    snapshot = hf.snapshots.create_and_wait(mapping)
-    snapshot.node_counts
+    job = hf.jobs.enqueue("invoice.render", {"number": 7})
+    job.wait()
 
-Plain blocking calls, on the same API as the command line, with what `holdfast auth login` left. Waiting shows a bar in a
-terminal and a card in a notebook; into a pipe it shows nothing.
+Plain blocking calls on the same API as the command line, with the token of `holdfast auth login`. `wait` shows a progress bar
+in a terminal and a card in a notebook. To use a database without an API, see `holdfast.connect`.
 """
 
-from holdfast.client.api import Api
 from holdfast.client.connection import Connection, connect
-from holdfast.client.mappings import Mapping
-from holdfast.client.problems import (
-    ApiProblem,
+from holdfast.client.kinds import Kind
+from holdfast.client.pipelines import Pipeline
+from holdfast.toolkit.client.api import Api
+from holdfast.toolkit.client.jobs import Job
+from holdfast.toolkit.client.problems import (
+    ApiError,
     Conflict,
+    Forbidden,
     Invalid,
     JobFailed,
-    NotAllowed,
-    NotThere,
-    SnapshotFailed,
-    TooMany,
+    NotAuthenticated,
+    NotFound,
+    RateLimited,
     Unavailable,
 )
-from holdfast.client.snapshots import Export, Snapshot
 
 __all__ = [
     "Api",
-    "ApiProblem",
+    "ApiError",
     "Conflict",
     "Connection",
-    "Export",
+    "Forbidden",
     "Invalid",
+    "Job",
     "JobFailed",
-    "Mapping",
-    "NotAllowed",
-    "NotThere",
-    "Snapshot",
-    "SnapshotFailed",
-    "TooMany",
+    "Kind",
+    "NotAuthenticated",
+    "NotFound",
+    "Pipeline",
+    "RateLimited",
     "Unavailable",
     "connect",
 ]

@@ -1,32 +1,45 @@
-"""The way in: where the API is, who asks, and the things that can be asked for."""
+"""Connect to an API over HTTP: its address, the token, and one attribute per noun."""
 
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Any
 
-from holdfast.client import credentials
-from holdfast.client.api import Api
-from holdfast.client.exports import Exports
-from holdfast.client.jobs import Jobs
+from holdfast import catalog
+from holdfast.addresses import without_api_path
 from holdfast.client.kinds import Kinds
-from holdfast.client.mappings import Mappings
-from holdfast.client.schema import Schema
-from holdfast.client.snapshots import Snapshots
+from holdfast.client.pipelines import Pipelines
 from holdfast.errors import UsageError
-from holdfast.settings import Settings
+from holdfast.toolkit.client import credentials
+from holdfast.toolkit.client.api import Api
+from holdfast.toolkit.client.environment import client_settings
+from holdfast.toolkit.client.jobs import Jobs
 
 
 class Connection:
-    """Everything that the API offers, one attribute per noun."""
+    """An API. The kernel's nouns are `jobs`, `pipelines` and `kinds`; each service adds its own, loaded on first use."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self.jobs = Jobs(api)
+        self.pipelines = Pipelines(api)
         self.kinds = Kinds(api)
-        self.mappings = Mappings(api)
-        self.snapshots = Snapshots(api)
-        self.exports = Exports(api, self.jobs)
-        self.schema = Schema(api)
+
+    def __getattr__(self, name: str) -> Any:
+        """The namespace of a service."""
+        for service, namespace in catalog.namespaces():
+            if namespace.name == name:
+                found = service.load(namespace.target)(self.api)
+                setattr(self, name, found)
+                return found
+        raise AttributeError(f"there is no {name!r} in the API; there are: {', '.join(self._nouns())}")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._nouns()]
+
+    @staticmethod
+    def _nouns() -> list[str]:
+        return ["jobs", "pipelines", "kinds", *(namespace.name for _, namespace in catalog.namespaces())]
 
     def __enter__(self) -> Connection:
         return self
@@ -35,24 +48,34 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Give back the connection."""
+        """Close the HTTP connections."""
         self.api.close()
 
     def __repr__(self) -> str:
-        return f"<Holdfast at {self.api.url}>"
+        return f"<Holdfast API at {self.api.url}>"
 
 
 def connect(url: str | None = None, token: str | None = None, *, timeout: float = 30.0) -> Connection:
-    """Connect to a control plane: the one that is named, else HOLDFAST_API_URL, else the one of `holdfast auth login`.
+    """Connect to an API: `url`, else HOLDFAST_API_URL, else the address of `holdfast auth login`.
 
-    Without a token: HOLDFAST_TOKEN, or what the login left, which goes to the address of that login alone.
+    Without a token: HOLDFAST_TOKEN, or the saved token of that login, which is sent only to the address of the login. For a
+    database use `holdfast.connect(...)` instead.
     """
-    settings = Settings()
+    settings = client_settings()
     saved = credentials.load(settings)
     found = url or settings.api_url or (saved.api_url if saved else None)
     if found is None:
+        raise UsageError("no API is configured: call connect('http://…'), set HOLDFAST_API_URL, or run `holdfast auth login`")
+    address = api_url_of(found)
+    sent = token or credentials.token_for(address, settings, saved)
+    return Connection(Api(address, sent, timeout=timeout, plain_http=settings.plain_http))
+
+
+def api_url_of(url: str) -> str:
+    """The address of an API without a trailing `/api`; the address of a database is refused. Pure."""
+    if url.startswith(("postgres://", "postgresql://")):
         raise UsageError(
-            "no control plane is known: connect('http://…'), or set HOLDFAST_API_URL, or run `holdfast auth login`"
+            "holdfast.client.connect takes the address of an HTTP API (http://…); for a database use "
+            "`holdfast.connect('postgresql://…')`"
         )
-    sent = token or credentials.token_for(found, settings, saved)
-    return Connection(Api(found, sent, timeout=timeout, plain_http=settings.plain_http))
+    return without_api_path(url)
