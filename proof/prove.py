@@ -1,10 +1,10 @@
-"""`make prove`: schedules, processes, recovery, mutants and model, one after the other; numbers go to `proof/results.json`.
+"""`make prove`: schedules, processes, recovery, mutants and model; writes the numbers to `proof/results.json`.
 
     python -m proof.prove                          # everything
     python -m proof.prove --schedules 500 --only schedules processes
 
-Ends with 1 if an invariant was violated, if a kind of event never happened, if a mutant survived, or if the model
-checker found anything but what it should.
+Exits with 1 if an invariant was violated, a kind of event never happened, a mutant survived, or the model checker found
+an unexpected result.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from proof import many, recovery, tlc
-from proof.mutants import MUTANTS, Verdict, suite_is_green, try_all
-from proof.run import HOW_TO_REPLAY, Summary, alike, play_many, server
+from proof import recovery
+from proof.model import tlc
+from proof.mutants.run import MUTANTS, Verdict, suite_is_green, try_all
+from proof.processes import run as process_schedules
+from proof.schedules.run import HOW_TO_REPLAY, Summary, alike, play_many, server
+from proof.termination import end_children_on_sigterm
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -37,14 +40,14 @@ console = Console()
 
 @dataclass(slots=True)
 class Proof:
-    """What there is to report: numbers for the file, and sentences for whatever is wrong."""
+    """The report: numbers for the file, and one sentence for each failure."""
 
     numbers: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
 
 def machine(server_url: str) -> dict[str, Any]:
-    """Where the numbers come from."""
+    """The machine on which the numbers were measured."""
     with psycopg.connect(server_url) as conn:
         row = conn.execute("SHOW server_version").fetchone()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -106,7 +109,7 @@ def prove_processes(proof: Proof, count: int, first: int, stages: int) -> None:
     with _progress() as progress:
         task = progress.add_task("processes", total=count)
         seeds = list(range(first, first + count))
-        summary = many.play_many(seeds, stages, lambda played: progress.update(task, completed=played))
+        summary = process_schedules.play_many(seeds, stages, lambda played: progress.update(task, completed=played))
     rate = summary.played / summary.seconds
     proof.numbers |= {
         "schedules_processes": summary.played,
@@ -116,13 +119,13 @@ def prove_processes(proof: Proof, count: int, first: int, stages: int) -> None:
     }
     console.print(f"{summary.played} schedules, {rate:.1f}/s, {len(summary.violations)} violations")
     for pattern, seeds in alike(summary.violations):
-        proof.wrong.append(f"{len(seeds)} × {pattern}  (replay: {many.HOW_TO_REPLAY} {seeds[0]})")
+        proof.wrong.append(f"{len(seeds)} × {pattern}  (replay: {process_schedules.HOW_TO_REPLAY} {seeds[0]})")
     if summary.missing:
-        proof.wrong.append(f"processes never met, so nothing is proven about it: {', '.join(summary.missing)}")
+        proof.wrong.append(f"never exercised in processes, so nothing is proven about it: {', '.join(summary.missing)}")
 
 
 def prove_recovery(proof: Proof) -> None:
-    """How long until a job runs again, with the settings that everybody has."""
+    """The time until a job runs again, with default settings."""
     console.rule("recovery")
     figures = recovery.measure(lambda name, seconds: console.print(f"{name}: {seconds} s (goal: {recovery.GOALS[name]} s)"))
     proof.numbers |= figures
@@ -130,11 +133,11 @@ def prove_recovery(proof: Proof) -> None:
 
 
 def prove_mutants(proof: Proof, server_url: str, processes: int) -> None:
-    """Break the protocol on purpose, and see that the suite notices."""
+    """Break the protocol on purpose, and check that the tests fail."""
     console.rule(f"{len(MUTANTS)} mutants")
     failing = suite_is_green(server_url)
     if failing is not None:
-        proof.wrong.append(f"the tests of the kernel fail without any mutant, so red means nothing: {failing}")
+        proof.wrong.append(f"the kernel tests fail without a mutant, so failures prove nothing: {failing}")
     verdicts: list[Verdict] = []
     with _progress() as progress:
         task = progress.add_task("mutants", total=len(MUTANTS))
@@ -150,7 +153,7 @@ def prove_mutants(proof: Proof, server_url: str, processes: int) -> None:
         "mutants_missed": len(missed),
         "mutants": [_as_row(verdict) for verdict in verdicts],
     }
-    proof.wrong += [f"nobody noticed the mutant {name}" for name in missed]
+    proof.wrong += [f"no test caught the mutant {name}" for name in missed]
     console.print(_table_of(verdicts))
 
 
@@ -165,7 +168,7 @@ def _as_row(verdict: Verdict) -> dict[str, Any]:
 
 
 def _table_of(verdicts: Sequence[Verdict]) -> Table:
-    table = Table("mutant", "the mistake", "noticed by", "as", expand=True)
+    table = Table("mutant", "mistake", "caught by", "violation", expand=True)
     for verdict in verdicts:
         style = None if verdict.caught else "bold red"
         table.add_row(verdict.mutant.name, verdict.mutant.mistake, verdict.by, verdict.sentence[:90], style=style)
@@ -222,7 +225,7 @@ def summarise(proof: Proof, seconds: float) -> None:
     for sentence in proof.wrong:
         console.print(f"[bold red]✗[/] {sentence}", highlight=False)
     if not proof.wrong:
-        console.print("[bold green]✓[/] nothing is wrong")
+        console.print("[bold green]✓[/] all parts passed")
     console.print(f"written to {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
 
 
@@ -232,10 +235,16 @@ def main() -> None:
     parser.add_argument("--schedules", type=int, default=SCHEDULES, help=f"how many (default: {SCHEDULES})")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--process-schedules", type=int, default=PROCESSES, help=f"how many (default: {PROCESSES})")
-    parser.add_argument("--stages", type=int, default=many.STAGES, help=f"of process schedules (default: {many.STAGES})")
+    parser.add_argument(
+        "--stages",
+        type=int,
+        default=process_schedules.STAGES,
+        help=f"of process schedules (default: {process_schedules.STAGES})",
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="just these parts")
     options = parser.parse_args()
+    end_children_on_sigterm()
     began, proof = time.monotonic(), Proof()
     with server() as url:
         proof.numbers["machine"] = machine(url)

@@ -1,11 +1,11 @@
-"""How long until a job runs again, with the settings that everybody has (beat 5 s, lease 30 s): measured, not promised.
+"""Measure how long it takes until a job runs again, with default settings (heartbeat 5 s, lease 30 s).
 
     python -m proof.recovery
 
-Workers are the real program, `holdfast worker run`, and what runs is told by a witness outside. The accidents: an executor
-is killed and its keeper lives; keeper and executors are killed together while another worker lives, with the default settings
-and where the end of their database session counts (`HOLDFAST_RESCUE_ON_DISCONNECT`); SIGTERM; the database crashes and comes
-back; no packet comes through to it, for a client and for an API.
+Workers are the real program, `holdfast worker run`, and a witness outside records what runs. The faults: an executor is
+killed and its keeper lives; keeper and executors are killed together while another worker lives, with default settings
+and with `HOLDFAST_RESCUE_ON_DISCONNECT`; SIGTERM; the database crashes and restarts; a network partition, for a client
+and for an API.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 import psycopg
-from proof.forks import descendants, until
-from proof.handlers import FOLDER
-from proof.outside import read_witness
-from proof.postgres import OwnPostgres
-from proof.processes import CLEAR
+from proof.processes.checks import read_witness
+from proof.processes.fork_server import descendants, until
+from proof.processes.handlers import FOLDER
+from proof.processes.play import CLEAR
+from proof.processes.postgres import OwnPostgres
 from proof.proxy import Proxy
 
 from holdfast.database.pool import careful
@@ -66,7 +66,17 @@ class Site:
         environment |= {FOLDER: str(self.folder), "PYTHONPATH": os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])}
         log = (self.folder / "log").open("ab")
         started = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "worker", "run", "--import", "proof.handlers", "--url", self.postgres.url],
+            [
+                sys.executable,
+                "-m",
+                "holdfast",
+                "worker",
+                "run",
+                "--import",
+                "proof.processes.handlers",
+                "--dsn",
+                self.postgres.url,
+            ],
             env=environment | settings,
             stdout=log,
             stderr=log,
@@ -190,7 +200,7 @@ def database_restarted(at: Site) -> float:
 
 def client_cut_off(at: Site) -> float:
     """From a statement that no packet comes back for to the error."""
-    with Proxy("127.0.0.1", at.postgres.port) as proxy:
+    with Proxy(at.postgres.url) as proxy:
         conn = psycopg.connect(careful(at.postgres.through(proxy.port)), autocommit=True)
         proxy.black_hole()
         began = time.monotonic()
@@ -204,8 +214,8 @@ def client_cut_off(at: Site) -> float:
 def api_cut_off(at: Site) -> float:
     """From a request to its 503: the longest of many at once, on open connections and then without any."""
     log = at.folder / "api"
-    with Proxy("127.0.0.1", at.postgres.port) as proxy, log.open("wb") as out:
-        command = ["serve", "--url", at.postgres.through(proxy.port), "--port", "0", "--no-loops"]
+    with Proxy(at.postgres.url) as proxy, log.open("wb") as out:
+        command = ["serve", "--dsn", at.postgres.through(proxy.port), "--port", "0", "--no-loops"]
         api = subprocess.Popen([sys.executable, "-m", "holdfast", *command], stdout=out, stderr=out)
         try:
             link = until(lambda: re.search(r"(http://\S+)/login\?code=\S+(?=')", log.read_text()), PATIENCE)
