@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from statistics import median, quantiles
 
-import httpx
+import httpx2
 import psycopg
 from rich.console import Console
 from rich.table import Table
@@ -50,8 +50,8 @@ FILL = """
 class Plane:
     """One control plane and what its answers took."""
 
-    def __init__(self, name: str, client: httpx.AsyncClient) -> None:
-        self.name, self.client = name, client
+    def __init__(self, name: str, client: httpx2.AsyncClient, url: str) -> None:
+        self.name, self.client, self.url = name, client, url
         self.known: list[int] = []
         self.rounds: list[dict[str, list[float]]] = []
         self.events = 0
@@ -75,7 +75,7 @@ class Plane:
             async for line in stream.aiter_lines():
                 self.events += line.startswith(("event:", "data:"))
 
-    async def _timed(self, what: str, request: Awaitable[httpx.Response]) -> httpx.Response:
+    async def _timed(self, what: str, request: Awaitable[httpx2.Response]) -> httpx2.Response:
         started = time.perf_counter()
         answer = await request
         answer.raise_for_status()
@@ -124,8 +124,8 @@ async def served(server: Server, name: str, jobs: int) -> AsyncIterator[Plane]:
             sys.executable, "-m", "holdfast", "serve", env=_environment(url, port), stderr=asyncio.subprocess.DEVNULL
         )
         stack.push_async_callback(_end, process)
-        limits = httpx.Limits(max_connections=READERS + SUBMITTERS + STREAMS + 4)
-        client = httpx.AsyncClient(
+        limits = httpx2.Limits(max_connections=READERS + SUBMITTERS + STREAMS + 4)
+        client = httpx2.AsyncClient(
             base_url=f"http://127.0.0.1:{port}",
             headers={"Authorization": f"Bearer {token}"},
             limits=limits,
@@ -134,7 +134,7 @@ async def served(server: Server, name: str, jobs: int) -> AsyncIterator[Plane]:
         )
         await stack.enter_async_context(client)
         await _ready(client)
-        yield Plane(name, client)
+        yield Plane(name, client, url)
 
 
 def p95(planes: list[Plane], what: str) -> tuple[list[float], float]:
@@ -186,13 +186,13 @@ def _environment(url: str, port: int) -> dict[str, str]:
     }
 
 
-async def _ready(client: httpx.AsyncClient) -> None:
+async def _ready(client: httpx2.AsyncClient) -> None:
     async with asyncio.timeout(60):
         while True:
             try:
                 if (await client.get("/ready")).status_code == 200:
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 pass
             await asyncio.sleep(0.1)
 

@@ -23,16 +23,16 @@ from uuid import uuid4
 import duckdb
 import pyarrow.parquet as pq
 
+from holdfast.engines.duckdb.engine import DuckDbEngine
+from holdfast.engines.duckdb.sandbox import open_sandbox
+from holdfast.engines.port import Query
+from holdfast.engines.settings import EngineSettings
 from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import AttemptId, Claim, JobId, WorkerId
-from holdfast.services.exports.engines.duckdb.engine import DuckDbEngine
-from holdfast.services.exports.engines.duckdb.sandbox import open_sandbox
-from holdfast.services.exports.engines.port import Query
+from holdfast.parquet.files import Shape
 from holdfast.services.exports.export.direct import Limits, export_direct
-from holdfast.services.exports.parquet.files import Shape
-from holdfast.services.exports.stores.local import LocalStore
-from holdfast.services.exports.stores.paths import location_of
-from holdfast.settings import Settings
+from holdfast.stores.local import LocalStore
+from holdfast.stores.paths import location_of
 from holdfast.worker.context import Context, Lease
 
 GROUP_ROWS = Shape().group_rows
@@ -66,7 +66,7 @@ class Nobody:
 def a_context() -> Context:
     attempt = AttemptId(str(uuid4()))
     claim = Claim(
-        JobId(1), "export.run", {}, attempt, 1, 1, "default", 0, 0, 1, 0, 3, 0, None, None, None, None, 0, None, WorkerId("w")
+        JobId(1), "exports.run", {}, attempt, 1, 1, "default", 0, 0, 1, 0, 3, 0, None, None, None, None, 0, None, WorkerId("w")
     )  # fmt: skip
     return Context(claim, Nobody(), Lease(3600))
 
@@ -76,7 +76,7 @@ async def ours(chosen: argparse.Namespace, to: Path, scratch: Path) -> dict[str,
     opening = partial(
         open_sandbox,
         attach=attach,
-        memory=chosen.memory or Settings.model_fields["duckdb_memory"].default,
+        memory=chosen.memory or EngineSettings.model_fields["duckdb_memory"].default,
         threads=chosen.threads,
         scratch=scratch,
     )

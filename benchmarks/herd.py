@@ -24,12 +24,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
-from proof.postgres import OwnPostgres
+from proof.processes.postgres import OwnPostgres
 
 from holdfast import Worker, WorkerOptions, job
 from holdfast.database.pool import LOST, connect
 from holdfast.jobs.enqueue import enqueue_many
-from holdfast.worker.direct import Direct
+from holdfast.worker.transports.direct import Direct
 
 CLAIMS = re.compile(r"duration: ([\d.]+) ms  execute [^\n]*\n\s+WITH picked AS MATERIALIZED")
 

@@ -38,7 +38,7 @@ from holdfast.services.exports.export.payload import KIND, ExportSpec
 
 LATE, LATE_GOAL = "submitted_500_look_late_p95_seconds", 1.0
 CPU, CPU_GOAL = "submitted_500_worker_cpu_share", 0.5  # of one core
-PROBE = "export.run"
+PROBE = "exports.run"
 TICK = os.sysconf("SC_CLK_TCK")
 
 # What the kernel forgets with the claim: since when the job could have been claimed.
@@ -177,8 +177,8 @@ async def worker(address: str, trino: str, folder: str, concurrency: int) -> Asy
         "HOLDFAST_EXPORT_DIRS": folder,
         "HOLDFAST_TRINO_ROLE_REQUIRED": "false",
         "HOLDFAST_LOG_LEVEL": "ERROR",
-        "STARBURST_URL": trino,
-        "STARBURST_USER": "export",
+        "HOLDFAST_TRINO_URL": trino,
+        "HOLDFAST_TRINO_USER": "export",
     }
     command = [
         sys.executable,

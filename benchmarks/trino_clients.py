@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.trino_pages import ENCODING, PAGE_ROWS, TABLES
-from holdfast.services.exports.engines.port import Query
-from holdfast.services.exports.engines.trino import TrinoOptions, open_trino
-from holdfast.services.exports.engines.trino.signature import read_signature
+from holdfast.engines.port import Query
+from holdfast.engines.trino import TrinoOptions, open_trino
+from holdfast.engines.trino.signature import read_signature
 
-MODULES = {"ours": "holdfast.services.exports.engines.trino.engine", "official": "trino.dbapi"}
+MODULES = {"ours": "holdfast.engines.trino.engine", "official": "trino.dbapi"}
 Sink = Callable[[pa.RecordBatch], None]
 
 

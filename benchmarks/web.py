@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import uvicorn
 from fastapi import FastAPI
 
@@ -102,7 +102,7 @@ def main() -> None:
 
 async def measure(address: str, mode: str) -> list[float]:
     """How long each request took, the quickest first."""
-    async with httpx.AsyncClient(base_url=address, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=address, timeout=60) as http:
         for _ in range(20):  # past what the first requests cost
             await http.get("/health")
         before = (await http.get("/completed")).json()
@@ -112,13 +112,13 @@ async def measure(address: str, mode: str) -> list[float]:
         return await ask(http)
 
 
-async def until_one_is_done(http: httpx.AsyncClient, before: int) -> None:
+async def until_one_is_done(http: httpx2.AsyncClient, before: int) -> None:
     """The first one pays for the start of its process, if it has one."""
     while (await http.get("/completed")).json() == before:
         await asyncio.sleep(0.05)
 
 
-async def ask(http: httpx.AsyncClient) -> list[float]:
+async def ask(http: httpx2.AsyncClient) -> list[float]:
     took: dict[int, float] = {}
 
     async def one(number: int) -> None:
@@ -164,8 +164,8 @@ def serving(url: str, mode: str) -> Iterator[str]:
 def wait_for(address: str, process: subprocess.Popen[Any]) -> None:
     while process.poll() is None:
         try:
-            httpx.get(f"{address}/health")
-        except httpx.TransportError:
+            httpx2.get(f"{address}/health")
+        except httpx2.TransportError:
             time.sleep(0.05)
         else:
             return

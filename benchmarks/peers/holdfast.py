@@ -15,13 +15,14 @@ import psycopg
 
 import holdfast
 from benchmarks.board import Board
+from holdfast import distribution
 from holdfast.database import migrate
 from holdfast.jobs.claim import Found, claim
 from holdfast.jobs.enqueue import enqueue_many
 from holdfast.jobs.model import WorkerId
 from holdfast.jobs.renew import WorkerInfo, register
-from holdfast.worker.direct import Direct
-from holdfast.worker.transport import Takes
+from holdfast.worker.transports.direct import Direct
+from holdfast.worker.transports.interface import Takes
 
 _board: Board | None = None
 
@@ -85,7 +86,7 @@ class Holdfast:
     """See `benchmarks.peers.Peer`."""
 
     name = "holdfast"
-    packages = ("holdfast", "psycopg")
+    packages = (distribution.NAME, "psycopg")
     settings = "Worker with concurrency 20 and defaults: fence, history and attempt rows on; enqueue tells idle workers"
     slow = False
     unfinished = """SELECT EXISTS (SELECT FROM holdfast.jobs
