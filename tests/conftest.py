@@ -8,6 +8,8 @@ tests that look at plans or statistics; `empty_database` has no schema of ours. 
 
 from __future__ import annotations
 
+import functools
+import gc
 import logging
 import os
 import signal
@@ -16,10 +18,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import hypothesis
 import psycopg
 import pytest
-from proof.postgres import CHEAP_PASSWORD
+from proof.processes.postgres import CHEAP_PASSWORD
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
@@ -36,16 +39,52 @@ pytest_plugins = ["leaks"]
 # No test depends on the speed of the machine: an example may take as long as it takes.
 hypothesis.settings.register_profile("holdfast", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("holdfast")
+# Reading the system's certificates takes longer than most tests; each HTTP client would do it, and the tests speak plain HTTP.
+httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
+# Objects that are made while tests are collected stay: nothing is gained by looking for garbage among them.
+gc.disable()
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "100"}
 
 
-LONG = ("processes", "faults", "concurrency", "test_fuzz.py")
+# Where tests wait for processes, and files with a test that takes more than ten seconds, the longest first.
+LONGEST = (
+    *("test_up.py", "test_console_in_chromium.py", "test_graph_tutorial.py", "test_fuzz.py", "test_schedules.py"),
+    *("test_process_schedules.py", "test_tutorial.py", "test_dashboards.py", "test_export_memory.py"),
+)
+LONG = (*LONGEST, "processes", "faults", "concurrency")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first: at the end, when one process has nothing left, the others have little to go on with."""
+    """What takes long comes first: at the end, when one process has nothing left, the others have little to go on with.
+
+    Each process of pytest-xdist starts with an equal share of the list. Half of what takes long goes to the first, the other
+    half to one in the middle, while the others run tests that need the CPU.
+    """
+    of_file: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        of_file.setdefault(item.path, []).append(item)
+    files = sorted(of_file, key=_rank)
+    long = [file for file in files if _rank(file) < len(LONG)]
+    first, second, rest = (
+        [item for file in some for item in of_file[file]] for some in (long[::2], long[1::2], files[len(long) :])
+    )
+    middle = max(0, len(items) // 2 - len(first))
+    items[:] = [*first, *rest[:middle], *second, *rest[middle:]]
+
+
+def _rank(file: Path) -> int:
+    """Where a file stands in LONG; behind all of them if it is not there."""
     here = Path(__file__).parent
-    items.sort(key=lambda item: item.path.is_relative_to(here) and not set(item.path.relative_to(here).parts) & set(LONG))
+    parts = file.relative_to(here).parts if file.is_relative_to(here) else ()
+    return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG))
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: leave them out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)  # by default it looks for garbage after every 700 objects, which most tests exceed
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

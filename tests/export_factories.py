@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import duckdb
 
-from holdfast.services.exports.engines.opened import Engines
-from holdfast.services.exports.engines.port import (
+from holdfast.engines import duckdb as duckdb_engine
+from holdfast.engines.port import (
+    Capabilities,
     Column,
     EngineError,
     Entry,
     FunctionMissing,
-    Look,
     Phase,
     Progress,
     Query,
     QueryRefused,
+    QueryStatus,
     SubmitUnknown,
 )
-from holdfast.services.exports.setup import Exports
+from holdfast.engines.registry import Configured, Engines
+from holdfast.services.exports.setup import Exports, exports_from
+from holdfast.settings import settings
 
 TABLES = """
     CREATE TABLE customer AS SELECT i AS id, 'customer ' || i AS name, i % 7 AS age FROM range(1, 101) t(i);
@@ -35,6 +39,8 @@ TABLES = """
 
 class TablesEngine:
     """A real DuckDB with three tables, behind the port as far as mappings and the schema cache need it."""
+
+    capabilities: Capabilities = duckdb_engine.CAPABILITIES
 
     def __init__(self, name: str = "duckdb", tables: str = TABLES) -> None:
         self.name = name
@@ -72,8 +78,10 @@ class TablesEngine:
 
 
 def exports(*engines: Any, need_role: Sequence[str] = (), **given: Any) -> Exports:
-    """What the API keeps open, with these engines."""
-    return Exports(Engines({one.name: lambda one=one: one for one in engines}, need_role=frozenset(need_role)), **given)
+    """What the API keeps open, as the settings describe it, with these engines."""
+    can = {one.name: replace(one.capabilities, needs_role=one.name in need_role) for one in engines}
+    configured = {one.name: Configured(can[one.name], lambda one=one: one) for one in engines}
+    return replace(exports_from(settings()), engines=Engines(configured), **given)
 
 
 CUSTOMER = {
@@ -111,7 +119,9 @@ def wrong(answer: Any) -> dict[str, str]:
 
 
 class UnloadingEngine(TablesEngine):
-    """An engine that goes on by itself: what is submitted is written to its place when the test says so."""
+    """An engine that runs submitted queries: it writes their files when the test says so."""
+
+    capabilities = replace(duckdb_engine.CAPABILITIES, submits=True)
 
     def __init__(self, name: str = "duckdb", tables: str = TABLES) -> None:
         super().__init__(name, tables)
@@ -128,12 +138,12 @@ class UnloadingEngine(TablesEngine):
             raise SubmitUnknown("no answer came")
         return {"query_id": query.tag, "next_uri": f"http://engine/{query.tag}/1"}
 
-    async def look(self, handle: Any, query: Query) -> Look:
+    async def poll(self, handle: Any, query: Query) -> QueryStatus:
         found = self.queries.get(handle["query_id"])
         if found is None:
-            return Look(Phase.GONE, handle, Progress("GONE"))
+            return QueryStatus(Phase.GONE, handle, Progress("GONE"))
         error = FunctionMissing("function system.unload is not registered") if not self.can_unload else found.get("error")
-        return Look(found["phase"], handle, Progress(found["phase"].name, rows=42), error)
+        return QueryStatus(found["phase"], handle, Progress(found["phase"].name, rows=42), error)
 
     async def cancel(self, handle: Any, query: Query) -> None:
         self.cancelled.append(handle["query_id"])

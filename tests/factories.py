@@ -23,9 +23,9 @@ from holdfast.jobs.model import Claim, JobId, NewJob, WorkerId
 from holdfast.jobs.outcome import Submitted, decide
 from holdfast.jobs.payload import to_json
 from holdfast.jobs.poll import claim_to_poll
-from holdfast.jobs.read import JobView, get_job
 from holdfast.jobs.renew import WorkerInfo, register
 from holdfast.jobs.rescue import rescue
+from holdfast.jobs.views.read import JobView, get_job
 
 Conn = psycopg.AsyncConnection[Any]
 

@@ -15,11 +15,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import programs
 
 PATIENCE = 20.0  # for something that has been told to end
 _lasting: set[Any] = set()
@@ -43,13 +45,24 @@ class Child:
 
 
 def _children() -> Iterator[Child]:
-    ours = os.getpid()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError):  # ended meanwhile
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                if int(parent) == ours and state not in "ZX":
-                    yield Child(int(entry.name), (entry / "cmdline").read_text().replace("\0", " "))
+    """Linux lists the children of each thread; without that list every process is asked for its parent."""
+    threads = Path("/proc/self/task")
+    if (threads / str(os.getpid()) / "children").exists():
+        found = {int(pid) for thread in threads.iterdir() for pid in _read(thread / "children").split()}
+    else:
+        found = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+    for pid in found:
+        fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+        if fields and fields[0] not in "ZX" and int(fields[1]) == os.getpid():
+            yield Child(pid, _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " "))
+
+
+def _read(file: Path) -> str:
+    """The text of a file in /proc; empty if its process or thread has ended."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def _alive() -> set[Any]:
@@ -69,12 +82,16 @@ def replaceable(current: Callable[[], int | None]) -> Iterator[None]:
 
 def _left() -> set[Any]:
     """What no fixture of a wider scope has started."""
-    theirs = {Child(pid, "") for current in _replaceable if (pid := current()) is not None}
+    theirs = {Child(pid, "") for current in (*_replaceable, programs.shared_pid) if (pid := current()) is not None}
     return _alive() - _lasting - theirs
 
 
 def pytest_sessionstart() -> None:
     _lasting.update(_alive())
+
+
+def pytest_sessionfinish() -> None:
+    programs.close_shared()
 
 
 @pytest.hookimpl(wrapper=True)

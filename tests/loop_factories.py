@@ -10,7 +10,7 @@ from typing import Any
 from factories import Conn, rows, value
 from holdfast.schedule.context import Pass
 from holdfast.schedule.registry import Loop
-from holdfast.schedule.term import Looked, ensure, take
+from holdfast.schedule.term import Taken, ensure, take
 
 HOUR = timedelta(hours=1)
 LONG = timedelta(minutes=10)
@@ -33,7 +33,7 @@ async def taken(conn: Conn, one: Loop, holder: str = "here") -> Any:
     return term
 
 
-async def look(conn: Conn, one: Loop, holder: str = "there") -> Looked:
+async def look(conn: Conn, one: Loop, holder: str = "there") -> Taken:
     await ensure(conn, [one])
     return await take(conn, one, holder)
 

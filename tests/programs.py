@@ -1,15 +1,20 @@
-"""Our programs as real processes, without the second that each needs to import everything.
+"""Start our programs as real processes, without the second that each needs to import everything.
 
     started = programs.start("worker", "run", "--import", "their_jobs", env=…, folder=…, out=…, err=…)
     started.terminate(); assert started.wait() == 0
 
-A process that has imported everything, and has neither threads nor connections, forks on request; from there on the child is
-what `python -m holdfast` is: its own arguments, environment, folder, streams and signals, and the same end. Whatever a program
-starts itself is started as ever. `tests/processes/test_worker_process.py` and `test_up.py` start programs the long way.
+    ended = programs.run("job", "list", "--dsn", url, folder=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+A server process that has imported everything, and has neither threads nor connections, forks a child for each request. The
+child behaves like `python -m holdfast`: it has its own arguments, environment, folder, streams and signals, and ends in the
+same way. What a program starts itself is not forked. `tests/processes/test_worker_process.py`, `test_up.py` and
+`tests/packaging` start `python -m holdfast`.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -17,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -26,15 +32,22 @@ from typing import Any
 
 HEAVY = (
     "holdfast.__main__",
+    "holdfast.api.app",
+    "holdfast.cli",
     "holdfast.cli.workers",
     "holdfast.cli.periodic",
     "holdfast.cli.serve",
     "holdfast.database.launch",
+    "holdfast.database.migrate",
+    "alembic.command",
+    "pygments.lexers.python",
+    "rich.traceback",
 )
+PATIENCE = 120.0  # seconds
 
 
 class Programs:
-    """Starts programs."""
+    """A client of the server process that forks programs."""
 
     def __init__(self) -> None:
         self._line, theirs = socket.socketpair()
@@ -43,14 +56,21 @@ class Programs:
         self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
 
-    def start(self, *words: str, env: Mapping[str, str], folder: Path, out: Any, err: Any) -> Started:
-        """`holdfast <words>` with this environment, in this folder; `out` and `err` are open files."""
-        order = {"words": words, "env": dict(env), "folder": str(folder)}
-        return Started(self, self.ask(order, out.fileno(), err.fileno()))
+    @property
+    def pid(self) -> int:
+        return self._server.pid
 
-    def ask(self, order: Mapping[str, Any], *descriptors: int) -> Any:
+    def start(self, *words: str, env: Mapping[str, str], folder: Path, out: Any, err: Any, session: bool = False) -> Started:
+        """`holdfast <words>` with this environment, in this folder; `out` and `err` are open files.
+
+        `session`: in a new session and process group, as with `start_new_session` of `subprocess.Popen`.
+        """
+        request = {"words": words, "env": dict(env), "folder": str(folder), "session": session}
+        return Started(self, self.ask(request, out.fileno(), err.fileno()))
+
+    def ask(self, request: Mapping[str, Any], *descriptors: int) -> Any:
         with self._turn:
-            socket.send_fds(self._line, [json.dumps(order).encode() + b"\n"], descriptors)
+            socket.send_fds(self._line, [json.dumps(request).encode() + b"\n"], descriptors)
             with self._line.makefile("rb") as answers:
                 return json.loads(answers.readline())
 
@@ -60,7 +80,7 @@ class Programs:
 
 
 class Started:
-    """A program that runs; as a `subprocess.Popen`, as far as tests need it."""
+    """A running program, with the methods of `subprocess.Popen` that tests need."""
 
     def __init__(self, programs: Programs, pid: int) -> None:
         self.pid, self.returncode = pid, None
@@ -68,10 +88,10 @@ class Started:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._programs.ask({"look": self.pid})
+            self.returncode = self._programs.ask({"poll": self.pid})
         return self.returncode
 
-    def wait(self, timeout: float = 120) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
@@ -89,6 +109,53 @@ class Started:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def kill_group(self) -> None:
+        """SIGKILL for the process group of a program that was started with `session=True`, as when its pod is gone."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
+
+_shared: Programs | None = None
+
+
+def shared() -> Programs:
+    """The server of this test process; started by the first test that needs it, closed by `close_shared`."""
+    global _shared
+    if _shared is None:
+        _shared = Programs()
+    return _shared
+
+
+def shared_pid() -> int | None:
+    """The process id of the server, if there is one."""
+    return None if _shared is None else _shared.pid
+
+
+def close_shared() -> None:
+    global _shared
+    if _shared is not None:
+        _shared.close()
+        _shared = None
+
+
+def start(*words: str, env: Mapping[str, str], folder: Path, out: Any, err: Any, session: bool = False) -> Started:
+    """See `Programs.start`."""
+    return shared().start(*words, env=env, folder=folder, out=out, err=err, session=session)
+
+
+def run(*words: str, folder: Path, env: Mapping[str, str] | None = None, timeout: float = PATIENCE) -> Any:
+    """Run `holdfast <words>` to its end, as `subprocess.run` does with `capture_output=True, text=True`."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        started = start(*words, env=os.environ if env is None else env, folder=folder, out=out, err=err)
+        try:
+            code = started.wait(timeout)
+        finally:
+            started.kill()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(["holdfast", *words], code, out.read().decode(), err.read().decode())
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # In the process that forks, and in the program that it forks
@@ -96,39 +163,47 @@ class Started:
 
 
 def serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Fork on request until nobody asks any more; comes back in each child, with what it is to be."""
+    """Fork for each request until the line is closed; returns in each child, with the request and its descriptors."""
     while True:
         text, descriptors, _, _ = socket.recv_fds(line, 65536, 2)
         while text and not text.endswith(b"\n"):
             text += line.recv(65536)
         if not text:
             os._exit(0)
-        order = json.loads(text)
-        if "look" in order:
-            ended, status = os.waitpid(order["look"], os.WNOHANG)
+        request = json.loads(text)
+        if "poll" in request:
+            ended, status = os.waitpid(request["poll"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if ended else None
         else:
             ourselves, answer = os.getpid(), os.fork()
             if not answer:
                 sys.modules["holdfast.database.launch"].die_with(ourselves, signal.SIGKILL)
-                return order, descriptors
+                return request, descriptors
         for descriptor in descriptors:
             os.close(descriptor)
         line.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def become(order: dict[str, Any], out: int, err: int) -> None:
-    """The program, to its very end: threads, `atexit` and all."""
+def become(request: dict[str, Any], out: int, err: int) -> None:
+    """Run the program to its end, with threads and `atexit`."""
+    if request["session"]:
+        os.setsid()
     for descriptor, ours in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
         os.dup2(descriptor, ours)
         os.close(descriptor)
-    os.chdir(order["folder"])
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(order["env"])
-    sys.path[:0] = [order["folder"], *filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep))]
-    sys.argv = ["holdfast", *order["words"]]
-    random.seed()  # else all children would draw the same
+    os.environ.update(request["env"])
+    sys.path[:0] = [request["folder"], *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))]
+    sys.argv = ["holdfast", *request["words"]]
+    random.seed()  # else all children would have the same random state
     sys.modules["holdfast.__main__"].program()
+
+
+def build_routes() -> None:
+    """Build the routes of the API, which all apps of a process share: that takes longer than the rest of the start."""
+    catalog, pools = import_module("holdfast.catalog"), import_module("holdfast.database.pool")
+    sys.modules["holdfast.api.app"].make_app(pools.pool(""), nouns=catalog.nouns())
 
 
 def main(owner: int, descriptor: int) -> None:
@@ -136,11 +211,13 @@ def main(owner: int, descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     for name in HEAVY:
         import_module(name)
+    build_routes()
     assert threading.active_count() == 1, "a fork would lose the other threads"
     sys.modules["holdfast.database.launch"].die_with(owner, signal.SIGKILL)
-    order, (out, err) = serve(line)
+    gc.freeze()  # otherwise each child copies all this memory to collect its garbage, half a second of CPU time at its end
+    request, (out, err) = serve(line)
     line.close()
-    become(order, out, err)
+    become(request, out, err)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
-from proof.records import JobRow, MoveRow, Records, Story
-from proof.witness import OK, Event, Witness
+from proof.checker.records import JobRow, MoveRow, Records, Story
+from proof.checker.witness import OK, Event, Witness
 
 from holdfast.jobs.model import NewJob
 

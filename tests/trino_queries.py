@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.services.exports.engines.port import Query
+from holdfast.engines.port import Query
 
 
 def asking(sql: str = "SELECT 1", **more: Any) -> Query:

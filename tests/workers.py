@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast import Worker
-from holdfast.jobs.read import get_job
+from holdfast.jobs.views.read import get_job
 
 PATIENCE = 120.0  # seconds: only a test that fails waits for so long
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from fastapi import FastAPI
@@ -22,8 +24,26 @@ from holdfast.apps.loops import ScheduledLoops
 from holdfast.database.pool import pool
 from holdfast.settings import settings
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 AsRole = Callable[..., Awaitable[Client]]
+OPENAPI = Path(__file__).parents[2] / "docs/reference/openapi.json"
+
+
+@pytest.fixture(autouse=True)
+def uploads_go_to_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that calls every route uploads files, too."""
+    monkeypatch.setenv("HOLDFAST_INGESTION_TO", str(tmp_path / "uploads"))
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def document() -> dict[str, Any]:
+    """The OpenAPI document as it is committed. Making it takes seconds; `test_contract.py` compares it with the one that is
+    served."""
+    found: dict[str, Any] = json.loads(OPENAPI.read_text())
+    return found
 
 
 @pytest.fixture
@@ -33,7 +53,7 @@ def options() -> ApiOptions:
 
 
 @pytest.fixture
-async def app(database: str, options: ApiOptions) -> AsyncIterator[FastAPI]:
+async def app(database: str, options: ApiOptions, document: dict[str, Any]) -> AsyncIterator[FastAPI]:
     publish_kinds(database)
     made = make_app(
         pool(database, most=8),
@@ -43,6 +63,7 @@ async def app(database: str, options: ApiOptions) -> AsyncIterator[FastAPI]:
         nouns=catalog.nouns(),
         services=catalog.resources(settings()),
     )
+    made.openapi_schema = document
     async with made.router.lifespan_context(made):
         yield made
 
@@ -57,7 +78,7 @@ async def as_role(app: FastAPI, conn: psycopg.AsyncConnection[Any]) -> AsyncIter
             if role is not None:
                 _, secret = await create_token(conn, name or role, Role(role), by="test", **token)
                 headers["Authorization"] = f"Bearer {secret}"
-            transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+            transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
             return await stack.enter_async_context(Client(transport=transport, base_url="http://plane", headers=headers))
 
         yield client

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from api_factories import GENEROUS
@@ -14,7 +14,7 @@ from factories import hold, rows, value
 from holdfast.api.plane import ApiOptions
 from holdfast.api.policy import Role
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ async def test_a_user_of_the_gateway_without_a_known_group_may_do_nothing(anyone
 
     assert (answer.status_code, answer.json()["detail"]) == (
         403,
-        "somebody without a role may not look at jobs, their attempts and their events",
+        "a caller without a role may not read jobs, their attempts and their events",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from factories import add, end, hold, moves_of, rows, silence, state_of, take, value
@@ -13,7 +13,7 @@ from holdfast.jobs.cancel import cancel
 from holdfast.jobs.model import JobId, NewJob
 from holdfast.jobs.outcome import Done, Fail
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 
 
 async def test_an_enqueue_is_accepted_and_says_where_the_job_is(analyst: Client, conn: Any) -> None:
@@ -93,11 +93,11 @@ async def test_a_job_that_is_not_there_is_a_problem_that_says_what_to_do(viewer:
     assert answer.headers["X-Request-Id"] == "mine-1"
     assert answer.json() == {
         "type": "/problems/not-found",
-        "title": "There is no such thing",
+        "title": "Not found",
         "status": 404,
         "detail": "there is no job 4711",
         "code": "NOT_FOUND",
-        "what_to_do": "Check the id; what has ended long ago may have been pruned.",
+        "what_to_do": "Check the path and the id; ended jobs are removed after the retention time.",
         "instance": "/api/jobs/4711",
         "request_id": "mine-1",
     }

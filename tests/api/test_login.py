@@ -32,7 +32,7 @@ async def test_the_first_who_opens_it_gets_a_token_and_nobody_after_them(anyone:
     token = first.json()["data"]["token"]
     me = await anyone.get("/api/whoami", headers={"Authorization": f"Bearer {token}"})
     assert (me.json()["data"]["actor"], me.json()["data"]["role"]) == ("token:first look", "admin")
-    assert "used already" in second.json()["detail"]
+    assert "already used" in second.json()["detail"]
     audited = await rows(conn, "SELECT actor, outcome FROM holdfast.audit WHERE action = 'login'")
     assert audited == [("token:first look", "done")]
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 import pytest
 
 from factories import hold, replace, rows, value
-from holdfast.jobs.logs import Numbered, read_lines, write
+from holdfast.jobs.logs import Numbered, write
 from holdfast.jobs.model import Claim
+from holdfast.jobs.views.logs import read_lines
 from holdfast.telemetry import redact
 from holdfast.telemetry.kept import Line
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 SAID_AT = "2026-01-01T00:00:00+00:00"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,7 +18,7 @@ from holdfast.api.plane import ApiOptions
 from holdfast.jobs.model import Lock
 from holdfast.telemetry.names import METRICS, PLANE_METRICS
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
@@ -182,6 +182,18 @@ async def test_a_job_of_a_silent_worker_is_counted_once(as_role: Any, conn: Any)
 
     assert (depth["value"], depth["backlog"], depth["running"], depth["stale"]) == (1, 1, 1, 1)
     assert sum(value for key, value in shown.items() if key[0] == "holdfast_demand") == 1
+
+
+async def test_the_api_gives_the_same_number_by_kind(as_role: Any, conn: Any) -> None:
+    keda = await as_role("autoscaler")
+    await add(conn, "exports.run")
+    await hold(conn, "maintenance.run")
+
+    async def value(kind: str) -> tuple[int, int]:
+        found: httpx2.Response = await keda.get("/api/stats/queue-depth", params={"kind": kind})
+        return found.json()["data"]["value"], found.json()["data"]["backlog"]
+
+    assert (await value("exports.*"), await value("maintenance.*")) == ((1, 1), (1, 0))
 
 
 class TestOpen:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-import httpx
+import httpx2
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -106,7 +106,7 @@ async def app(database: str, provider: Provider) -> AsyncIterator[FastAPI]:
         yield made
 
 
-async def whoami(client: httpx.AsyncClient, token: str) -> httpx.Response:
+async def whoami(client: httpx2.AsyncClient, token: str) -> httpx2.Response:
     return await client.get("/api/whoami", headers={"Authorization": f"Bearer {token}"})
 
 
@@ -322,7 +322,7 @@ def grow_older(app: FastAPI, seconds: float) -> None:
 def test_a_provider_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jwt", None)
 
-    with pytest.raises(UsageError, match=r"install holdfast\[oidc\]"):
+    with pytest.raises(UsageError, match=r"install .holdfast-jobs\[oidc\]"):
         Oidc(OidcOptions("https://id.example", AUDIENCE))
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -24,28 +24,28 @@ from holdfast.api.plane import Principal
 from holdfast.api.policy import Role
 from holdfast.api.sse import is_known
 from holdfast.database.pool import pool
-from holdfast.jobs import watch
 from holdfast.jobs.cancel import cancel
-from holdfast.jobs.read import CAP
-from holdfast.worker.direct import Direct
+from holdfast.jobs.views import watch
+from holdfast.jobs.views.read import CAP
 from holdfast.worker.kinds import Job, Policy
-from holdfast.worker.remote import Remote
+from holdfast.worker.transports.direct import Direct
+from holdfast.worker.transports.remote import Remote
 
 Conn = psycopg.AsyncConnection[Any]
 NEVER = replace(GENEROUS, poll=timedelta(hours=1))  # so that only a word can be heard
 
 
 @asynccontextmanager
-async def plane(database: str, conn: Conn, options: Any = NEVER) -> AsyncIterator[httpx.AsyncClient]:
+async def plane(database: str, conn: Conn, options: Any = NEVER) -> AsyncIterator[httpx2.AsyncClient]:
     """A control plane on a real server, and a client of it."""
     _, token = await create_token(conn, "watcher", Role.ADMIN, by="test")
     with serving(make_app(pool(database, most=8), options, hints_from=database)) as url:
         headers = {"Authorization": f"Bearer {token}"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=90, trust_env=False) as client:
+        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=90, trust_env=False) as client:
             yield client
 
 
-async def heard(answer: httpx.Response) -> AsyncIterator[tuple[str, Any]]:
+async def heard(answer: httpx2.Response) -> AsyncIterator[tuple[str, Any]]:
     """The events of a stream: name and data."""
     name = ""
     async for line in answer.aiter_lines():
@@ -243,18 +243,18 @@ async def test_a_burst_of_changes_is_two_words(database: str):
 
         yield Noting()
 
-    teller = watch.Teller(borrow)
-    teller.changed()
+    notifier = watch.ChangeNotifier(borrow)
+    notifier.changed()
     await asyncio.sleep(0)
     assert not said, "nobody watches"
-    assert teller.hear(watch.WATCHED)
-    assert not teller.hear("default")
+    assert notifier.receive(watch.WATCHED)
+    assert not notifier.receive("default")
     for _ in range(1000):
-        teller.changed()
+        notifier.changed()
     await until(lambda: len(said) == 1)
     for _ in range(1000):
-        teller.changed()
-    await until(lambda: teller._telling is None)
+        notifier.changed()
+    await until(lambda: notifier._telling is None)
 
     assert len(said) == 2
-    await teller.close()
+    await notifier.close()

@@ -117,7 +117,7 @@ def direct(run: Run, database: str) -> Run:
 def over_http(run: Run, served: Served, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command, through the API."""
     monkeypatch.setenv("HOLDFAST_TOKEN", served.token)
-    return lambda *words: run(*words, "--api-url", served.url)
+    return lambda *words: run(*words, "--url", served.url)
 
 
 @pytest.fixture(params=["over_http", "direct"])

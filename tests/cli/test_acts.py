@@ -13,11 +13,11 @@ from story import tell
 
 from factories import add, end, hold, job, silence, start_worker, state_of, take, value
 from holdfast.api.plane import ApiOptions
-from holdfast.cli import waiting
-from holdfast.cli.exits import Exit
-from holdfast.cli.verb import Session
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.model import Lock
+from holdfast.toolkit.cli import waiting
+from holdfast.toolkit.cli.exit_codes import Exit
+from holdfast.toolkit.cli.verb import Session
 
 
 def only(result: Result) -> dict[str, Any]:
@@ -128,12 +128,12 @@ def test_a_wait_ends_with_its_timeout_and_the_job_goes_on(command: Run, do: Any)
     result = command("job", "enqueue", "k", "--wait", "--timeout", "0.2s")
 
     assert result.code == Exit.TIMEOUT
-    assert "it goes on" in result.err
+    assert "it continues" in result.err
     assert do(lambda conn: state_of(conn, 1)) == "pending"
 
 
 def test_who_waits_for_what_nobody_runs_is_told_so_once(command: Run, do: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "LONGEST_PAUSE", waiting.FIRST_LOOK)
+    monkeypatch.setattr(waiting, "LONGEST_PAUSE", waiting.FIRST_POLL)
     job = str(do(add))
 
     result = command("job", "wait", job, "--timeout", "0.5s")
@@ -164,7 +164,7 @@ def test_a_bulk_act_says_first_what_it_would_touch(command: Run, do: Any) -> Non
 
     assert (seen["matched"], seen["by_kind"]) == (3, {"export": 3})
     assert refused.code == Exit.USAGE
-    assert "This retry would touch 3 jobs (3 export), such as 3, 2, 1." in refused.err
+    assert "This would retry 3 jobs (3 export), such as 3, 2, 1." in refused.err
     assert do(lambda conn: value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'failed'")) == 3
 
 
@@ -173,7 +173,7 @@ def test_a_bulk_act_touches_no_more_than_was_expected(command: Run, do: Any) -> 
     result = command("job", "bulk", "retry", "-f", "state:failed", "--reason", "mended", "--expect", "2")
 
     assert result.code == Exit.CONFLICT
-    assert "3 jobs match by now, 2 were expected" in result.err
+    assert "3 jobs match now, 2 were expected" in result.err
 
 
 @pytest.mark.usefixtures("three_failures")
@@ -370,14 +370,14 @@ def test_a_filter_that_a_list_does_not_have_is_not_passed_over(direct: Run) -> N
     """A list of everything would be taken for the answer."""
     refused = direct("job", "list", "-f", "finger:0123456789abcdef")
 
-    assert (refused.code, "'finger:0123456789abcdef' is no filter" in refused.err) == (Exit.USAGE, True)
+    assert (refused.code, "'finger:0123456789abcdef' is not a filter" in refused.err) == (Exit.USAGE, True)
 
 
 def test_a_migration_can_be_tried_dry(run: Run, database: str) -> None:
-    back = run("db", "migrate", "--to", "0009", "--dry-run", "--url", database)
+    back = run("db", "migrate", "--to", "0009", "--dry-run", "--dsn", database)
 
-    assert "Would take back: " in back.out
-    assert "nothing to do" in run("db", "migrate", "--dry-run", "--url", database).out, "and it was not taken back"
+    assert "Would revert: " in back.out
+    assert "nothing to do" in run("db", "migrate", "--dry-run", "--dsn", database).out, "and it was not taken back"
     assert "0010" in back.out
 
 

@@ -13,10 +13,10 @@ from running import Run, Served
 
 from factories import publish_kinds
 from holdfast import Context, Lock, job
-from holdfast.cli.exits import Exit
 from holdfast.client import Api, Connection, Invalid
 from holdfast.jobs.client import connect
 from holdfast.jobs.declare import from_json
+from holdfast.toolkit.cli.exit_codes import Exit
 from holdfast.worker.kinds import Job
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
@@ -170,10 +170,10 @@ def test_kinds_are_listed_and_shown(command: Run, served: Served, database: str)
 
     assert (listed["declared.everything"]["version"], listed["declared.everything"]["public"]) == (2, True)
     assert shown["declaration"] == everything.published
-    assert "a function of its worker" in card.out
+    assert "a function in the worker" in card.out
     assert "no worker has published the kind nothing" in missing.err
     with Connection(Api(served.url, served.token)) as hf:
-        assert hf.kinds.get("declared.everything")["declaration"] == everything.published
-        assert "declared.keys" in [one["kind"] for one in hf.kinds.list()]
+        assert hf.kinds.get("declared.everything").declaration == everything.published
+        assert "declared.keys" in [one.kind for one in hf.kinds.list()]
         with pytest.raises(Invalid, match="did you mean"):
             hf.jobs.enqueue("declared.everythin", {})

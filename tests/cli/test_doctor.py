@@ -14,15 +14,15 @@ from running import Run, Served
 from databases import new_database
 from factories import add, end, hold, rows, silence, start_worker, state_of
 from holdfast.cli import findings
-from holdfast.cli.exits import Exit
-from holdfast.cli.findings import Finding, Level
-from holdfast.cli.mending import mend
-from holdfast.cli.output import Output
-from holdfast.cli.verb import Session
-from holdfast.cli.way import OverHttp
+from holdfast.cli.fixes import apply_fixes
 from holdfast.jobs.model import Lock
 from holdfast.jobs.outcome import Done
 from holdfast.settings import settings
+from holdfast.toolkit.cli.exit_codes import Exit
+from holdfast.toolkit.cli.finding import Finding, Level
+from holdfast.toolkit.cli.http_transport import HttpTransport
+from holdfast.toolkit.cli.output import Output
+from holdfast.toolkit.cli.verb import Session
 
 WELL: dict[str, Any] = {
     "server": {
@@ -143,8 +143,8 @@ def test_a_stream_that_is_kept_back_and_metrics_that_are_closed_are_found(over_h
 
     assert (found["streams"], found["metrics"]) == ("ok", "ok")
     assert findings.streams(None).level is Level.WARNING
-    stranger, astray = OverHttp(served.url, None), OverHttp("http://127.0.0.1:1", None)
-    assert stranger.scrape() == "it is answered with 401"
+    stranger, astray = HttpTransport(served.url, None), HttpTransport("http://127.0.0.1:1", None)
+    assert stranger.scrape() == "the API answered 401"
     assert stranger.first_event() is None
     assert astray.first_event() is None
     stranger.close()
@@ -187,9 +187,9 @@ def test_real_trouble_is_found_and_told_by_the_exit_code(command: Run, do: Any) 
     assert result.code == Exit.PARTIAL
     lines = [line.strip() for line in result.out.splitlines()]
     assert "! workers      no worker is alive" in lines
-    assert "! leases       1 job without a living holder" in lines
+    assert "! leases       1 job without a live worker" in lines
     assert "→ holdfast worker run --import your.jobs" in lines
-    assert any(line.startswith("! kinds        1 orphan wait") for line in lines)
+    assert any(line.startswith("! kinds        1 job of kind orphan waiting") for line in lines)
     assert lines[-1].startswith("0 errors, ")
 
 
@@ -227,16 +227,16 @@ def test_fix_never_migrates_another_database_than_the_one_that_was_seen(
     server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The API's schema is behind, and this machine knows a database of its own."""
-    over_http = OverHttp("http://127.0.0.1:1", None)
+    over_http = HttpTransport("http://127.0.0.1:1", None)
     with new_database(server) as own:
         monkeypatch.setenv("HOLDFAST_DATABASE_URL", own)
         settings.cache_clear()
-        is_mended = mend(Session(Output(), _way=over_http), [findings.schema("0014", "0015")], yes=True)
+        is_fixed = apply_fixes(Session(Output(), _transport=over_http), [findings.schema("0014", "0015")], yes=True)
         with psycopg.connect(own) as conn:
             assert conn.execute("SELECT to_regnamespace('holdfast')").fetchone() == (None,)
 
-    assert not is_mended
-    assert "where its database is: holdfast db migrate" in capsys.readouterr().err
+    assert not is_fixed
+    assert "on the machine that has the database: holdfast db migrate" in capsys.readouterr().err
     over_http.close()
 
 
@@ -245,14 +245,14 @@ def test_fix_asks_first_and_changes_nothing_where_nobody_can_answer(server: str,
         result = run("doctor", "--dsn", empty, "--fix", "--json")
 
     assert result.code == Exit.USAGE
-    assert "Bring the schema up to date? Nobody is here to answer: pass --yes" in result.err
+    assert "Migrate the schema? Standard input is not a terminal: pass --yes to confirm" in result.err
 
 
 def test_fix_says_when_there_is_nothing_that_it_can_mend(run: Run) -> None:
     result = run("doctor", "--dsn", "postgresql://nobody@127.0.0.1:1/x", "--fix", "--json")
 
     assert (result.code, levels_of(result)["database"]) == (Exit.PARTIAL, "error")
-    assert "nothing that this can mend" in result.err
+    assert "No finding can be fixed automatically" in result.err
 
 
 def test_a_database_that_is_not_there_is_a_finding_and_no_crash(run: Run) -> None:
@@ -291,7 +291,7 @@ def test_an_api_that_is_not_there_and_settings_that_do_not_fit_are_findings(
 
 
 def test_a_token_that_does_not_open_is_a_finding(served: Any, run: Run) -> None:
-    result = run("doctor", "--api-url", served.url, "--json")
+    result = run("doctor", "--url", served.url, "--json")
 
     assert result.code == Exit.PARTIAL
     assert "auth login" in next(one["fix"] for one in json.loads(result.out) if one["level"] == "error")
@@ -311,7 +311,7 @@ def test_what_exports_need_is_asked_whether_it_answers(direct: Run, monkeypatch:
     found = {one["check"]: one for one in json.loads(direct("doctor", "-o", "json").out)}
 
     assert found["engine"]["level"] == "error"
-    assert "mend its address" in found["engine"]["fix"]
+    assert "fix its address" in found["engine"]["fix"]
     assert found["object store"]["level"] == "ok", "whatever it answers, somebody does"
 
 

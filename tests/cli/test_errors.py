@@ -14,18 +14,21 @@ from databases import new_database
 from factories import add, hold
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
-from holdfast.cli.exits import Exit, Told, exit_of
-from holdfast.cli.way import Choice, choose
-from holdfast.client import credentials
 from holdfast.errors import DatabaseProblem, HoldfastError, NotFound, NotStale, UsageError
 from holdfast.settings import Settings, settings
+from holdfast.toolkit.cli.exit_codes import Exit, exit_of
+from holdfast.toolkit.cli.transport import Choice, choose
+from holdfast.toolkit.client import credentials
+from holdfast.toolkit.client.problems import ApiError
 
 
 def test_a_job_that_is_not_there(command: Run) -> None:
     result = command("job", "show", "99")
 
     assert (result.code, result.out) == (Exit.NOT_FOUND, "")
-    assert result.err == "error: there is no job 99\n  Check the id; what has ended long ago may have been pruned.\n"
+    assert result.err == (
+        "error: there is no job 99\n  `holdfast job list` shows what exists. Jobs that ended long ago may have been pruned.\n"
+    )
 
 
 def test_a_job_whose_holder_lives_is_not_recovered(command: Run, do: Any) -> None:
@@ -34,7 +37,7 @@ def test_a_job_whose_holder_lives_is_not_recovered(command: Run, do: Any) -> Non
     result = command("job", "recover", str(held.id), "--reason", "x")
 
     assert result.code == Exit.CONFLICT
-    assert "Wait until its lease is over, or cancel the job." in result.err
+    assert "lease" in result.err
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def test_a_database_that_is_not_there(run: Run) -> None:
     result = run("job", "list", "--dsn", f"postgresql://nobody:hunter2@127.0.0.1:{_closed_port()}/x")
 
     assert result.code == Exit.UNAVAILABLE
-    assert result.err.startswith("error: cannot connect to postgresql://127.0.0.1:")
+    assert result.err.startswith("error: cannot connect to ")
     assert "hunter2" not in result.err
 
 
@@ -73,15 +76,15 @@ def test_an_address_that_is_none(words: tuple[str, ...], run: Run, monkeypatch: 
     result = run(*words)
 
     assert result.code == (Exit.FAILED if words[0] in ("worker", "serve") else Exit.USAGE)
-    assert "it looks like postgresql://user:password@host:5432/name" in result.err
+    assert "it must look like postgresql://user:password@host:5432/name" in result.err
     assert "secret" not in result.err
 
 
 def test_a_server_that_is_not_there(run: Run) -> None:
-    result = run("job", "list", "--api-url", f"http://127.0.0.1:{_closed_port()}")
+    result = run("job", "list", "--url", f"http://127.0.0.1:{_closed_port()}")
 
     assert result.code == Exit.UNAVAILABLE
-    assert "use --dsn to ask the database itself" in result.err
+    assert "pass --dsn to connect to the database directly" in result.err
 
 
 def test_nothing_is_known(run: Run) -> None:
@@ -102,7 +105,7 @@ def test_a_schema_that_is_not_there(server: str, run: Run) -> None:
 
 def test_nobody_known_and_not_allowed(served: Served, run: Run, do: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     viewer = do(lambda conn: create_token(conn, "vi", Role.VIEWER, by="test"))[1]
-    at = ["--api-url", served.url]
+    at = ["--url", served.url]
 
     assert run("job", "list", *at).code == Exit.DENIED
     monkeypatch.setenv("HOLDFAST_TOKEN", viewer)
@@ -128,14 +131,14 @@ class TestTooOften:
 def test_a_fault_of_ours_is_a_sentence_and_with_debug_a_traceback(
     direct: Run, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.asking.job_id_of", None)
+    monkeypatch.setattr("holdfast.toolkit.cli.arguments.job_id_of", None)
     monkeypatch.setattr("holdfast.cli.job.job_id_of", None)
 
     result = direct("job", "show", "1")
 
     assert result.code == Exit.FAILED
     assert result.err.startswith("error: TypeError: ")
-    assert "--debug shows where" in result.err
+    assert "with --debug for the traceback" in result.err
     with pytest.raises(TypeError):
         _main("job", "show", "1", "--dsn", database, "--debug")
 
@@ -154,8 +157,8 @@ def _main(*words: str) -> None:
         (NotStale("x"), Exit.CONFLICT),
         (DatabaseProblem("x"), Exit.UNAVAILABLE),
         (HoldfastError("x"), Exit.FAILED),
-        (Told(412, {}), Exit.CONFLICT),
-        (Told(500, {}), Exit.FAILED),
+        (ApiError(412, {}), Exit.CONFLICT),
+        (ApiError(500, {}), Exit.FAILED),
         (ValueError("x"), Exit.FAILED),
     ],
 )
@@ -175,7 +178,7 @@ def test_a_module_that_is_named_without_its_option(words: tuple[str, str], run: 
     result = run(*words, "jobs")
 
     assert result.code == Exit.USAGE
-    assert f"A module is named by --import: holdfast {' '.join(words)} --import jobs" in " ".join(result.err.split())
+    assert f"Pass modules with --import: holdfast {' '.join(words)} --import jobs" in " ".join(result.err.split())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -186,15 +189,15 @@ BOTH = Settings(api_url="http://api", database_url="postgresql://db")
 
 
 def test_what_the_command_line_names_counts_most() -> None:
-    assert choose(BOTH, dsn="postgresql://x", api_url=None, logged_in_at=None) == Choice(None, "postgresql://x", False, False)
-    assert choose(BOTH, dsn=None, api_url="http://y", logged_in_at=None) == Choice("http://y", None, False, False)
+    assert choose(BOTH, dsn="postgresql://x", url=None, logged_in_at=None) == Choice(None, "postgresql://x", False, False)
+    assert choose(BOTH, dsn=None, url="http://y", logged_in_at=None) == Choice("http://y", None, False, False)
 
 
 def test_the_api_comes_before_the_database_which_is_there_when_it_is_down() -> None:
-    assert choose(BOTH, dsn=None, api_url=None, logged_in_at=None) == Choice("http://api", "postgresql://db", False, True)
+    assert choose(BOTH, dsn=None, url=None, logged_in_at=None) == Choice("http://api", "postgresql://db", False, True)
     only_database = Settings(database_url="postgresql://db")
-    assert choose(only_database, dsn=None, api_url=None, logged_in_at=None).dsn == "postgresql://db"
-    assert choose(only_database, dsn=None, api_url=None, logged_in_at="http://z").api_url == "http://z"
+    assert choose(only_database, dsn=None, url=None, logged_in_at=None).dsn == "postgresql://db"
+    assert choose(only_database, dsn=None, url=None, logged_in_at="http://z").api_url == "http://z"
 
 
 def test_when_the_api_is_down_the_database_is_asked_and_that_is_said(
@@ -207,13 +210,13 @@ def test_when_the_api_is_down_the_database_is_asked_and_that_is_said(
     result = run("job", "list", "-o", "name")
 
     assert (result.code, result.out) == (Exit.OK, "job/1\n")
-    assert "asking the database itself" in result.err
+    assert "using the database directly" in result.err
 
 
 def test_an_api_that_was_named_is_not_replaced_by_a_database(run: Run, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", database)
 
-    assert run("job", "list", "--api-url", f"http://127.0.0.1:{_closed_port()}").code == Exit.UNAVAILABLE
+    assert run("job", "list", "--url", f"http://127.0.0.1:{_closed_port()}").code == Exit.UNAVAILABLE
 
 
 def test_what_answers_there_is_no_holdfast(run: Run) -> None:
@@ -228,11 +231,11 @@ def test_what_answers_there_is_no_holdfast(run: Run) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        result = run("job", "list", "--api-url", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        result = run("job", "list", "--url", f"http://127.0.0.1:{listening.getsockname()[1]}")
         thread.join()
 
     assert result.code == Exit.UNAVAILABLE
-    assert "not as a Holdfast API does" in result.err
+    assert "not like a Holdfast API" in result.err
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -279,14 +282,14 @@ def test_a_token_is_not_sent_in_the_clear(run: Run, monkeypatch: pytest.MonkeyPa
     ):
         result = run("auth", "login", address)
         assert result.code == Exit.USAGE
-        assert "HOLDFAST_PLAIN_HTTP=true allows it" in result.err
+        assert "HOLDFAST_PLAIN_HTTP=true in a trusted network" in result.err
 
     monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
-    result = run("job", "list", "--api-url", "http://127.0.0.1.example.invalid")
+    result = run("job", "list", "--url", "http://127.0.0.1.example.invalid")
     assert (result.code, "unencrypted" in result.err, "secret" in result.err) == (Exit.USAGE, True, False)
 
     monkeypatch.setenv("HOLDFAST_PLAIN_HTTP", "true")
-    assert run("job", "list", "--api-url", "http://127.0.0.1.example.invalid").code == Exit.UNAVAILABLE, "then it is tried"
+    assert run("job", "list", "--url", "http://127.0.0.1.example.invalid").code == Exit.UNAVAILABLE, "then it is tried"
 
 
 def test_credentials_that_others_can_read_are_refused(run: Run) -> None:
@@ -296,8 +299,8 @@ def test_credentials_that_others_can_read_are_refused(run: Run) -> None:
     result = run("job", "list")
 
     assert result.code == Exit.USAGE
-    assert "others can read" in result.err
-    assert "secret" not in result.err.replace("is no secret", "")
+    assert "other users can read" in result.err
+    assert "secret" not in result.err
 
 
 def test_settings_are_shown_without_their_secrets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,14 +329,14 @@ def test_who_does_not_say_why_is_told_how(command: Run, do: Any) -> None:
     result = command("job", "cancel", str(do(add)), "--yes")
 
     assert result.code == Exit.USAGE
-    assert result.err.endswith("It is not yours, so the audit wants the reason\n  Say why with --reason.\n")
+    assert result.err == "error: --reason is required for this; it is recorded in the audit log\n"
 
 
 def test_several_that_are_denied_end_with_denied(run: Run, served: Served, do: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, token = do(lambda conn: create_token(conn, "bo", Role.VIEWER, by="test"))
     monkeypatch.setenv("HOLDFAST_TOKEN", token)
 
-    assert run("job", "retry", "1", "2", "--reason", "x", "--api-url", served.url).code == Exit.DENIED
+    assert run("job", "retry", "1", "2", "--reason", "x", "--url", served.url).code == Exit.DENIED
 
 
 class _Lines:
@@ -352,3 +355,25 @@ class _Lines:
 def _closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("job", "list"), Exit.USAGE),
+        (("config", "show"), Exit.USAGE),
+        (("db", "status"), Exit.USAGE),
+        (("serve",), Exit.FAILED),
+    ],
+)
+def test_an_invalid_environment_variable_is_one_line(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: Exit
+) -> None:
+    """Commands end as after any wrong usage; programs end with 1."""
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", database)
+    monkeypatch.setenv("HOLDFAST_PORT", "abc")
+
+    result = run(*arguments)
+
+    assert (result.code, result.out) == (code, "")
+    assert result.err == "error: HOLDFAST_PORT=abc is not valid: use a whole number\n"

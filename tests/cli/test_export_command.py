@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from running import Run
 
-from holdfast.cli.exits import Exit
 from holdfast.services.exports.export.run import run as export_run
+from holdfast.services.exports.kinds import KINDS
 from holdfast.settings import settings
+from holdfast.toolkit.cli.exit_codes import Exit
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 
@@ -72,10 +73,18 @@ def test_without_waiting_the_job_is_named(command: Run, tmp_path: Path):
     made = command("export", "run", "--sql", "SELECT 1 AS x", "--to", "out", "--max-duration", "2h", "-o", "json")
 
     job = json.loads(made.out)
-    assert (job["kind"], job["payload"]["to"], job["payload"]["max_seconds"]) == ("export.run", str(tmp_path / "out"), 7200)
+    assert (job["kind"], job["payload"]["to"], job["payload"]["max_seconds"]) == ("exports.run", str(tmp_path / "out"), 7200)
 
 
 def test_no_time_at_all_is_refused(direct: Run):
     refused = direct("export", "run", "--sql", "SELECT 1 AS x", "--to", "out", "--max-duration", "0s")
 
-    assert (refused.code, "--max-duration 0s leaves no time" in refused.err) == (Exit.USAGE, True)
+    assert (refused.code, "--max-duration must be positive, not 0s" in refused.err) == (Exit.USAGE, True)
+
+
+@pytest.mark.parametrize("kind", sorted(kind.kind for kind in KINDS if not kind.policy.public))
+def test_a_reserved_kind_is_refused(command: Run, kind: str):
+    refused = command("job", "enqueue", kind)
+
+    assert refused.code not in (0, Exit.FAILED)
+    assert "does not declare it public" in refused.err

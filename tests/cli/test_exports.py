@@ -11,10 +11,10 @@ import yaml
 from running import Run
 
 from export_factories import mapping
-from holdfast.cli.exits import Exit
-from holdfast.cli.mapping import parts_of
+from holdfast.services.exports.cli.mapping import parts_of
 from holdfast.services.exports.kinds import KINDS
 from holdfast.testing import harness
+from holdfast.toolkit.cli.exit_codes import Exit
 
 RANGES = {
     "Customer": "SELECT i AS id, 'n' || i AS name, i % 7 AS age FROM range(1000) t(i)",
@@ -56,7 +56,7 @@ def test_from_a_file_to_parquet(command: Run, do: Any, database: str, file: Path
     snapshot = data(command("snapshot", "create", "bank", "--version", "1", "-o", "json"))
     assert snapshot["status"] == "pending"
     waiting = command("snapshot", "watch", str(snapshot["id"]), "--timeout", "1s")
-    assert (waiting.code, "goes on without us" in waiting.err) == (Exit.TIMEOUT, True)
+    assert (waiting.code, "it continues" in waiting.err) == (Exit.TIMEOUT, True)
 
     async def work(conn: Any) -> None:
         async with harness(database, KINDS) as h:

@@ -13,11 +13,11 @@ import pytest
 from running import Run
 
 from factories import end, hold, replace
-from holdfast.cli.exits import Exit
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.logs import Numbered, write
 from holdfast.jobs.model import Claim
 from holdfast.telemetry.kept import Line
+from holdfast.toolkit.cli.exit_codes import Exit
 
 Act = Callable[[Any], Awaitable[Any]]
 SAID_AT = "2026-01-01T00:00:00+00:00"
@@ -122,7 +122,7 @@ def test_a_job_that_said_nothing_is_no_error_and_one_that_is_not_there_is(comman
 
     silent = command("job", "logs", str(job_id), "-o", "table")
 
-    assert (silent.code, silent.out, silent.err) == (0, "", "It has logged nothing that is kept.\n")
+    assert (silent.code, silent.out, silent.err) == (0, "", "No log lines are stored.\n")
     assert command("job", "logs", "4711").code == Exit.NOT_FOUND
     assert command("job", "logs", str(job_id), "--level", "loud").code == Exit.USAGE
 

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from running import Run
 
-from holdfast.cli.exits import Exit
+from holdfast.toolkit.cli.exit_codes import Exit
 
 MAP = """\
 name: people
@@ -39,11 +39,11 @@ def now(command: Run) -> dict[str, Any]:
 
 
 REFUSED = {
-    MAP.replace("edges:", "edge:"): "map.yaml has edge, which no mapping has; it may have: name, description, engine, nodes,",
-    MAP + "ttll: P7D\n": "map.yaml has ttll",
-    MAP + "since: 2026-01-01\n": "map.yaml has since",
-    MAP + "engine: trino\n": "mapping 'people' is for duckdb, and stays so; make one of another name for trino",
-    MAP + "description: 2026-01-01\n": "map.yaml/description is datetime.date(2026, 1, 1) for YAML; put it in quotes",
+    MAP.replace("edges:", "edge:"): "map.yaml has unknown keys: edge; allowed keys: name, description, engine, nodes,",
+    MAP + "ttll: P7D\n": "map.yaml has unknown keys: ttll",
+    MAP + "since: 2026-01-01\n": "map.yaml has unknown keys: since",
+    MAP + "engine: trino\n": "mapping 'people' is for duckdb, and the engine cannot change; use another name for trino",
+    MAP + "description: 2026-01-01\n": "map.yaml/description is datetime.date(2026, 1, 1) in YAML; quote it",
     MAP.replace("KNOWS", "2026-01-01"): "map.yaml/edges/0/type is datetime.date(2026, 1, 1)",
     MAP + "ttl: .nan\n": "map.yaml/ttl is nan",
     MAP + "ttl: seven days\n": "map.yaml/ttl: ",
@@ -69,7 +69,7 @@ def test_what_is_wrong_in_a_file_is_said_and_nothing_is_changed(direct: Run, tex
 
 
 def test_everything_that_a_file_says_of_a_mapping_that_is_there_is_done(command: Run) -> None:
-    assert "Made mapping" in applied(command, MAP).err
+    assert "is created." in applied(command, MAP).err
     assert "Nothing changed." in applied(command, MAP).err
 
     told = applied(command, MAP + "ttl: P7D\ndescription: friends\n")

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -16,9 +15,10 @@ from hypothesis import strategies as st
 from running import Run
 
 from factories import add, end, hold
-from holdfast.cli.asking import filters_of, payload_of
-from holdfast.cli.times import duration, length, relative
+from holdfast.distribution import VERSION
 from holdfast.errors import UsageError
+from holdfast.toolkit.cli.arguments import filters_of, payload_of
+from holdfast.toolkit.cli.times import duration, length, relative
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -94,11 +94,11 @@ def test_data_goes_to_standard_output_and_words_to_standard_error(jobs: Any, dir
 
 
 def test_the_version(run: Run) -> None:
-    assert run("--version").out == f"holdfast {version('holdfast')}\n"
+    assert run("--version").out == f"holdfast {VERSION}\n"
 
 
 def test_nothing_found_is_a_sentence_for_people_and_nothing_for_programs(direct: Run) -> None:
-    assert direct("job", "list", "-o", "table").err == "No such jobs.\n"
+    assert direct("job", "list", "-o", "table").err == "No matching jobs.\n"
     assert direct("job", "list").out == ""
     assert direct("job", "list", "-o", "json").out == "[]\n"
 
@@ -201,5 +201,5 @@ def test_what_is_no_payload_is_refused_with_what_to_write(wrong: str, why: str) 
 def test_a_filter_names_what_it_knows() -> None:
     nobody: Any = None  # is asked for the time by ages only
     assert filters_of(nobody, "state:failed kind:a:b") == {"state": "failed", "kind": "a:b"}
-    with pytest.raises(UsageError, match="one of: state, kind"):
+    with pytest.raises(UsageError, match="one of these names: state, kind"):
         filters_of(nobody, "colour:red")

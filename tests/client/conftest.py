@@ -25,7 +25,7 @@ from holdfast.client import Connection, connect
 from holdfast.database.pool import pool
 from holdfast.services.exports.kinds import KINDS
 from holdfast.services.exports.setup import exports_from
-from holdfast.settings import Settings, settings
+from holdfast.settings import settings, settings_class
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
 
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def served(database: str, tmp_path: Path) -> Iterator[str]:
     """Its address."""
-    here = exports_from(Settings(snapshots_to=str(tmp_path / "snapshots")))
+    here = exports_from(settings_class()(snapshots_to=str(tmp_path / "snapshots")))
     publish_kinds(database)
     app = make_app(pool(database, most=8), GENEROUS, loops=ScheduledLoops(), nouns=catalog.nouns(), services={"exports": here})
     server = _Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none"))

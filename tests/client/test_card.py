@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.card import card
-from holdfast.client.showing import Card, Line, Picture, bars_or_card
+from holdfast.toolkit.client.card import card
+from holdfast.toolkit.client.progress import Card, Line, ProgressView, progress_display
 
 NASTY = '"><script>alert(1)</script>'
 
@@ -35,21 +35,21 @@ def _read(html: str) -> _Tags:
 
 
 def test_nothing_that_comes_from_outside_becomes_markup() -> None:
-    seen = _read(card(Picture(NASTY, NASTY, [Line(NASTY, NASTY, 0.5, NASTY)], NASTY)))
+    seen = _read(card(ProgressView(NASTY, NASTY, [Line(NASTY, NASTY, 0.5, NASTY)], NASTY)))
 
     assert seen.tags == {"div", "span", "strong"}
     assert seen.text.count(NASTY) == 5
 
 
 def test_a_bar_says_how_far_it_is_to_those_who_cannot_see_it() -> None:
-    html = card(Picture("snapshot 1", "creating", [Line("Person", "claimed", 0.25), Line("KNOWS", "completed", None)]))
+    html = card(ProgressView("snapshot 1", "creating", [Line("Person", "claimed", 0.25), Line("KNOWS", "completed", None)]))
 
     assert 'role="progressbar" aria-valuenow="25"' in html
     assert 'role="progressbar" aria-valuenow="100"' in html
 
 
 def test_a_share_beyond_its_bounds_stays_within_the_bar() -> None:
-    html = card(Picture("t", "s", [Line("a", "claimed", 7.0), Line("b", "claimed", -1.0)]))
+    html = card(ProgressView("t", "s", [Line("a", "claimed", 7.0), Line("b", "claimed", -1.0)]))
 
     assert 'aria-valuenow="100"' in html
     assert 'aria-valuenow="0"' in html
@@ -73,7 +73,7 @@ def test_a_notebook_has_one_output_that_is_replaced_when_something_has_changed(m
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "IPython.display", _notebook(shown))
 
-    showing = bars_or_card(lambda state: Picture("t", state, []))
+    showing = progress_display(lambda state: ProgressView("t", state, []))
     with showing:
         for state in ("pending", "pending", "ready"):
             showing.show(state)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from proof.checker import check
-from proof.fairness import FAIR
-from proof.lanes import Clock, SteppedLanes
+from proof.actors.lanes import Clock, SteppedLanes
+from proof.checker.check import check
+from proof.checker.fairness import FAIR
 
-from holdfast.worker import lanes as product
+from holdfast.worker import prefetch as product
 from tales import Broken, MakeStory, Tale
 
 SHORT, LONG = "short", "long"

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from proof.checker import INVARIANTS, SOMETIMES, check, never_exercised
-from proof.fairness import FAIR
-from proof.records import EffectRow, JobRow, WantRow
-from proof.witness import LOST, REFUSED
+from proof.checker.check import INVARIANTS, SOMETIMES, check, never_exercised
+from proof.checker.fairness import FAIR
+from proof.checker.records import EffectRow, JobRow, WantRow
+from proof.checker.witness import LOST, REFUSED
 
 from holdfast.jobs.model import Lock, NewJob
 from tales import LEASE, NOON, Broken, MakeStory, Tale, completed

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from proof.mistakes import MUTANTS
-from proof.mutants import KERNEL_TESTS, RACES
-from proof.mutations import Change, DoesNotApply, Mutant, Schema, Text, Whole
-from proof.viability import is_broken, why_it_does_not_run
+from proof.mutants.kernel import MUTANTS
+from proof.mutants.mutations import Change, DoesNotApply, Mutant, Schema, Text, Whole
+from proof.mutants.run import KERNEL_TESTS, RACES
+from proof.mutants.viability import is_broken, why_it_does_not_run
 
 from holdfast.errors import ClaimLost
 
 ROOT = Path(__file__).parents[2]
 APPLY_EACH = """
 import os, sys
-from proof.mistakes import MUTANTS
-from proof.mutants import KERNEL_TESTS, RACES
+from proof.mutants.kernel import MUTANTS
+from proof.mutants.run import KERNEL_TESTS, RACES
 for mutant in MUTANTS:
     child = os.fork()
     if not child:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from proof.run import HOW_TO_REPLAY
-from proof.schedules import Result, play_all
+from proof.schedules.play import Result, play_all
+from proof.schedules.run import HOW_TO_REPLAY
 
 SEEDS = [7808, 1768, 2058, 5507, 2101, 3988]
 

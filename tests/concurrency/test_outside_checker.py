@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from proof.outside import Account, Acknowledged, Line, check
-from proof.records import JobRow, MoveRow, Records, Story
-from proof.witness import Witness
+from proof.checker.records import JobRow, MoveRow, Records, Story
+from proof.checker.witness import Witness
+from proof.processes.checks import Account, Acknowledged, Line, check
 
 from holdfast.jobs.model import NewJob
 

@@ -19,9 +19,9 @@ from holdfast.api.auth import create_token
 from holdfast.api.plane import ApiOptions
 from holdfast.api.policy import Role
 from holdfast.database.pool import pool
-from holdfast.worker.direct import Direct
-from holdfast.worker.remote import Remote
-from holdfast.worker.transport import Transport
+from holdfast.worker.transports.direct import Direct
+from holdfast.worker.transports.interface import Transport
+from holdfast.worker.transports.remote import Remote
 
 GENEROUS = ApiOptions(version="test", per_minute=1_000_000, burst=1_000_000, poll=timedelta(milliseconds=50))
 

@@ -21,13 +21,14 @@ from holdfast.api.app import make_app
 from holdfast.database.pool import pool
 from holdfast.errors import Unreachable
 from holdfast.jobs.enqueue import enqueue, enqueue_many
-from holdfast.jobs.logs import MOST_LINES, Numbered, read_lines
+from holdfast.jobs.logs import MOST_LINES, Numbered
 from holdfast.jobs.model import AttemptId
 from holdfast.jobs.rescue import rescue_worker
+from holdfast.jobs.views.logs import read_lines
 from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.kinds import Job, job
-from holdfast.worker.remote import Remote
-from holdfast.worker.transport import Transport
+from holdfast.worker.transports.interface import Transport
+from holdfast.worker.transports.remote import Remote
 
 
 def a_kind(function: Callable[..., Any], **policy: Any) -> Job[..., Any]:
@@ -204,8 +205,8 @@ async def test_lines_of_an_attempt_that_lost_its_job_are_refused_and_counted(cou
 async def test_a_job_ends_as_it_should_when_its_lines_cannot_be_written(
     counted: Any, conn: Any, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.logbook.PATIENCE", 0.1)
-    monkeypatch.setattr("holdfast.worker.logbook.LAST_PATIENCE", 0.1)
+    monkeypatch.setattr("holdfast.worker.log_buffer.FINISH_TIMEOUT", 0.1)
+    monkeypatch.setattr("holdfast.worker.log_buffer.CLOSE_TIMEOUT", 0.1)
 
     async def says(ctx: Context) -> str:
         ctx.log.info("in vain")
@@ -290,7 +291,7 @@ async def test_a_copy_that_a_handler_forked_adds_nothing(make: Make, conn: Any) 
 async def test_the_lines_of_an_attempt_that_is_cut_off_are_written_before_it_is_given_back(
     make: Make, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.logbook.PAUSE", 3600)  # what comes after the first write waits for the end
+    monkeypatch.setattr("holdfast.worker.log_buffer.PAUSE", 3600)  # what comes after the first write waits for the end
     begun = asyncio.Event()
 
     async def endless(ctx: Context) -> None:

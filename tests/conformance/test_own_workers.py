@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 import pytest
 
 from conformance.conftest import Api
@@ -24,8 +24,8 @@ async def clients(api: Api, conn: Any) -> Any:
     """Two workers' tokens of different names: the one of the fixture, and one of somebody else."""
     _, other = await create_token(conn, "other", Role.WORKER, by="test")
     async with (
-        httpx.AsyncClient(base_url=f"{api.url}/api/worker", headers={"Authorization": f"Bearer {api.token}"}, timeout=60) as a,
-        httpx.AsyncClient(base_url=f"{api.url}/api/worker", headers={"Authorization": f"Bearer {other}"}, timeout=60) as b,
+        httpx2.AsyncClient(base_url=f"{api.url}/api/worker", headers={"Authorization": f"Bearer {api.token}"}, timeout=60) as a,
+        httpx2.AsyncClient(base_url=f"{api.url}/api/worker", headers={"Authorization": f"Bearer {other}"}, timeout=60) as b,
     ):
         yield a, b
 

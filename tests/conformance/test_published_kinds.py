@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from conformance.conftest import GENEROUS, Api, Make, serving
@@ -17,7 +17,7 @@ from holdfast.jobs.declare import requested_job
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.kinds import require, show
 from holdfast.worker.kinds import Job, job
-from holdfast.worker.remote import Remote
+from holdfast.worker.transports.remote import Remote
 from workers import beside, ended, until
 
 KIND = "published.render"
@@ -73,7 +73,7 @@ async def test_while_two_versions_run_new_jobs_are_of_the_newer_and_then_of_the_
     ],
 )
 async def test_a_declaration_that_could_not_be_applied_is_refused(api: Api, conn: Any, wrong: dict[str, Any]) -> None:
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {api.token}"}) as client:
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {api.token}"}) as client:
         address = f"{api.url}/api/worker/0e984725-c51c-4bf4-9960-e1c80e27aba0/kinds"
         answer = await client.put(address, json={"name": "w", "kinds": [wrong]})
 

@@ -10,8 +10,9 @@ from conformance.test_whole_jobs import ended, until, working
 from factories import add, state_of, submit, take
 from holdfast import Context, Worker
 from holdfast.jobs.enqueue import enqueue
-from holdfast.jobs.explain import explain
-from holdfast.jobs.workers import get_worker, make_quiet
+from holdfast.jobs.quiet import make_quiet
+from holdfast.jobs.views.explain import explain
+from holdfast.jobs.views.workers import get_worker
 from holdfast.worker.kinds import job
 
 
@@ -22,7 +23,7 @@ async def _make_quiet(conn: Any, worker: Worker) -> None:
         return worker.is_registered
 
     async def is_quiet() -> bool:
-        return worker._lanes.is_quiet and worker._claiming.is_quiet
+        return worker._prefetch.is_quiet and worker._claiming.is_idle
 
     await until(is_registered)
     await make_quiet(conn, worker.id)

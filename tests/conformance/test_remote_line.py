@@ -1,4 +1,4 @@
-"""What goes over the line of a remote worker: who is let in, what is refused, what is waited for, and where the token goes."""
+"""The HTTP requests of a remote worker: authentication, refusals, retries, and where the token is sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 import pytest
 
 from conformance.conftest import Api, serving
@@ -20,9 +20,9 @@ from holdfast.errors import CancelRequested, ClaimLost, PayloadInvalid, Refused,
 from holdfast.jobs.model import Claim, WorkerId
 from holdfast.jobs.outcome import Done, decide
 from holdfast.jobs.renew import WorkerInfo
-from holdfast.worker import line
-from holdfast.worker.remote import Remote
-from holdfast.worker.transport import Takes
+from holdfast.worker.transports import http
+from holdfast.worker.transports.interface import Takes
+from holdfast.worker.transports.remote import Remote
 
 TAKES = Takes({"k": 1}, ("default",))
 COMPLETE = {"move": "complete", "state": "completed"}
@@ -32,7 +32,7 @@ COMPLETE = {"move": "complete", "state": "completed"}
 async def client(api: Api) -> Any:
     """The bare protocol, without our own client in front of it."""
     headers = {"Authorization": f"Bearer {api.token}"}
-    async with httpx.AsyncClient(base_url=f"{api.url}/api/worker", headers=headers, timeout=60) as one:
+    async with httpx2.AsyncClient(base_url=f"{api.url}/api/worker", headers=headers, timeout=60) as one:
         yield one
 
 
@@ -74,7 +74,7 @@ async def test_nothing_is_written_without_the_attempt(
 async def test_only_workers_speak_it(api: Api, conn: Any, role: Role) -> None:
     claim = await hold(conn)
     _, secret = await create_token(conn, "other", role, by="test")
-    async with httpx.AsyncClient(base_url=f"{api.url}/api/worker") as other:
+    async with httpx2.AsyncClient(base_url=f"{api.url}/api/worker") as other:
         answer = await other.post(
             f"/jobs/{claim.id}/finish", json=COMPLETE, headers={"Authorization": f"Bearer {secret}", **shows(claim)}
         )
@@ -85,7 +85,7 @@ async def test_only_workers_speak_it(api: Api, conn: Any, role: Role) -> None:
 
 
 async def test_a_stranger_is_turned_away_before_its_body_is_read(api: Api) -> None:
-    async with httpx.AsyncClient(base_url=f"{api.url}/api/worker") as nobody:
+    async with httpx2.AsyncClient(base_url=f"{api.url}/api/worker") as nobody:
         answer = await nobody.put(f"/{uuid4()}", content=b"x" * 100)
     assert answer.status_code == 401
 
@@ -268,7 +268,7 @@ async def test_an_answer_of_somebody_else_is_no_answer() -> None:
 @pytest.mark.parametrize("status", [429, 503])
 async def test_who_is_put_off_waits_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(line, "_sleep", lambda seconds: _note(waited, seconds))
+    monkeypatch.setattr(http, "_sleep", lambda seconds: _note(waited, seconds))
     put_off = (status, {"retry-after": "7"}, b"")
     app = Scripted(put_off, (status, {"retry-after": "100000"}, b""), (200, {}, b'{"promoted": 3}'))
 
@@ -284,7 +284,7 @@ async def _note(waited: list[float], seconds: float) -> None:
 
 async def test_an_end_that_met_a_503_is_not_sent_again_before_it_was_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The database may have been lost after the commit."""
-    monkeypatch.setattr(line, "_sleep", lambda seconds: _note([], seconds))
+    monkeypatch.setattr(http, "_sleep", lambda seconds: _note([], seconds))
     app = Scripted((503, {"retry-after": "1"}, b""), (204, {}, b""))
 
     with pytest.raises(Unreachable):
@@ -309,7 +309,7 @@ async def test_the_token_goes_to_the_configured_origin_only(monkeypatch: pytest.
 
 
 async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "LARGEST_ANSWER", 1000)
+    monkeypatch.setattr(http, "LARGEST_ANSWER", 1000)
     with pytest.raises(Unreachable, match="more than 1,000 bytes"):
         await asked(Scripted((200, {}, b" " * 5000)), claiming)
 
@@ -335,7 +335,7 @@ async def test_a_silent_server_is_not_waited_for_for_ever() -> None:
 
 async def test_a_wrong_address_or_token_is_said_at_the_start(api: Api) -> None:
     me = WorkerInfo(WorkerId(str(uuid4())), "w", "h", 1, "1")
-    with pytest.raises(UsageError, match="http://… or https://…"):
+    with pytest.raises(UsageError, match="http:// or https://"):
         Remote("localhost:8000")
     for remote in (Remote(api.url, "hf_wrong"), Remote(f"{api.url}/elsewhere", api.token)):
         with pytest.raises(UsageError, match="is http.* the API, and the token one for workers"):

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from conformance.conftest import Api
@@ -40,7 +40,7 @@ async def start(folder: Path, api: Api, *options: str, **more: str) -> asyncio.s
     (folder / "remote_kinds.py").write_text(MODULE)
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("HOLDFAST_", "PG"))}
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "holdfast", "worker", "remote", "--import", "remote_kinds", "--json", *options,
+        sys.executable, "-m", "holdfast", "worker", "remote", "--import", "remote_kinds", "--log-format", "json", *options,
         cwd=folder, env={**kept, "HOLDFAST_API_URL": api.url, **more}, stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
@@ -75,7 +75,7 @@ async def test_sigterm_gives_back_what_it_runs(api: Api, conn: Any, tmp_path: Pa
 
 async def test_what_is_missing_is_said_in_a_sentence(api: Api, tmp_path: Path) -> None:
     for more, sentence in (
-        ({"HOLDFAST_API_URL": ""}, "the API's address is http://… or https://…"),
+        ({"HOLDFAST_API_URL": ""}, "the address of the API must start with http:// or https://"),
         ({"HOLDFAST_API_TOKEN": "hf_wrong"}, "does not accept this worker's token (401)"),
         ({"HOLDFAST_API_TOKEN_FILE": "/nowhere"}, "there is no token file /nowhere"),
     ):
@@ -95,7 +95,7 @@ async def test_it_says_how_it_is_without_a_database(api: Api, conn: Any, tmp_pat
     async with asyncio.timeout(120):
         while b"probe_listening" not in (line := await process.stderr.readline()):
             assert line, "it ended"
-        async with httpx.AsyncClient(base_url=json.loads(line)["url"], trust_env=False, timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=json.loads(line)["url"], trust_env=False, timeout=30) as client:
             while (await client.get("/ready")).status_code != 200:
                 await asyncio.sleep(0.05)
             assert (await client.get("/health")).json()["data"]["status"] == "ok"
@@ -108,6 +108,6 @@ async def test_it_says_how_it_is_without_a_database(api: Api, conn: Any, tmp_pat
             process.send_signal(signal.SIGTERM)
             while (answer := await client.get("/ready")).status_code == 200:
                 await asyncio.sleep(0.05)
-            assert answer.json()["detail"] == "it was told to stop, and claims nothing more"
+            assert answer.json()["detail"] == "it is stopping and claims no more jobs"
     process.kill()
     await process.communicate()

@@ -34,13 +34,16 @@ from factories import (
 )
 from holdfast.errors import CancelRequested, ClaimLost, HoldfastError, PayloadInvalid, UsageError
 from holdfast.jobs.cancel import cancel
+from holdfast.jobs.declare import Declaration, as_json
 from holdfast.jobs.logs import Numbered
 from holdfast.jobs.model import Claim, JobId, Lock, NewJob, WorkerId
 from holdfast.jobs.outcome import Cancel, Done, Fail, Retry, Snooze, Submitted, decide, released, released_poll
+from holdfast.jobs.parents import Parent
+from holdfast.jobs.periodic.schedule import Schedule
 from holdfast.jobs.renew import WorkerInfo
 from holdfast.jobs.rescue import rescue_worker
 from holdfast.telemetry.kept import Line
-from holdfast.worker.transport import Takes, Transport
+from holdfast.worker.transports.interface import Takes, Transport
 
 TAKES = Takes({"k": 1}, ("default",))
 LEASE = timedelta(minutes=5)
@@ -235,6 +238,22 @@ async def test_a_batch_takes_those_that_are_held_and_leaves_the_rest(transport: 
     assert written == {good.id}
     assert (await job(conn, good.id)).result == {"n": 1}
     assert [await state_of(conn, one.id) for one in (stale, tied)] == ["running", "running"]
+
+
+async def test_the_follower_of_a_kind_runs_in_the_transaction_of_the_end(transport: Transport, conn: Any) -> None:
+    await conn.execute(
+        "CREATE TABLE holdfast.calls (job_id bigint, state text);"
+        " CREATE FUNCTION holdfast.note_call(job holdfast.jobs, old_state text) RETURNS void LANGUAGE sql AS"
+        " $$ INSERT INTO holdfast.calls VALUES (job.id, job.state) $$"
+    )
+    plain, failed = await hold(conn), await hold(conn)
+    await conn.execute("INSERT INTO holdfast.job_followers VALUES ('k', 'holdfast.note_call')")
+
+    await transport.complete([plain], [None])
+    await transport.finish(failed, decide(failed, Fail("no")))
+
+    called = "SELECT c.job_id, c.state FROM holdfast.calls c JOIN holdfast.jobs j ON j.id = c.job_id AND j.xmin = c.xmin"
+    assert sorted(await rows(conn, called)) == [(plain.id, "completed"), (failed.id, "failed")]
 
 
 async def test_the_next_beat_says_what_is_lost_and_what_should_stop(transport: Transport, conn: Any) -> None:
@@ -493,3 +512,33 @@ async def test_a_connection_is_there_or_the_error_names_the_way_out(transport: T
 
 async def _publish(conn: Any) -> None:
     await conn.execute("SELECT 1")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a handler reads, and what is due
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_reads_the_results_of_its_parents(transport: Transport, conn: Any) -> None:
+    first, second = await hold(conn), await hold(conn)
+    joined = await add(conn, after=(second.id, first.id))
+    await end(conn, first, Done({"rows": 1}))
+    await end(conn, second, Done([2]))
+
+    found = await transport.parents(await take(conn, joined))
+
+    assert found == [Parent(second.id, "k", None, "completed", [2]), Parent(first.id, "k", None, "completed", {"rows": 1})]
+
+
+async def test_promoting_enqueues_periodic_jobs(transport: Transport, conn: Any) -> None:
+    worker = a_worker()
+    declared = as_json(Declaration("k", periodic=Schedule(timedelta(hours=1))))
+    await transport.publish(worker, [declared])
+    assert await value(conn, "SELECT every FROM holdfast.periodic_jobs WHERE kind = 'k'") == timedelta(hours=1)
+    await conn.execute("UPDATE holdfast.periodic_jobs SET next_due_at = clock_timestamp()")
+
+    promoted = await transport.promote()
+
+    assert promoted.jobs == 1
+    assert promoted.next_due is not None
+    assert promoted.next_due > timedelta(minutes=59)

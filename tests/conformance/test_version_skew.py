@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from proof.checker import check
-from proof.records import Story, read_records
-from proof.witness import Witness
+from proof.checker.check import check
+from proof.checker.records import Story, read_records
+from proof.checker.witness import Witness
 
 from conformance.conftest import Make
 from conformance.witnessed import Witnessed
@@ -21,11 +21,11 @@ from factories import add, column, rows, start_worker, submit, take, value
 from holdfast import Context, Done, NewJob, Retry, Submitted, Worker, WorkerOptions
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.enqueue import enqueue
-from holdfast.jobs.explain import explain
 from holdfast.jobs.poll import claim_to_poll
 from holdfast.jobs.renew import WorkerInfo, register, renew
+from holdfast.jobs.views.explain import explain
 from holdfast.worker.kinds import Job, job
-from holdfast.worker.transport import Takes
+from holdfast.worker.transports.interface import Takes
 from workers import beside, until
 
 QUICK = WorkerOptions(concurrency=3, beat=timedelta(milliseconds=100), lease=timedelta(seconds=30))

@@ -8,22 +8,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import pytest
-from sqlalchemy.engine import make_url
+from proof.proxy import Relay, relaying
 
 from conformance.conftest import Api, Make
-from conformance.cutting import Cut, cutting
 from factories import moves_of, rows, value
 from holdfast import Context, Done, Retry, Submitted, SyncContext, Worker, WorkerOptions
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.enqueue import enqueue, enqueue_many
-from holdfast.jobs.read import get_job
-from holdfast.worker.direct import Direct
+from holdfast.jobs.views.read import get_job
 from holdfast.worker.kinds import Job, job
-from holdfast.worker.remote import Remote
-from holdfast.worker.transport import Transport
+from holdfast.worker.transports.direct import Direct
+from holdfast.worker.transports.interface import Transport
+from holdfast.worker.transports.remote import Remote
 from workers import beside, ended, until
 
 QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=30), grace=timedelta(seconds=5))
@@ -240,20 +238,15 @@ async def _publish(conn: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 When = Literal["before", "after"]
-TO_FINISH = {"direct": b"COMMIT", "remote": b"/finish HTTP"}
+TO_FINISH = {"direct": "COMMIT", "remote": "/finish HTTP"}
 
 
 @asynccontextmanager
-async def cut_once(sort: str, word: bytes, when: When, database: str, api: Api) -> AsyncIterator[tuple[Transport, Cut]]:
-    """A transport whose line is cut once: before the word has come to the server, or before the answer is back."""
-    to = urlsplit(api.url if sort == "remote" else database)
-    async with cutting(to.hostname or "", to.port or 0, word, when) as cut:
-        if sort == "remote":
-            yield Remote(f"http://127.0.0.1:{cut.port}", api.token), cut
-        else:
-            plain = {"sslmode": "disable", "gssencmode": "disable"}
-            url = make_url(database).set(host="127.0.0.1", port=cut.port, query=plain)
-            yield Direct(url.render_as_string(hide_password=False)), cut
+async def cut_once(sort: str, word: str, when: When, database: str, api: Api) -> AsyncIterator[tuple[Transport, Relay]]:
+    """A transport whose connection is cut once: before the server gets the request, or before the client gets the answer."""
+    async with relaying(api.url if sort == "remote" else database) as relay:
+        relay.cut(word, when)
+        yield (Remote(relay.url, api.token) if sort == "remote" else Direct(relay.url)), relay
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -268,21 +261,21 @@ async def test_an_end_whose_answer_was_lost_is_written_once(sort: str, when: Whe
     async def child() -> None: ...
 
     kind, child_kind = a_kind(parent), a_kind(child)
-    async with cut_once(sort, TO_FINISH[sort], when, database, api) as (transport, cut):
+    async with cut_once(sort, TO_FINISH[sort], when, database, api) as (transport, relay):
         made = await enqueue(conn, kind.new())
         async with working(transport, kind, child_kind) as worker:
             job_now = await ended(conn, made.id)
             await until(lambda: _is(worker.completed == 3))
-        assert cut.done.is_set()
+        assert relay.cuts_made == 1
 
     assert (job_now.state, job_now.result, ran) == ("completed", "once", [1])
     assert await moves_of(conn, made.id) == ["complete"]
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE parent_id = %s", made.id) == 2
 
 
-@pytest.mark.parametrize("word", [b"/completions HTTP", b"/chain HTTP", b"/claims HTTP", b"/progress HTTP", b"/beat HTTP"])
+@pytest.mark.parametrize("word", ["/completions HTTP", "/chain HTTP", "/claims HTTP", "/progress HTTP", "/beat HTTP"])
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_no_lost_answer_of_the_api_costs_a_job(word: bytes, when: When, database: str, conn: Any, api: Api) -> None:
+async def test_no_lost_answer_of_the_api_costs_a_job(word: str, when: When, database: str, conn: Any, api: Api) -> None:
     async def parent(ctx: Context) -> Done:
         await ctx.progress(0.5, "half")
         return Done(then=[child_kind.new()])
@@ -291,11 +284,11 @@ async def test_no_lost_answer_of_the_api_costs_a_job(word: bytes, when: When, da
 
     kind, child_kind = a_kind(parent), a_kind(child)
     options = WorkerOptions(concurrency=2, beat=timedelta(milliseconds=50), lease=timedelta(seconds=2))
-    async with cut_once("remote", word, when, database, api) as (transport, cut):
+    async with cut_once("remote", word, when, database, api) as (transport, relay):
         made = await enqueue(conn, kind.new())
         async with working(transport, kind, child_kind, options=options):
             await until(lambda: _all_over(conn))
-            await until(lambda: _is(cut.done.is_set()))
+            await until(lambda: _is(relay.cuts_made == 1))
 
     assert (await get_job(conn, made.id)).state == "completed"
     assert await rows(conn, "SELECT state, count(*) FROM holdfast.jobs GROUP BY 1") == [("completed", 2)]

@@ -1,17 +1,17 @@
-"""A transport that writes down what its worker was told, for the history checker (`proof/checker.py`)."""
+"""A transport that writes down what its worker was told, for the history checker (`proof/checker/check.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from proof.witness import LOST, OK, Witness
+from proof.checker.witness import LOST, OK, Witness
 
 from holdfast.errors import ClaimLost
 from holdfast.jobs.claim import Found
 from holdfast.jobs.model import Claim, JobId, NewJob, WorkerId
 from holdfast.jobs.outcome import End
-from holdfast.worker.transport import Takes, Transport
+from holdfast.worker.transports.interface import Takes, Transport
 
 
 class Witnessed:

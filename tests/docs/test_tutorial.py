@@ -1,10 +1,17 @@
-"""The tutorial is one bash script: its files are written, its commands run, its worker is killed with SIGKILL."""
+"""The tutorial runs as one bash script, with `holdfast up` beside it: its worker is really killed with SIGKILL."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,11 +25,39 @@ WITH_COMMANDS = [page for page in HOWTOS if any(block.has("run") for block in bl
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("page", [TUTORIAL, *WITH_COMMANDS], ids=lambda page: page.stem)
+def test_the_tutorial_prints_what_it_says_while_holdfast_up_runs(database: str, tmp_path: Path) -> None:
+    with holdfast_up(database, tmp_path):
+        output = play(TUTORIAL, tmp_path, database)
+
+    check_outputs(TUTORIAL, output)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_do_what_it_says(page: Path, database: str, tmp_path: Path) -> None:
     said = play(page, tmp_path, database)
 
     check_outputs(page, said)
+
+
+@contextmanager
+def holdfast_up(database: str, folder: Path) -> Iterator[None]:
+    """What the reader starts in the second terminal, without the demo, until its worker has registered."""
+    command = [sys.executable, "-m", "holdfast", "up", "--no-demo", "--stay", "--port", "0"]
+    environment = {**os.environ, "HOLDFAST_DATABASE_URL": database}
+    with (folder / "up.log").open("w") as log:
+        up = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        with psycopg.connect(database, autocommit=True) as conn:
+            deadline = time.monotonic() + 120
+            while not conn.execute("SELECT 1 FROM holdfast.workers").fetchone():
+                assert up.poll() is None, (folder / "up.log").read_text()
+                assert time.monotonic() < deadline, (folder / "up.log").read_text()
+                time.sleep(0.1)
+        yield
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.wait(60)
 
 
 def test_every_file_and_command_of_the_tutorial_is_run() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from proof.forks import HANDLERS, Forked, until
-from proof.outside import Account, Acknowledged, Line, check, read_account, read_witness
-from proof.processes import CLEAR, LEFT, Stage
+from proof.processes.checks import Account, Acknowledged, Line, check, read_account, read_witness
+from proof.processes.fork_server import HANDLERS, Forked, until
+from proof.processes.play import CLEAR, LEFT, Stage
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from proof.handlers import FOLDER, PATIENT, allowed, quick, tell
+from proof.processes.handlers import FOLDER, PATIENT, allowed, quick, tell
 
 from holdfast import Context, Done, Lock, job
 

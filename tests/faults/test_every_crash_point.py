@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from proof.modes import WORKER_POINTS
+from proof.processes.modes import WORKER_POINTS
 from tests.faults.conftest import Scene
 
 from holdfast.jobs.model import Lock

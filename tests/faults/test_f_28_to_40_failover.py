@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from proof.forks import ForkServer, until
-from proof.handlers import FOLDER
-from proof.postgres import OwnPostgres
+from proof.processes.fork_server import ForkServer, until
+from proof.processes.handlers import FOLDER
+from proof.processes.postgres import OwnPostgres
 from tests.factories import start_worker
 
 from holdfast.database.cluster import ROLE
@@ -184,3 +184,39 @@ def test_f_40_a_worker_does_not_start_on_a_standby(pair: Pair, forks: ForkServer
 
     assert worker.wait(PATIENCE) != 0
     assert "read-only" in (tmp_path / "log").read_text()
+
+
+SCRIPT = Path(__file__).resolve().parents[2] / "deploy/scripts/failover.sh"
+
+
+async def test_f_29_the_script_promotes_a_standby_and_gives_out_no_number_twice(pair: Pair) -> None:
+    """The lost tail: an enqueue that was acknowledged and not replicated is gone; its id and fence token stay unused."""
+    path = f"{pair.primary.binaries.folder}{os.pathsep}{os.environ['PATH']}"
+
+    def fail_over() -> subprocess.CompletedProcess[str]:
+        words = [SCRIPT, pair.primary.url, pair.standby.url]
+        return subprocess.run(words, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False)
+
+    async with await connect(pair.primary.url) as conn:
+        kept = (await enqueue(conn, NewJob("kept"))).id
+    pair.wait_until_it_follows()
+    pair.stop_following()
+    async with await connect(pair.primary.url) as conn:
+        lost = (await enqueue(conn, NewJob("lost"))).id
+        claim = await claim_by_id(conn, await start_worker(conn), lost)
+    assert claim is not None
+
+    refused = fail_over()
+    assert (refused.returncode, "the primary still answers; stop it" in refused.stderr) == (1, True)
+    pair.primary.end(signal.SIGQUIT)
+    done = fail_over()
+
+    assert done.returncode == 0, done.stderr
+    assert "promoted; the last transaction that it has is of " in done.stdout
+    async with await connect(pair.standby.url) as conn:
+        assert count(pair.standby.url, "SELECT array_agg(id) FROM holdfast.jobs") == [kept]
+        successor = await claim_by_id(conn, await start_worker(conn), (await enqueue(conn, NewJob("next"))).id)
+        assert successor is not None
+        assert (successor.id > lost, successor.fence_token > claim.fence_token) == (True, True)
+        with pytest.raises(ClaimLost):
+            await finish(conn, claim, decide(claim, None))

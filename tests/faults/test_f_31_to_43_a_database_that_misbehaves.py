@@ -115,7 +115,7 @@ def test_f_37_the_wall_clock_of_a_worker_decides_nothing(scene: Scene, clock_shi
     jobs = [scene.add("proof.flaky", errors=1), scene.add("proof.quick", _run_after=timedelta(seconds=0.3))]
 
     ended = subprocess.run(
-        [sys.executable, "-m", "holdfast", "worker", "run", "--drain", "--import", MODULES[0], "--url", scene.postgres.url],
+        [sys.executable, "-m", "holdfast", "worker", "run", "--drain", "--import", MODULES[0], "--dsn", scene.postgres.url],
         env={**environment, "HOLDFAST_BEAT_SECONDS": "0.2", "HOLDFAST_LEASE_SECONDS": "5"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip

@@ -15,13 +15,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from proof.forks import ForkServer, until
-from proof.postgres import OwnPostgres
+from proof.processes.fork_server import ForkServer, until
+from proof.processes.postgres import OwnPostgres
 from tests.faults.conftest import PATIENCE, Scene
 
 from holdfast.jobs.enqueue import enqueue_sync
-from holdfast.jobs.figures import figures
 from holdfast.jobs.model import NewJob
+from holdfast.jobs.views.figures import figures
 
 pytestmark = pytest.mark.processes
 

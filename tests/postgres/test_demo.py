@@ -1,9 +1,10 @@
-"""The demo on a database that is somebody's own: it touches nothing of theirs, and says so when it went wrong."""
+"""The demo on a database with other data: it changes none of it, and a wrong result is reported as wrong."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,7 +14,8 @@ from holdfast import Worker
 from holdfast.apps import demo, demo_jobs
 from holdfast.database.pool import connect
 from holdfast.jobs.pipelines import Pipeline
-from holdfast.jobs.read import list_jobs
+from holdfast.jobs.views.read import list_jobs
+from holdfast.toolkit import demo as toolkit
 
 RIGHT = demo.End(demo.EXPECTED, parts=6, publishers=6, jobs=8, attempts=10, refused=1, recovered_after=3.21)
 
@@ -41,10 +43,27 @@ async def test_two_runs_do_not_meet_and_what_was_there_before_stays(database: st
             await conn.execute(statement, [first.id])
 
         assert first_total == second_total == demo.EXPECTED
+        assert {job.progress for job in (await list_jobs(conn, pipeline_id=second.id)).jobs if job.kind != "demo.total"} == {
+            1.0
+        }
         assert await rows(conn, "SELECT line FROM demo.ledger") == [("theirs",)]
         assert await rows(conn, "SELECT line FROM holdfast_demo.keepsake") == [("from an earlier look",)]
         assert await rows(conn, "SELECT DISTINCT run::text FROM holdfast_demo.sums") == [(second.id,)]
         await conn.execute("DROP SCHEMA demo, holdfast_demo CASCADE")
+
+
+def test_a_second_demo_leaves_the_files_of_the_first_and_removes_those_of_ended_processes(tmp_path: Path):
+    first = toolkit.new_folder(tmp_path)
+    ended = tmp_path / "run-ended"
+    ended.mkdir()
+
+    second = toolkit.new_folder(tmp_path)
+
+    while toolkit._in_use:
+        toolkit._in_use.pop().close()
+    assert first.is_dir()
+    assert second.is_dir()
+    assert not ended.exists()
 
 
 async def rows(conn: psycopg.AsyncConnection[Any], statement: str) -> list[Any]:
@@ -60,9 +79,9 @@ async def _at_once(_: float) -> None:
 
 def test_an_end_that_is_right():
     assert RIGHT.is_right
-    assert "[bold green]as it should be[/]" in RIGHT.lines()[0]
+    assert "[bold green]correct[/]" in RIGHT.lines()[0]
     assert "each of 6 parts was published exactly once" in RIGHT.lines()[1]
-    assert "back at work 3.2 s after SIGKILL" in RIGHT.lines()[2]
+    assert "its job ran again 3.2 s after SIGKILL" in RIGHT.lines()[2]
 
 
 @pytest.mark.parametrize(
@@ -83,4 +102,4 @@ def test_an_end_that_is_wrong_is_said_so(wrong: dict[str, Any], said: str):
 
 
 def test_a_job_that_never_ran_again_is_said_so():
-    assert "never at work again" in "\n".join(replace(RIGHT, recovered_after=None).lines())
+    assert "its job never ran again" in "\n".join(replace(RIGHT, recovered_after=None).lines())

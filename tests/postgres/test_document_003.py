@@ -171,7 +171,7 @@ async def test_09_recover_not_stale(conn: Any) -> None:
     healthy = await hold(conn, slot_key=COMBINATION)
     before = await everything(conn)
 
-    with pytest.raises(NotStale, match="wait until it is silent, or cancel the job"):
+    with pytest.raises(NotStale, match="wait until its lease expires, or cancel the job"):
         await recover(conn, healthy.id, actor="operator")
 
     assert await everything(conn) == before

@@ -10,21 +10,11 @@ import psycopg
 import pytest
 from keepers import Start
 
-from programs import Programs
-
-
-@pytest.fixture(scope="session")
-def programs() -> Iterator[Programs]:
-    """Starts our programs, without the wait for their imports."""
-    programs = Programs()
-    yield programs
-    programs.close()
-
 
 @pytest.fixture
-def start(tmp_path: Path, database: str, programs: Programs) -> Iterator[Start]:
+def start(tmp_path: Path, database: str) -> Iterator[Start]:
     """Starts keepers on the test's own database."""
-    starting = Start(programs, tmp_path, database)
+    starting = Start(tmp_path, database)
     yield starting
     starting.end_all()
 

@@ -25,6 +25,11 @@ async def where(ctx: Context) -> dict[str, int]:
     return {"pid": os.getpid(), "parent": os.getppid()}
 
 
+@job("isolated.sum", run_in="process")
+def total(ctx: SyncContext) -> int:
+    return sum(parent.result or 0 for parent in ctx.parents(int))
+
+
 @job("isolated.where_plain", run_in="process")
 def where_plain(ctx: SyncContext) -> int:
     ctx.progress(0.5, "half")

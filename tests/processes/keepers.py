@@ -14,7 +14,8 @@ from typing import Any
 
 import psycopg
 
-from programs import Programs, Started
+import programs
+from programs import Started
 
 PATIENCE = 90.0  # seconds, for a machine that is busy with other things
 
@@ -247,8 +248,8 @@ class Kept:
 class Start:
     """Starts keepers; whatever is left of them is killed afterwards."""
 
-    def __init__(self, programs: Programs, folder: Path, url: str) -> None:
-        self._programs, self._folder, self._url = programs, folder, url
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder, self._url = folder, url
         self._started: list[Kept] = []
         (folder / "their_jobs.py").write_text(JOBS)
 
@@ -263,17 +264,17 @@ class Start:
         """`inside` is a command that runs the keeper, as a container's runtime does."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         path = os.pathsep.join([str(self._folder), inherited.get("PYTHONPATH", "")])
-        settings = {"HOLDFAST_BEAT_SECONDS": "0.2", "HOLDFAST_LEASE_SECONDS": "30", "HOSTNAME": "here"}
+        settings = {"HOLDFAST_BEAT_SECONDS": "0.2", "HOLDFAST_LEASE_SECONDS": "30", "HOLDFAST_HOSTNAME": "here"}
         log = self._folder / f"keeper-{len(self._started)}.log"
         with log.open("wb") as out:
-            command = ("worker", "run", "--import", module, "--json", *arguments)
+            command = ("worker", "run", "--import", module, "--log-format", "json", *arguments)
             env = {**inherited, **settings, "PYTHONPATH": path, "HOLDFAST_DATABASE_URL": url or self._url, **environment}
             process: Any = (
                 subprocess.Popen(
                     [*inside, sys.executable, "-m", "holdfast", *command], env=env, cwd=self._folder, stdout=out, stderr=out
                 )
                 if inside
-                else self._programs.start(*command, env=env, folder=self._folder, out=out, err=out)
+                else programs.start(*command, env=env, folder=self._folder, out=out, err=out)
             )
         kept = Kept(process, log)
         self._started.append(kept)

@@ -9,8 +9,6 @@ import asyncio
 import base64
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import programs
 from factories import rows
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
@@ -67,10 +66,7 @@ def parrot() -> Iterator[str]:
 
 def holdfast(*words: str, cwd: Path, **environment: str) -> str:
     """Everything that a command wrote."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "holdfast", *words],
-        env=os.environ | environment, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    ended = programs.run(*words, env=os.environ | environment, folder=cwd)
     return ended.stdout + ended.stderr
 
 
@@ -89,15 +85,15 @@ async def test_f_75_canaries_in_every_slot_are_found_nowhere(database: str, tmp_
         async with served.client(admin) as client, asyncio.timeout(5 * PATIENCE):
             for engine, to in (("trino", str(tmp_path / "out")), ("duckdb", "s3://bucket/out")):
                 payload = {"sql": "SELECT 1 AS a", "engine": engine, "to": to, "role": "r"}
-                asked = {"kind": "export.run", "payload": payload, "max_attempts": 1}
+                asked = {"kind": "exports.run", "payload": payload, "max_attempts": 1}
                 told[f"enqueue {engine}"] = (await client.post("/api/jobs", json=asked)).text
-            asked = {"kind": "export.run", "payload": {"sql": 1, "note": PAYLOAD}, "max_attempts": 1}
+            asked = {"kind": "exports.run", "payload": {"sql": 1, "note": PAYLOAD}, "max_attempts": 1}
             told["a wrong payload"] = (await client.post("/api/jobs", json=asked)).text.replace(PAYLOAD, "")
             told["worker"] = await asyncio.to_thread(
-                holdfast, "worker", "run", "--drain", "--url", database, "--json", cwd=tmp_path, **outside
+                holdfast, "worker", "run", "--drain", "--dsn", database, "--log-format", "json", cwd=tmp_path, **outside
             )
             told["remote worker"] = await asyncio.to_thread(
-                holdfast, "worker", "remote", "--drain", "--api", served.url, "--json", cwd=tmp_path,
+                holdfast, "worker", "remote", "--drain", "--url", served.url, "--log-format", "json", cwd=tmp_path,
                 HOLDFAST_API_TOKEN=worker, **outside,
             )  # fmt: skip
             jobs = (await client.get("/api/jobs")).json()["data"]

@@ -11,6 +11,7 @@ from keepers import KILL, Kept, Start, is_alive, moves, row, start_is_written, s
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
+from holdfast.worker.presence import GRACE, LOOK
 
 pytestmark = pytest.mark.processes
 Conn = psycopg.Connection[Any]
@@ -43,6 +44,10 @@ def two_keepers(start: Start, db: Conn) -> list[Kept]:
 
 
 def test_keeper_and_executor_killed_together_lose_their_job_long_before_the_lease(start: Start, db: Conn):
+    """K-59: with `HOLDFAST_RESCUE_ON_DISCONNECT` the job of a killed pod runs again in seconds, without an operator.
+
+    Workers check sessions every second and wait two more for the owner to reconnect; one check takes at most three. The lease
+    of an hour shows that the ended session is the cause. `proof/recovery.py` measures it (`recovery_pod_disconnect_s`)."""
     keepers = two_keepers(start, db)
     job = enqueue_sync(db, NewJob("endless")).id
     until(lambda: start_is_written(db, job))
@@ -55,6 +60,7 @@ def test_keeper_and_executor_killed_together_lose_their_job_long_before_the_leas
     until(lambda: row(db, job)[:2] == ("running", 2), "nobody took the job")
     assert moves(db, job) == [("rescue", "the database session of its worker ended")]
     assert other.hears("worker_disconnected")
+    assert LOOK + GRACE.total_seconds() + LOOK + 2 < 10
     assert not is_alive(executor)
 
 

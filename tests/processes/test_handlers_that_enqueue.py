@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,14 +14,15 @@ import enqueuing_kinds as kinds
 import pytest
 
 import holdfast
+import programs
 from factories import rows, value
 from holdfast import Worker, WorkerOptions
 from holdfast.jobs import client
-from holdfast.jobs.client import current_client
+from holdfast.jobs.current import current_client
 from holdfast.jobs.enqueue import enqueue
 from holdfast.testing import harness
-from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, job
+from holdfast.worker.transports.direct import Direct
 from workers import PATIENCE, beside, ended, until
 
 pytestmark = pytest.mark.processes
@@ -41,9 +41,9 @@ async def in_a_worker(database: str, conn: Any) -> None:
 
 async def under_a_keeper(database: str, conn: Any) -> None:
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    run = ["-m", "holdfast", "worker", "run", "--import", "enqueuing_kinds", "--url", database, "--drain"]
-    keeper = await asyncio.create_subprocess_exec(sys.executable, *run, env={**os.environ, "PYTHONPATH": path})
-    assert await asyncio.wait_for(keeper.wait(), PATIENCE) == 0
+    words = ("worker", "run", "--import", "enqueuing_kinds", "--dsn", database, "--drain")
+    ended = await asyncio.to_thread(programs.run, *words, env={**os.environ, "PYTHONPATH": path}, folder=Path(__file__).parent)
+    assert ended.returncode == 0, ended.stderr
 
 
 async def beside_routes(database: str, conn: Any) -> None:
@@ -143,8 +143,8 @@ async def test_a_worker_that_leaves_tells_others_first_what_its_handlers_have_en
     monkeypatch.setattr(client, "HINT_EVERY", 0.5)
 
     async def enqueues_twice() -> None:
-        await kinds.follow.enqueue(note="1", queue="at once")
-        await kinds.follow.enqueue(note="2", queue="later")
+        await kinds.follow.using(queue="at once").enqueue(note="1")
+        await kinds.follow.using(queue="later").enqueue(note="2")
 
     kind: Job[..., Any] = job("enqueuing.twice")(enqueues_twice)
     await enqueue(conn, kind.new())

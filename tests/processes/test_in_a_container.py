@@ -17,7 +17,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from keepers import KILL, TERM, Kept, Start, is_alive, moves, row, state, until
-from proof.forks import descendants
+from proof.processes.fork_server import descendants
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob

@@ -23,14 +23,16 @@ from holdfast.errors import UsageError
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.control import pause
 from holdfast.jobs.enqueue import enqueue
-from holdfast.jobs.explain import explain
 from holdfast.jobs.rescue import rescue_worker
-from holdfast.worker import isolated
+from holdfast.jobs.views.explain import explain
+from holdfast.worker.isolated import parent as isolated
 from holdfast.worker.kinds import registered
 from workers import beside, ended, until
 
 pytestmark = pytest.mark.processes
 
+POINTS = ("run.before_start", "run.after", "complete.in_tx_after_update", "publish.in_tx_after")
+STEP = 1 if "HOLDFAST_TEST_EVERYTHING" in os.environ else 3  # the first and the last; a child is a new process that imports all
 OURS = [made for name, made in registered().items() if name.startswith(("isolated.", "shared."))]
 QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=60), grace=timedelta(seconds=5))
 
@@ -236,7 +238,7 @@ async def test_f_19_a_handler_beyond_its_longest_time_is_killed(
     database: str, conn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F-19: it holds the interpreter's lock, so that nothing inside its process could stop it. An error, and no crash."""
-    monkeypatch.setattr(isolated, "MOMENT", 1.0)
+    monkeypatch.setattr(isolated, "STOP_TIMEOUT", 1.0)
     made = await enqueue(conn, kinds.overruns.new(mark=str(tmp_path / "mark")))
     async with working(database):
         found = await ended(conn, made.id)
@@ -288,14 +290,14 @@ async def test_a_job_that_must_run_alone_gets_a_process_whatever_its_kind_says(d
 
     begun: list[int] = []
     async with working(database) as worker:
-        assert worker._isolated is not None
-        original = worker._isolated.run
+        assert worker._environment.isolated is not None
+        original = worker._environment.isolated.run
 
         async def noting(kind: Any, claim: Any, introduce: Any) -> Any:
             begun.append(claim.id)
             return await original(kind, claim, introduce)
 
-        worker._isolated.run = noting  # type: ignore[method-assign]
+        worker._environment.isolated.run = noting  # type: ignore[method-assign]
         assert (await ended(conn, made.id)).state == "completed"
         assert (await ended(conn, other.id)).state == "completed"
 
@@ -330,7 +332,7 @@ async def a_worker_process(database: str, **environment: str) -> AsyncIterator[a
         "HOLDFAST_BEAT_SECONDS": "0.2",
         **environment,
     }
-    command = [sys.executable, "-m", "holdfast", "worker", "run", "--import", "isolated_kinds", "--url", database]
+    command = [sys.executable, "-m", "holdfast", "worker", "run", "--import", "isolated_kinds", "--dsn", database]
     process = await asyncio.create_subprocess_exec(*command, env=settings)
     try:
         yield process
@@ -350,7 +352,7 @@ async def test_a_child_dies_with_its_worker_whatever_it_is_at(database: str, con
         await is_gone(child)
 
 
-@pytest.mark.parametrize("point", ["run.before_start", "run.after", "complete.in_tx_after_update", "publish.in_tx_after"])
+@pytest.mark.parametrize("point", POINTS[::STEP])
 async def test_a_child_killed_at_a_crash_point_is_followed_by_another_in_the_same_worker(
     database: str, conn: Any, point: str
 ) -> None:
@@ -421,3 +423,14 @@ async def test_a_handler_in_a_process_of_its_own_learns_that_its_worker_is_told_
 
     found = await job(conn, made.id)
     assert (found.state, found.result) == ("completed", "in time")
+
+
+async def test_a_handler_in_a_process_reads_the_results_of_its_parents(database: str, conn: Any) -> None:
+    parents = [(await kinds.where_plain.using(tx=conn).enqueue()).id for _ in range(2)]
+    made = await kinds.total.using(tx=conn, after=parents).enqueue()
+
+    async with working(database):
+        done = await ended(conn, made.id)
+
+    results = [(await job(conn, parent)).result for parent in parents]
+    assert (done.state, done.result) == ("completed", sum(results))

@@ -38,8 +38,8 @@ def test_f_17_a_killed_executor_costs_its_job_one_crash_and_another_runs_it_at_o
     ("how", "cause", "reason"),
     [
         ("segfault", "SIGSEGV", "its process was killed by SIGSEGV"),
-        ("exit", "exit 3", "its process ended in the middle of it, with exit code 3"),
-        ("exit in a task", "exit 4", "its process ended in the middle of it, with exit code 4"),
+        ("exit", "exit 3", "its process ended with exit code 3"),
+        ("exit in a task", "exit 4", "its process ended with exit code 4"),
         ("oom", "oom", "its process ended with 137, as after the memory ran out"),
         ("kill", "SIGKILL", "its process was killed by SIGKILL"),
         ("overflow", "SIGSEGV", "its process was killed by SIGSEGV"),
@@ -83,7 +83,7 @@ def test_f_17_a_job_that_forks_and_forks_takes_nobody_along(
     assert copies
     until(lambda: not any(is_alive(pid) for pid in copies), "copies were left behind")
     assert len(keeper.events("executor_died")) == (then == "exits")
-    assert keeper.said().count("Traceback") == 0
+    assert not any(line.startswith("Traceback") for line in keeper.said().splitlines()), "only the log has tracebacks"
     assert row(db, neighbour) == ("running", 1, 0, 0)
     bystander.signal(TERM)
     assert bystander.wait() == 0
@@ -250,8 +250,10 @@ def test_a_kind_that_no_module_has_is_named(start: Start):
 
 
 def test_a_worker_is_known_by_what_it_is_and_where_it_runs(start: Start, db: Conn):
-    """HOSTNAME is the name people see; every incarnation has its own id."""
-    keeper = start("--executors", "2", "--concurrency", "3", HOSTNAME="pod-7", POD_NAME="pod-7", HOLDFAST_GIT_SHA="abc123")
+    """HOLDFAST_HOSTNAME is the name people see; every incarnation has its own id."""
+    keeper = start(
+        "--executors", "2", "--concurrency", "3", HOLDFAST_HOSTNAME="pod-7", HOLDFAST_POD="pod-7", HOLDFAST_GIT_SHA="abc123"
+    )
     keeper.hears("worker_started", times=2)
 
     rows = db.execute("SELECT name, pod, git_sha, runner, concurrency FROM holdfast.workers").fetchall()

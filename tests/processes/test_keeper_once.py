@@ -132,4 +132,4 @@ def test_once_and_drain_do_not_go_together(start: Start):
     keeper = start("--once", "--drain")
 
     assert keeper.wait() == 1
-    assert "--once takes one job" in keeper.said()
+    assert "--once runs one job" in keeper.said()

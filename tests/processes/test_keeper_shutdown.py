@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 from keepers import INT, STOP, TERM, Kept, Start, is_alive, moves, row, start_is_written, state, until
+from proof.proxy import Proxy
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
-from holdfast.worker.keeper import TIDY
-from proxy import Proxy
+from holdfast.worker.keeper.keeper import RELEASE_TIMEOUT
 
 pytestmark = pytest.mark.processes
 Conn = psycopg.Connection[Any]
@@ -103,7 +103,7 @@ def test_k_65_a_job_blocked_in_native_code_is_released_in_the_time_that_the_keep
     keeper.signal(TERM)
 
     assert keeper.wait() == 0
-    assert TIDY == 2.0
+    assert RELEASE_TIMEOUT == 2.0
     assert keeper.events("keeper_gave_up") == []
     assert row(db, job) == ("pending", 1, 0, 0)
     assert moves(db, job) == [("release", "shutdown")]
@@ -178,7 +178,7 @@ def test_f_21_a_database_that_does_not_answer_does_not_hold_up_the_end(start: St
     keeper = start(url=proxy.url, HOLDFAST_GRACE_SECONDS="0.3", HOLDFAST_LEASE_SECONDS="3")
     executor = keeper.executor()
     keeper.has_begun()
-    proxy.hole()
+    proxy.swallow()
 
     keeper.signal(TERM)
 

@@ -11,7 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from programs import Programs, Started
+import programs
+from programs import Started
 
 pytestmark = pytest.mark.processes
 
@@ -34,7 +35,7 @@ FREE = "UPDATE holdfast.loops SET held_until = clock_timestamp() WHERE name = 'l
 
 
 @pytest.fixture
-def start(tmp_path: Path, database: str, programs: Programs) -> Iterator[Callable[..., Started]]:
+def start(tmp_path: Path, database: str) -> Iterator[Callable[..., Started]]:
     """Starts schedulers; whatever is left of them is killed afterwards."""
     started: list[Started] = []
 
@@ -47,7 +48,7 @@ def start(tmp_path: Path, database: str, programs: Programs) -> Iterator[Callabl
         }
         with (tmp_path / "log").open("a") as log:
             process = programs.start(
-                *("scheduler", "run", "--json"),
+                *("scheduler", "run", "--log-format", "json"),
                 env={**own, **settings, **environment},
                 folder=tmp_path,
                 out=log,

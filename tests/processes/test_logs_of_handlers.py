@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+import programs
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
 
@@ -64,14 +63,8 @@ def test_f_75_every_line_of_a_handler_names_its_job_and_no_line_a_secret(tmp_pat
     settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
     path = os.pathsep.join([str(tmp_path), settings.get("PYTHONPATH", "")])
 
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "worker", "run", "--import", "their_jobs", "--url", database, "--drain"],
-        env={**settings, "PYTHONPATH": path, "HOLDFAST_HOSTNAME": "w-1"},
-        check=False,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=120,
-    )
+    words = ("worker", "run", "--import", "their_jobs", "--dsn", database, "--drain")
+    done = programs.run(*words, env={**settings, "PYTHONPATH": path, "HOLDFAST_HOSTNAME": "w-1"}, folder=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert "the-canary" not in done.stderr

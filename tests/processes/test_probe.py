@@ -13,14 +13,14 @@ import psycopg
 import pytest
 from keepers import KILL, TERM, Kept, Start, is_asleep_in_native_code, row, state, until
 from prometheus_client.parser import text_string_to_metric_families
+from proof.proxy import Proxy
 
 from holdfast.errors import UsageError
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
-from holdfast.worker.child import Child
-from holdfast.worker.orders import Line
+from holdfast.worker.keeper.executor_process import ExecutorProcess
+from holdfast.worker.keeper.messages import MessageChannel
 from holdfast.worker.probe import MOST_AT_ONCE, Probe, parse_address
-from proxy import Proxy
 
 pytestmark = pytest.mark.processes
 Conn = psycopg.Connection[Any]
@@ -29,14 +29,14 @@ Conn = psycopg.Connection[Any]
 def get(kept: Kept, path: str) -> tuple[int, Any]:
     """What the probe answers: the status, and its body as JSON where it is."""
     host, port = kept.hears("probe_listening")[0]["url"].removeprefix("http://").split(":")
-    line = HTTPConnection(host, int(port), timeout=30)
+    channel = HTTPConnection(host, int(port), timeout=30)
     try:
-        line.request("GET", path)
-        answer = line.getresponse()
+        channel.request("GET", path)
+        answer = channel.getresponse()
         body = answer.read()
         return answer.status, json.loads(body) if "json" in (answer.getheader("Content-Type") or "") else body.decode()
     finally:
-        line.close()
+        channel.close()
 
 
 def is_ready(kept: Kept) -> bool:
@@ -70,7 +70,7 @@ def test_y_03_a_worker_is_ready_once_it_is_registered_and_until_it_is_told_to_st
     kept.signal(TERM)
     until(lambda: get(kept, "/ready")[0] == 503)
     status, problem = get(kept, "/ready")
-    assert (status, problem["code"], problem["detail"]) == (503, "NOT_READY", "it was told to stop, and claims nothing more")
+    assert (status, problem["code"], problem["detail"]) == (503, "NOT_READY", "it is stopping and claims no more jobs")
     assert get(kept, "/health")[0] == 200
     kept.signal(TERM)
     kept.wait()
@@ -92,7 +92,7 @@ def test_a_lost_database_is_not_ready_and_yet_healthy(start: Start, database: st
     proxy = Proxy(database)
     kept = start("--http", "0", url=proxy.url)
     until(lambda: is_ready(kept))
-    proxy.hole()
+    proxy.swallow()
     until(lambda: get(kept, "/ready")[0] == 503)
 
     assert get(kept, "/ready")[1]["detail"] == "the database cannot be reached"
@@ -107,10 +107,10 @@ def test_another_schema_than_ours_is_not_ready(start: Start, db: Conn):
     kept = start("--http", "0")
     until(lambda: is_ready(kept))
 
-    db.execute("UPDATE holdfast.alembic_version SET version_num = 'of tomorrow'")
+    db.execute("UPDATE holdfast.alembic_version SET version_num = '0001'")
 
     until(lambda: get(kept, "/ready")[0] == 503)
-    assert "the schema is at of tomorrow" in get(kept, "/ready")[1]["detail"]
+    assert "the schema is at 0001" in get(kept, "/ready")[1]["detail"]
 
 
 def test_an_executor_that_cannot_be_kept_alive_is_not_ready(start: Start, db: Conn):
@@ -120,7 +120,7 @@ def test_an_executor_that_cannot_be_kept_alive_is_not_ready(start: Start, db: Co
     with db.transaction():  # whoever holds the row keeps every beat from it, and the lease runs out
         db.execute("SELECT FROM holdfast.workers FOR UPDATE")
         until(lambda: get(kept, "/ready")[0] == 503)
-        assert get(kept, "/ready")[1]["detail"] == "0 of 1 executors are registered with a lease that is good"
+        assert get(kept, "/ready")[1]["detail"] == "0 of 1 executors are registered with a valid lease"
     until(lambda: is_ready(kept))
 
 
@@ -199,14 +199,14 @@ def test_clients_that_say_nothing_cannot_use_up_the_threads():
 def test_one_that_does_not_answer_is_not_asked_again():
     loop = new_event_loop()
     ours, theirs = socket.socketpair()
-    child = Child.__new__(Child)
-    child._line, child.ready_at, child.died, child.answered = Line(ours), 0.0, Future(loop=loop), Event()
+    child = ExecutorProcess.__new__(ExecutorProcess)
+    child._channel, child.ready_at, child.exited, child.answered = MessageChannel(ours), 0.0, Future(loop=loop), Event()
     child.answered.set()
 
     assert [child.ask_figures() for _ in range(3)] == [True, False, False]
 
     child._on_figures = lambda _: None
-    child._take_in({"say": "figures", "families": []})
+    child._handle({"type": "figures", "families": []})
     assert child.ask_figures()
     ours.close()
     assert theirs.makefile().read().count("figures") == 2

@@ -17,7 +17,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from programs import Programs, Started
+import programs
+from holdfast import catalog
+from holdfast.settings import settings
+from programs import Started
 
 pytestmark = pytest.mark.processes
 
@@ -129,7 +132,7 @@ def conn(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, database: str, conn: psycopg.Connection[Any], programs: Programs) -> Iterator[Callable[..., Started]]:
+def start(tmp_path: Path, database: str, conn: psycopg.Connection[Any]) -> Iterator[Callable[..., Started]]:
     """Starts schedulers on the test's own database; whatever is left of them is killed afterwards."""
     for name, text in MODULES.items():
         (tmp_path / f"loops_{name}.py").write_text(text)
@@ -141,7 +144,7 @@ def start(tmp_path: Path, database: str, conn: psycopg.Connection[Any], programs
         settings = {"HOLDFAST_SCHEDULER_LOOK_SECONDS": "0.2", "HOLDFAST_DATABASE_URL": database, **environment}
         with (tmp_path / f"log.{len(started)}").open("w") as log:
             process = programs.start(
-                *("scheduler", "run", "--import", f"loops_{module}", "--json"),
+                *("scheduler", "run", "--import", f"loops_{module}", "--log-format", "json"),
                 env={**own, "PYTHONPATH": path, **settings},
                 folder=tmp_path,
                 out=log,
@@ -280,7 +283,7 @@ def test_f_14_the_one_that_was_stopped_runs_later_ticks_like_any_other(
 # A loop that begins at once while what it keeps is missing would be the first to come to the crash point.
 PAUSED = """
     INSERT INTO holdfast.loops (name, every, next_due_at, paused_at)
-    VALUES ('schema_cache', interval '1 day', clock_timestamp() + interval '1 day', clock_timestamp())
+    SELECT name, interval '1 day', clock_timestamp() + interval '1 day', clock_timestamp() FROM unnest(%s::text[]) AS name
 """
 
 
@@ -288,7 +291,7 @@ PAUSED = """
 def test_f_59_a_scheduler_killed_while_it_takes_a_tick_is_followed_by_another(
     conn: psycopg.Connection[Any], start: Callable[..., Started], point: str
 ) -> None:
-    conn.execute(PAUSED)
+    conn.execute(PAUSED, [[loop.name for loop in catalog.loops(settings())]])
     doomed = start("ticking", HOLDFAST_CRASH_AT=point)
     assert doomed.wait(120) == -signal.SIGKILL
     left = conn.execute("SELECT term, holder IS NOT NULL FROM holdfast.loops WHERE name = 'ticking'").fetchone()

@@ -8,15 +8,15 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
+import programs
 from factories import add, end, hold, rows, take, value
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
 GATEWAY_SECRET = "canary-gateway-0123456789"
 
 
-async def events(answer: httpx.Response) -> AsyncIterator[tuple[str, str | None, Any]]:
+async def events(answer: httpx2.Response) -> AsyncIterator[tuple[str, str | None, Any]]:
     """The events of a stream: name, id, data."""
     event: dict[str, str] = {}
     async for line in answer.aiter_lines():
@@ -47,9 +47,7 @@ def test_the_link_that_it_prints_signs_in_once_and_is_in_no_log_line(database: s
     config = {**os.environ, "HOLDFAST_CONFIG_DIR": str(tmp_path / "config")}
 
     def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "holdfast", *words], env=config, capture_output=True, text=True, check=False
-        )
+        return programs.run(*words, env=config, folder=tmp_path)
 
     with serving(database, tmp_path, "--no-loops") as served:
         link = served._wait_for(r"\n *(http://\S+/login\?code=\S+)")
@@ -163,10 +161,8 @@ async def test_loops_run_beside_the_api_and_a_bulk_act_runs_by_itself(database: 
 
 
 def refuses(database: str, tmp_path: Path, *arguments: str, **environment: str) -> str:
-    command = [sys.executable, "-m", "holdfast", "serve", "--url", database, "--port", "0", *arguments]
-    ended = subprocess.run(  # it ends by itself
-        command, check=False, capture_output=True, text=True, cwd=tmp_path, env=os.environ | environment, timeout=PATIENCE
-    )
+    words = ("serve", "--dsn", database, "--port", "0", *arguments)
+    ended = programs.run(*words, env=os.environ | environment, folder=tmp_path)
     assert ended.returncode == 1, ended.stderr
     return ended.stderr
 
@@ -174,7 +170,7 @@ def refuses(database: str, tmp_path: Path, *arguments: str, **environment: str) 
 def test_nobody_known_and_reachable_from_outside_is_refused(database: str, tmp_path: Path) -> None:
     """Closed by default."""
     assert "holdfast auth token create" in refuses(database, tmp_path, "--host", "0.0.0.0")
-    assert "name the proxies" in refuses(database, tmp_path, HOLDFAST_PROXIES="*")
+    assert "list the addresses of the proxies" in refuses(database, tmp_path, HOLDFAST_PROXIES="*")
     assert "HOLDFAST_OIDC_AUDIENCE" in refuses(database, tmp_path, HOLDFAST_OIDC_ISSUER="https://id.example")
     assert "there are: viewer" in refuses(database, tmp_path, HOLDFAST_GATEWAY_ROLES='{"a": "root"}')
 
@@ -228,17 +224,9 @@ async def ended_sessions(conn: Any) -> None:
 
 
 async def test_a_first_token_comes_from_the_command_line(database: str, tmp_path: Path, conn: Any) -> None:
-    command = [sys.executable, "-m", "holdfast", "auth", "token", "create", "ada", "--role", "ops", "--reason", "on call"]
-    command += ["--dsn", database]
-    made = await asyncio.to_thread(
-        subprocess.run,
-        command,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=PATIENCE,
-        check=True,
-    )
+    words = ("auth", "token", "create", "ada", "--role", "ops", "--reason", "on call", "--dsn", database)
+    made = programs.run(*words, folder=tmp_path)
+    assert made.returncode == 0, made.stderr
 
     token = re.search(r"hf_[a-z0-9]{8}_[\w-]{43}", made.stdout)
     assert token is not None, made.stdout

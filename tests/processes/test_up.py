@@ -11,25 +11,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from keepers import PATIENCE, until
+
+import programs
 
 pytestmark = pytest.mark.processes
 
 
 def holdfast(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast", *arguments],
-        cwd=folder,
-        env={**settings, "COLUMNS": "200", **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return programs.run(*arguments, env={**settings, "COLUMNS": "200", **environment}, folder=folder, timeout=600)
 
 
 def processes_in(folder: Path) -> list[str]:
@@ -53,10 +47,12 @@ def test_up_plays_the_story_and_leaves_no_process_behind(tmp_path: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SIGKILL to worker-" in done.stdout
     assert "REFUSED" in done.stdout
-    assert "as it should be" in done.stdout
+    assert "correct" in done.stdout
     assert "each of 6 parts was published exactly once" in done.stdout
-    assert "SIGKILL to exporter-1 half-way" in done.stdout
-    assert "every row once" in done.stdout
+    assert "SIGKILL to exporter-1 during the export" in done.stdout
+    assert "every row exactly once" in done.stdout
+    assert "270,000 nodes and 350,000 edges" in done.stdout
+    assert "the graph server and the instance are removed" in done.stdout
     assert processes_in(tmp_path) == []
 
 
@@ -89,15 +85,15 @@ def test_ctrl_c_ends_every_process(tmp_path: Path):
     assert processes_in(tmp_path) == []
 
 
-def test_after_the_demo_the_control_plane_stays_up_until_ctrl_c(tmp_path: Path):
-    """Its port is taken here, so it says so and takes another."""
+def test_the_control_plane_stays_up_until_ctrl_c(tmp_path: Path):
+    """Its port is in use here, so it says so and takes another."""
     settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
         running = subprocess.Popen(
-            [sys.executable, "-u", "-m", "holdfast", "up", "--stay"],
+            [sys.executable, "-u", "-m", "holdfast", "up", "--stay", "--no-demo"],
             cwd=tmp_path,
             env={**settings, "COLUMNS": "200", "HOLDFAST_DATA_DIR": str(tmp_path / "data"), "HOLDFAST_HTTP_PORT": port},
             stdout=subprocess.PIPE,
@@ -112,17 +108,17 @@ def test_after_the_demo_the_control_plane_stays_up_until_ctrl_c(tmp_path: Path):
                 if "/login?code=" in line:
                     break
             told = "".join(said)
-            assert f"port {port} is taken" in told, told
+            assert f"port {port} is in use" in told, told
             address = re.search(r"listens on (http://\S+)", told)
             link = re.search(r"(http://\S+/login\?code=\S+)", told)
             assert address, told
             assert link, told
-            signed_in = httpx.get(link[1], timeout=60, trust_env=False).json()["data"]
-            assert httpx.get(link[1], timeout=60, trust_env=False).status_code == 401, "it works once"
+            signed_in = httpx2.get(link[1], timeout=60, trust_env=False).json()["data"]
+            assert httpx2.get(link[1], timeout=60, trust_env=False).status_code == 401, "it works once"
             credentials = {"Authorization": f"Bearer {signed_in['token']}"}
-            counted = httpx.get(f"{address[1]}/api/ops/state", headers=credentials, timeout=60, trust_env=False)
+            counted = httpx2.get(f"{address[1]}/api/ops/state", headers=credentials, timeout=60, trust_env=False)
             assert counted.status_code == 200, counted.text
-            assert httpx.get(f"{address[1]}/api/ops/state", timeout=60, trust_env=False).status_code == 401
+            assert httpx2.get(f"{address[1]}/api/ops/state", timeout=60, trust_env=False).status_code == 401
 
             running.send_signal(signal.SIGINT)
             running.communicate(timeout=120)
@@ -157,7 +153,7 @@ def test_db_migrates_forward_and_back_and_says_where_it_stands(tmp_path: Path, s
         secret = f":{info.password}" if info.password else ""
         url = f"postgresql://{info.user}{secret}@{info.host}:{info.port}/{name}"
     try:
-        before = holdfast("db", "status", "--json", "--url", url, folder=tmp_path)
+        before = holdfast("db", "status", "--json", "--dsn", url, folder=tmp_path)
         assert before.returncode == 1
         told = json.loads(before.stdout)
         newest = told["wanted"]
@@ -165,10 +161,11 @@ def test_db_migrates_forward_and_back_and_says_where_it_stands(tmp_path: Path, s
         assert told["pending"][0] == "0001"
         assert told["pending"][-1] == newest
 
-        assert f"went from nothing to {newest}" in holdfast("db", "migrate", "--url", url, folder=tmp_path).stdout
-        assert holdfast("db", "status", "--url", url, folder=tmp_path).returncode == 0
+        assert f"Created the schema at revision {newest}." in holdfast("db", "migrate", "--dsn", url, folder=tmp_path).stdout
+        assert holdfast("db", "status", "--dsn", url, folder=tmp_path).returncode == 0
         assert "nothing to do" in holdfast("db", "migrate", folder=tmp_path, HOLDFAST_DATABASE_URL=url).stdout
-        assert f"from {newest} to nothing" in holdfast("db", "migrate", "base", "--url", url, folder=tmp_path).stdout
+        removed = holdfast("db", "migrate", "base", "--dsn", url, folder=tmp_path).stdout
+        assert f"Removed the schema, which was at revision {newest}." in removed
         assert "CREATE TABLE holdfast.jobs" in holdfast("db", "sql", folder=tmp_path).stdout
     finally:
         with psycopg.connect(server, autocommit=True) as conn:
@@ -176,7 +173,7 @@ def test_db_migrates_forward_and_back_and_says_where_it_stands(tmp_path: Path, s
 
 
 def test_a_database_that_is_not_there_is_a_sentence_and_not_a_traceback(tmp_path: Path):
-    done = holdfast("db", "status", "--url", "postgresql://nobody@127.0.0.1:1/none", folder=tmp_path)
+    done = holdfast("db", "status", "--dsn", "postgresql://nobody@127.0.0.1:1/none", folder=tmp_path)
 
     assert done.returncode == 6
     assert "Traceback" not in done.stderr

@@ -65,7 +65,7 @@ def start(tmp_path: Path, database: str) -> Iterator[Start]:
         settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         path = os.pathsep.join([str(tmp_path), settings.get("PYTHONPATH", "")])
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "worker", "run", "--import", module, "--url", database, *arguments],
+            [sys.executable, "-m", "holdfast", "worker", "run", "--import", module, "--dsn", database, *arguments],
             env={**settings, "PYTHONPATH": path, "HOLDFAST_BEAT_SECONDS": "0.2", **environment},
             stderr=subprocess.PIPE,
             text=True,
@@ -128,7 +128,7 @@ def test_a_replaced_attempt_is_refused_and_its_worker_ends_well(start: Start, da
     """K-18: its write matches no row and changes nothing, a line of the log says so, and the process exits with 0."""
     with psycopg.connect(database, autocommit=True) as conn:
         made = enqueue_sync(conn, NewJob("slow", {"may_end": str(tmp_path / "now")}))
-        worker = start("--json")
+        worker = start("--log-format", "json")
         until(lambda: state_of(conn, made.id)[0] == "running")
         attempt = conn.execute("SELECT attempt_id::text FROM holdfast.jobs").fetchone()
         asyncio.run(_cancel_by_force(database, made.id))
@@ -187,7 +187,7 @@ def test_a_worker_is_called_after_its_pod_and_every_start_of_it_is_somebody_new(
     """K-10: HOSTNAME in Kubernetes. For people: what fences is the incarnation (E-34)."""
     with psycopg.connect(database, autocommit=True) as conn:
         for _ in range(2):
-            assert start("--drain", HOSTNAME="export-worker-7").wait(60) == 0
+            assert start("--drain", HOSTNAME="export-worker-7", HOLDFAST_COMPATIBILITY_NAMES="true").wait(60) == 0
         (first, first_id), (second, second_id) = _names(conn)
 
         assert (first, second) == ("export-worker-7", "export-worker-7")
@@ -197,7 +197,7 @@ def test_a_worker_is_called_after_its_pod_and_every_start_of_it_is_somebody_new(
 def test_a_worker_without_a_pods_name_is_called_after_its_host(start: Start, database: str):
     """K-10."""
     with psycopg.connect(database, autocommit=True) as conn:
-        assert start("--drain", HOSTNAME="").wait(60) == 0
+        assert start("--drain", HOSTNAME="", HOLDFAST_COMPATIBILITY_NAMES="true").wait(60) == 0
 
         assert [name for name, _ in _names(conn)] == [socket.gethostname()]
 

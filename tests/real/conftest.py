@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from trino_cluster import Store, TrinoCluster, free_port
+from fetching import free_port
+from lake_servers import RestServer, SparkServer, fetch_client
+from psycopg.conninfo import conninfo_to_dict
+from pyiceberg.catalog import Catalog
+from trino_cluster import Store, TrinoCluster
 
-from holdfast.services.exports.engines.trino import TrinoOptions, open_trino
-from holdfast.services.exports.engines.trino.engine import TrinoEngine
+from databases import cloned, new_database
+from holdfast.engines.trino import TrinoOptions, open_trino
+from holdfast.engines.trino.engine import TrinoEngine
+from holdfast.engines.trino.sql import identifier, literal
+from holdfast.services.maintenance.engines.catalogs import Catalogs
+from holdfast.services.maintenance.engines.interface import Engine
+from holdfast.services.maintenance.engines.pyiceberg.engine import PyIcebergEngine
+from holdfast.services.maintenance.engines.spark import SparkMaintenance
+from holdfast.services.maintenance.engines.spark_connect import ConnectLink
+from holdfast.services.maintenance.engines.trino import TrinoMaintenance
+from holdfast.services.maintenance.opening import clock_of
+from iceberg_tables import end_threads
 
 collect_ignore_glob = [] if os.environ.get("HOLDFAST_TEST_REAL") else ["test_real_*.py"]
 
@@ -63,3 +78,101 @@ async def engines(cluster: TrinoCluster, store: Store) -> AsyncIterator[Callable
 @pytest.fixture
 def engine(engines: Callable[..., TrinoEngine]) -> TrinoEngine:
     return engines()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables: a lake in a REST catalog and one in our Postgres, each shared by PyIceberg, Spark and Trino
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
+    """One REST catalog for the whole run."""
+    server = RestServer(tmp_path_factory.mktemp("rest"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def lakes(
+    rest: RestServer, server: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, dict[str, str]]]:
+    """The properties of both lakes for PyIceberg; `url` is the database of the embedded one."""
+    folder = tmp_path_factory.mktemp("lake")
+    with new_database(server, cloned(template)) as url:
+        yield {
+            "rest": {"type": "rest", "uri": rest.url},
+            "embedded": {"type": "embedded", "warehouse": f"file://{folder}"},
+            "": {"url": url},
+        }
+
+
+@pytest.fixture(scope="session")
+def spark(lakes: dict[str, dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
+    """One Spark for the whole run."""
+    login = conninfo_to_dict(lakes[""]["url"])
+    jdbc = {"type": "jdbc", "uri": jdbc_url(lakes[""]["url"]), "jdbc.schema-version": "V1"}
+    jdbc |= {"jdbc.user": str(login["user"]), "jdbc.password": str(login["password"])}
+    jdbc |= {"warehouse": lakes["embedded"]["warehouse"]}
+    catalogs = {"rest": {"type": "rest", "uri": lakes["rest"]["uri"]}, "embedded": jdbc}
+    server = SparkServer(tmp_path_factory.mktemp("spark"), catalogs=catalogs)
+    sys.path.append(str(fetch_client()))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def lake_trino(cluster: TrinoCluster, lakes: dict[str, dict[str, str]]) -> TrinoMaintenance:
+    """Trino, which now knows both lakes."""
+    login = conninfo_to_dict(lakes[""]["url"])
+    engine = TrinoMaintenance(TrinoOptions(cluster.url, "maintenance", role_required=False), {"rest": "rest", "embedded": "pg"})
+    files = {"fs.hadoop.enabled": "true"}
+    rest = {"iceberg.catalog.type": "rest", "iceberg.rest-catalog.uri": lakes["rest"]["uri"], **files}
+    jdbc = {"iceberg.catalog.type": "jdbc", "iceberg.jdbc-catalog.driver-class": "org.postgresql.Driver", **files}
+    jdbc |= {"iceberg.jdbc-catalog.connection-url": jdbc_url(lakes[""]["url"]), "iceberg.jdbc-catalog.catalog-name": "embedded"}
+    jdbc |= {"iceberg.jdbc-catalog.connection-user": str(login["user"])}
+    jdbc |= {"iceberg.jdbc-catalog.connection-password": str(login["password"])}
+    jdbc |= {"iceberg.jdbc-catalog.default-warehouse-dir": lakes["embedded"]["warehouse"]}
+    for name, properties in {"rest": rest, "pg": jdbc}.items():
+        given = ", ".join(f"{identifier(key)} = {literal(value)}" for key, value in properties.items())
+        engine.query(f"CREATE CATALOG {name} USING iceberg WITH ({given})", "holdfast-look")
+    return engine
+
+
+def jdbc_url(url: str) -> str:
+    """The schema of the embedded catalog, as Java programs name it."""
+    parts = conninfo_to_dict(url)
+    return f"jdbc:postgresql://{parts['host']}:{parts['port']}/{parts['dbname']}?currentSchema=holdfast_iceberg"
+
+
+@pytest.fixture(scope="session")
+def lake_engines(
+    lakes: dict[str, dict[str, str]], spark: SparkServer, lake_trino: TrinoMaintenance
+) -> Iterator[dict[str, Engine]]:
+    """The three engines, each with both lakes."""
+    given = {name: properties for name, properties in lakes.items() if name}
+    catalogs = Catalogs(given, database_url=lakes[""]["url"])
+    names = {"rest": "rest", "embedded": "embedded"}
+    engines: dict[str, Engine] = {
+        "pyiceberg": PyIcebergEngine(catalogs, clock_of(lakes[""]["url"])),
+        "spark": SparkMaintenance(ConnectLink(spark.url), names),
+        "trino": lake_trino,
+    }
+    yield engines
+    for engine in engines.values():
+        engine.close()
+    end_threads()
+
+
+@pytest.fixture(scope="session")
+def writers(lakes: dict[str, dict[str, str]]) -> Iterator[dict[str, Catalog]]:
+    """Both catalogs as other programs see them."""
+    catalogs = Catalogs({name: given for name, given in lakes.items() if name}, database_url=lakes[""]["url"])
+    yield {name: catalogs.open_for_writers(name) for name in ("rest", "embedded")}
+    catalogs.close()

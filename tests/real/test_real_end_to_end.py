@@ -21,9 +21,8 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from proof.proxy import Proxy
 from trino_cluster import Store, TrinoCluster
-
-from processes.proxy import Proxy
 
 GCS_TOKEN = "x/20260101/us-east-1/s3/aws4_request"  # what the store, which speaks S3, takes for a signature
 BUCKET = "exports"

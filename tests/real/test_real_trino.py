@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 from trino_cluster import TrinoCluster
 
-from holdfast.services.exports.engines.port import (
+from holdfast.engines.port import (
     EngineUnavailable,
     FunctionMissing,
-    Look,
     Phase,
     Query,
     QueryRefused,
+    QueryStatus,
     RanTooLong,
     UntrustedUri,
 )
-from holdfast.services.exports.engines.trino.engine import TrinoEngine
+from holdfast.engines.trino.engine import TrinoEngine
 
 LONG = "SELECT count(*) FROM tpch.sf100.lineitem a CROSS JOIN tpch.sf100.lineitem b"
 
@@ -84,12 +84,12 @@ async def fetch(engine: TrinoEngine, query: Query) -> pa.Table:
         return pa.Table.from_batches([batch async for batch in rows.batches()], schema)
 
 
-async def finish(engine: TrinoEngine, query: Query) -> Look:
-    """Submit it and look until it has ended."""
+async def finish(engine: TrinoEngine, query: Query) -> QueryStatus:
+    """Submit it and poll until it has ended."""
     handle = await engine.submit(query)
-    while (look := await engine.look(handle, query)).phase is Phase.RUNNING:
-        handle = look.handle
-    return look
+    while (status := await engine.poll(handle, query)).phase is Phase.RUNNING:
+        handle = status.handle
+    return status
 
 
 @pytest.mark.parametrize("expression", EVERY_TYPE)
@@ -141,7 +141,7 @@ async def test_a_query_begins_with_its_first_look_and_each_step_can_be_repeated(
     query = asking(LONG)
     handle = await engine.submit(query)
     assert await engine.find(query.tag, query) is None  # sent, and not begun: forgotten, it would never run
-    first, again = await engine.look(handle, query), await engine.look(handle, query)
+    first, again = await engine.poll(handle, query), await engine.poll(handle, query)
     assert first.phase is again.phase is Phase.RUNNING
     assert "/v1/statement/" in again.handle["next_uri"]
     found = await engine.find(query.tag, query)
@@ -153,15 +153,15 @@ async def test_a_query_begins_with_its_first_look_and_each_step_can_be_repeated(
 async def test_a_lost_query_is_found_watched_and_stopped_by_its_id(engine: TrinoEngine):
     query = asking(LONG)
     handle = await engine.submit(query)
-    await engine.look((await engine.look(handle, query)).handle, query)
+    await engine.poll((await engine.poll(handle, query)).handle, query)
     lost = await engine.find(query.tag, query)
     assert lost is not None
-    assert (await engine.look(lost, query)).is_adrift  # it would wait for its reader until Trino lets it go
-    behind = await engine.look(handle, query)  # an address two steps back
+    assert (await engine.poll(lost, query)).is_detached  # it would wait for its reader until Trino lets it go
+    behind = await engine.poll(handle, query)  # an address two steps back
     assert behind.phase is Phase.RUNNING
     await engine.cancel(lost, query)
     await engine.cancel(lost, query)
-    look = await engine.look(lost, query)
+    look = await engine.poll(lost, query)
     assert (look.phase, look.error.detail["engine_error"]) == (Phase.FAILED, "USER_CANCELED")
 
 
@@ -171,7 +171,7 @@ async def test_leaving_early_cancels_the_query(engine: TrinoEngine):
         async for _ in rows.batches():
             break
         query_id = rows.query_id
-    look = await engine.look({"query_id": query_id, "next_uri": None}, query)
+    look = await engine.poll({"query_id": query_id, "next_uri": None}, query)
     assert look.phase is Phase.FAILED
 
 
@@ -219,19 +219,19 @@ async def test_entries_of_its_catalogs(engine: TrinoEngine):
 
 async def test_twenty_queries_are_looked_at_side_by_side(engine: TrinoEngine):
     queries = [asking("SELECT count(*) FROM tpch.tiny.orders") for _ in range(20)]
-    looks = await asyncio.gather(*(finish(engine, query) for query in queries))
-    assert {look.phase for look in looks} == {Phase.FINISHED}
+    polls = await asyncio.gather(*(finish(engine, query) for query in queries))
+    assert {poll.phase for poll in polls} == {Phase.FINISHED}
 
 
 async def test_zz_after_a_kill_every_query_is_lost_and_the_next_one_runs(engine: TrinoEngine, cluster: TrinoCluster):
     """The last of all: the server is ended and started again."""
     query = asking(LONG)
-    handle = (await engine.look(await engine.submit(query), query)).handle
+    handle = (await engine.poll(await engine.submit(query), query)).handle
     cluster.kill()
     with pytest.raises(EngineUnavailable):
-        await engine.look(handle, query)
+        await engine.poll(handle, query)
     await asyncio.to_thread(cluster.start)
-    assert (await engine.look(handle, query)).phase is Phase.GONE
+    assert (await engine.poll(handle, query)).phase is Phase.GONE
     assert (await first_answer(engine)).column(0).to_pylist() == [42]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from test_real_end_to_end import BUCKET, CUSTOMERS, MAPPING, command, place, table_of, watch, worker
 from trino_cluster import Store, TrinoCluster
@@ -18,9 +18,9 @@ __all__ = ["place"]  # a fixture
 
 def run(url: str, sql: str) -> None:
     """One statement, to its end."""
-    answer = httpx.post(f"{url}/v1/statement", content=sql, headers={"X-Trino-User": "test"}, timeout=120).json()
+    answer = httpx2.post(f"{url}/v1/statement", content=sql, headers={"X-Trino-User": "test"}, timeout=120).json()
     while "nextUri" in answer:
-        answer = httpx.get(answer["nextUri"], timeout=120).json()
+        answer = httpx2.get(answer["nextUri"], timeout=120).json()
     assert "error" not in answer, answer["error"]
 
 

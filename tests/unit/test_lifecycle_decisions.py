@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.services.exports.lifecycle.decide import (
-    Because,
+    ExpiryReason,
     Life,
     TooManyExpired,
     decide,
@@ -31,20 +31,20 @@ def life(after: timedelta, **fields: Any) -> Life:
     [
         (HOUR * 1000, {}, None),
         (HOUR - timedelta(microseconds=1), {"ttl": "PT1H"}, None),
-        (HOUR, {"ttl": "PT1H"}, Because.TTL),
-        (HOUR * 2, {"ttl": "PT1H"}, Because.TTL),
-        (HOUR * 2, {"ttl": "PT1H", "used_at": CREATED + HOUR * 2}, Because.TTL),
+        (HOUR, {"ttl": "PT1H"}, ExpiryReason.TTL),
+        (HOUR * 2, {"ttl": "PT1H"}, ExpiryReason.TTL),
+        (HOUR * 2, {"ttl": "PT1H", "used_at": CREATED + HOUR * 2}, ExpiryReason.TTL),
         (HOUR * 2, {"ttl": "whenever"}, None),
         (HOUR - timedelta(microseconds=1), {"inactivity_timeout": "PT1H"}, None),
-        (HOUR, {"inactivity_timeout": "PT1H"}, Because.INACTIVITY),
+        (HOUR, {"inactivity_timeout": "PT1H"}, ExpiryReason.INACTIVITY),
         (HOUR * 2, {"inactivity_timeout": "PT1H", "used_at": CREATED + HOUR * 1.5}, None),
-        (HOUR * 3, {"inactivity_timeout": "PT1H", "ttl": "PT2H"}, Because.INACTIVITY),
-        (HOUR * 3, {"inactivity_timeout": "PT2H", "ttl": "PT1H"}, Because.TTL),
-        (HOUR * 3, {"inactivity_timeout": "PT1H", "ttl": "P0D"}, Because.INACTIVITY),
-        (HOUR, {"ttl": "P7D", "deleting_since": CREATED}, Because.TTL),
+        (HOUR * 3, {"inactivity_timeout": "PT1H", "ttl": "PT2H"}, ExpiryReason.INACTIVITY),
+        (HOUR * 3, {"inactivity_timeout": "PT2H", "ttl": "PT1H"}, ExpiryReason.TTL),
+        (HOUR * 3, {"inactivity_timeout": "PT1H", "ttl": "P0D"}, ExpiryReason.INACTIVITY),
+        (HOUR, {"ttl": "P7D", "deleting_since": CREATED}, ExpiryReason.TTL),
     ],
 )
-def test_what_has_expired_and_why(after: timedelta, fields: dict[str, Any], because: Because | None) -> None:
+def test_what_has_expired_and_why(after: timedelta, fields: dict[str, Any], because: ExpiryReason | None) -> None:
     """L-07, L-06: expired when now >= created_at + ttl."""
     verdict = decide(life(after, **fields))
 

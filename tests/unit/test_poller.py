@@ -1,4 +1,4 @@
-"""When a worker looks around by itself, as a table."""
+"""When a worker polls, as a table."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from datetime import timedelta
 import pytest
 
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.poller import JUST_AFTER, Clock
+from holdfast.worker.poller import JUST_AFTER, PollClock
 
-USUAL = Clock.of(WorkerOptions().beat, WorkerOptions().poll, WorkerOptions().lease)
+USUAL = PollClock.of(WorkerOptions().beat, WorkerOptions().poll, WorkerOptions().lease)
 
 
-def test_an_idle_worker_looks_every_ten_seconds_and_up_to_a_fifth_later() -> None:
-    """K-52, K-58, W-02: ten of them together ask less than once a second, whatever chance says."""
-    waits = [USUAL.next_look(chance / 10, None) for chance in range(11)]
+def test_an_idle_worker_polls_every_ten_seconds_and_up_to_a_fifth_later() -> None:
+    """K-52, K-58, W-02: ten of them together send less than one query a second."""
+    waits = [USUAL.next_poll(chance / 10, None) for chance in range(11)]
 
     assert (min(waits), max(waits)) == (10.0, 12.0)
     assert sum(10 / wait for wait in waits) / len(waits) < 1.0
 
 
-def test_one_that_holds_jobs_beats_for_its_lease() -> None:
-    """W-02: and looks around with each beat, every five seconds or a little less."""
+def test_a_worker_with_jobs_sends_heartbeats_for_its_lease() -> None:
+    """W-02: and polls with each heartbeat, every five seconds or a little less."""
     assert (USUAL.next_beat(0.0), USUAL.next_beat(1.0)) == (4.5, 5.0)
 
 
 @pytest.mark.parametrize(("expiry", "wait"), [(3.0, 3.0 + JUST_AFTER), (-1.0, JUST_AFTER), (25.0, 10.0)])
-def test_a_lease_that_ends_before_the_next_look_is_looked_at_just_after(expiry: float, wait: float) -> None:
+def test_a_lease_that_ends_before_the_next_poll_is_looked_at_just_after(expiry: float, wait: float) -> None:
     """It adapts: a dead worker's jobs do not wait for the interval on top of the lease."""
-    assert USUAL.next_look(0.0, timedelta(seconds=expiry)) == pytest.approx(wait)
+    assert USUAL.next_poll(0.0, timedelta(seconds=expiry)) == pytest.approx(wait)
 
 
 def test_the_lease_of_an_idle_worker_holds_too_since_it_may_claim_at_any_moment() -> None:
-    clock = Clock.of(timedelta(seconds=5), timedelta(minutes=5), timedelta(seconds=30))
+    clock = PollClock.of(timedelta(seconds=5), timedelta(minutes=5), timedelta(seconds=30))
 
-    assert clock.next_look(1.0, None) == 15.0
+    assert clock.next_poll(1.0, None) == 15.0

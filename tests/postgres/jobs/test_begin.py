@@ -10,11 +10,11 @@ from factories import HOUR, add, column, everything, hold, lose, make_due, moves
 from holdfast.errors import ClaimLost
 from holdfast.jobs.begin import begin, note_begun, note_begun_blocked
 from holdfast.jobs.claim import claim, claim_by_id
-from holdfast.jobs.explain import explain
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import COMPLETED
 from holdfast.jobs.rescue import rescue
+from holdfast.jobs.views.explain import explain
 
 
 async def hold_ahead(conn: Any, count: int, **fields: Any) -> list[Claim]:

@@ -237,7 +237,7 @@ async def test_what_is_asynchronous_is_refused_by_the_plain_function(database: s
     engine = create_async_engine(_sqlalchemy(database))
     async with AsyncSession(engine) as session, engine.connect() as connection:
         for tx in (conn, session, connection):
-            said = rf"`tx` is asynchronous \({type(tx).__name__}\); await the asynchronous call instead"
+            said = rf"`tx` is asynchronous \({type(tx).__name__}\); use the async function with await"
             with pytest.raises(UsageError, match=said):
                 enqueue_sync(tx, NewJob("k"))
     await engine.dispose()

@@ -147,7 +147,7 @@ async def test_what_has_ended_cannot_be_cancelled(conn: Any, ended_with: object)
     before = await everything(conn)
 
     for force in (False, True):
-        with pytest.raises(IllegalMove, match="what has ended cannot be cancelled"):
+        with pytest.raises(IllegalMove, match="a job that has ended cannot be cancelled"):
             await cancel(conn, claim.id, actor="ada", force=force)
 
     assert await everything(conn) == before

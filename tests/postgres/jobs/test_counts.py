@@ -14,9 +14,9 @@ import pytest
 from psycopg import AsyncClientCursor
 
 from databases import new_database
-from holdfast.jobs import read
-from holdfast.jobs.read import CAP, MOST_LOOKED_AT, Count, count_states
 from holdfast.jobs.states import State
+from holdfast.jobs.views import read
+from holdfast.jobs.views.read import CAP, MOST_LOOKED_AT, Count, count_states
 
 CROWD, FEW = 200_000, 30
 # Jobs in any state, made as rows: each satisfies the constraints of its state.

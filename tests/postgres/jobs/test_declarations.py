@@ -18,9 +18,9 @@ from holdfast.errors import ArgumentsInvalid, KeyNotGiven, KindNotPublished, Not
 from holdfast.jobs.argument_schema import problems_of
 from holdfast.jobs.client import connect as connect_to
 from holdfast.jobs.declare import Declaration, as_json, digest_of, from_json, requested_job
-from holdfast.jobs.explain import explain
 from holdfast.jobs.kinds import find, prune_kinds, publish, show
 from holdfast.jobs.pipelines import Pipeline
+from holdfast.jobs.views.explain import explain
 from holdfast.worker.kinds import Job
 from holdfast.worker.loop import Worker
 from holdfast.worker.options import WorkerOptions
@@ -148,7 +148,7 @@ def test_a_request_overrides_defaults_and_adds_locks_but_replaces_no_key() -> No
     assert {name: getattr(made, name) for name in said} == said
     assert [lock.key for lock in made.locks] == ["table:t", "region:eu", "more"]
     for name in ("slot_key", "unique_key"):
-        with pytest.raises(UsageError, match=f"declares its {name}.*cannot replace"):
+        with pytest.raises(UsageError, match=f"declares its {name}.*cannot override"):
             requested_job(declared, arguments, {name: "mine"})
 
 

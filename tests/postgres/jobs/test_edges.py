@@ -33,9 +33,9 @@ from holdfast.jobs.kinds import job_by_name
 from holdfast.jobs.model import JobId, Lock, NewJob
 from holdfast.jobs.outcome import Done, Fail
 from holdfast.jobs.pipelines import complete_and_chain, read_pipeline
-from holdfast.jobs.read import list_jobs
 from holdfast.jobs.recover import recover
 from holdfast.jobs.rerun import rerun
+from holdfast.jobs.views.read import list_jobs
 
 MANY = WORTH_A_COPY + 10  # enough to go in by COPY
 BAD_TEXTS = ["a\x00b", "half of a pair: \ud800"]
@@ -61,7 +61,7 @@ async def test_only_a_plain_child_that_can_run_now_is_held_at_once(conn: Any, fi
     parent = await hold(conn)
     before = await everything(conn)
 
-    with pytest.raises(UsageError, match="next cannot be held at once: it has a lock, a slot, a key, parents or a delay"):
+    with pytest.raises(UsageError, match="next cannot be claimed at once: it has a lock, a slot, a key, parents or a delay"):
         await complete_and_chain(conn, parent, None, NewJob("next", **fields))
 
     assert await everything(conn) == before
@@ -96,13 +96,13 @@ async def test_a_step_that_cannot_be_stored_is_refused_by_a_chain(conn: Any, tex
 
 
 def test_one_job_asks_for_a_lock_once() -> None:
-    with pytest.raises(UsageError, match="lock 't' is asked for twice by one job; ask once, with the smaller `most`"):
+    with pytest.raises(UsageError, match="lock 't' is listed twice for one job; list it once, with the smaller `most`"):
         NewJob("k", locks=(Lock("t"), Lock("u"), Lock("t", most=None)))
 
 
 @pytest.mark.parametrize("wrong", ["nightly", "", "urn", "0" * 31])
 async def test_a_pipeline_is_known_by_a_uuid(conn: Any, wrong: str) -> None:
-    said = f"pipeline_id {wrong!r} is not a uuid"
+    said = f"pipeline_id {wrong!r} is not a UUID"
     with pytest.raises(UsageError, match=said):
         NewJob("k", pipeline_id=wrong)
     with pytest.raises(UsageError, match=said):
@@ -111,7 +111,7 @@ async def test_a_pipeline_is_known_by_a_uuid(conn: Any, wrong: str) -> None:
         await abort(conn, wrong, actor="ada")
     with pytest.raises(UsageError, match=said):
         await list_jobs(conn, pipeline_id=wrong)
-    with pytest.raises(UsageError, match=f"worker_id {wrong!r} is not a uuid"):
+    with pytest.raises(UsageError, match=f"worker_id {wrong!r} is not a UUID"):
         await list_jobs(conn, worker_id=wrong)
 
 
@@ -125,9 +125,9 @@ async def test_every_way_to_write_a_uuid_means_the_same_pipeline(conn: Any) -> N
 
 @pytest.mark.parametrize("parent", [0, -1, 2**63, 10**30])
 def test_a_parent_is_known_by_the_id_of_a_job(parent: int) -> None:
-    with pytest.raises(UsageError, match=f"parent_id cannot be {parent}: it is the id of a job"):
+    with pytest.raises(UsageError, match=f"parent_id cannot be {parent}: must be the id of a job"):
         NewJob("k", parent_id=parent, step="s")
-    with pytest.raises(UsageError, match=f"after cannot be {parent}: it is the id of a job"):
+    with pytest.raises(UsageError, match=f"after cannot be {parent}: must be the id of a job"):
         NewJob("k", after=(parent,))
 
 

@@ -61,12 +61,12 @@ async def test_a_tag_that_is_taken_says_by_whom_and_what_to_do(conn: Any) -> Non
     mine, other = await hold(conn), await hold(conn)
     await plan(conn, mine, "query", tag="mine", adoptable=True)
 
-    with pytest.raises(UsageError, match=f"belongs to job {mine.id}; let the tag carry the id of its own job"):
+    with pytest.raises(UsageError, match=f"belongs to job {mine.id}; use a tag that contains the id of this job"):
         await plan(conn, other, "query", tag="mine")
-    with pytest.raises(UsageError, match="was planned for a query; a table needs a tag of its own"):
+    with pytest.raises(UsageError, match="was planned for the kind query; use another tag for table"):
         await plan(conn, mine, "table", tag="mine")
     again = await replace(conn, mine)
-    with pytest.raises(UsageError, match="was planned by an earlier attempt; adopt what it made"):
+    with pytest.raises(UsageError, match="was planned by an earlier attempt; adopt its effect"):
         await plan(conn, again, "query", tag="mine")
 
 

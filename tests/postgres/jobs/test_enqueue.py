@@ -428,7 +428,7 @@ async def test_a_drained_kind_takes_no_new_jobs(conn: Any, drained: str, count: 
     """K-63."""
     await drain(conn, drained, actor="ada", reason="upgrade")
 
-    with pytest.raises(Draining, match="k is being drained and takes no new jobs: upgrade"):
+    with pytest.raises(Draining, match="k is drained and accepts no new jobs: upgrade"):
         await enqueue_many(conn, [NewJob("k")] * count)
 
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0

@@ -29,10 +29,10 @@ from holdfast.jobs.cancel import cancel
 from holdfast.jobs.claim import claim_by_id
 from holdfast.jobs.control import pause
 from holdfast.jobs.declare import Declaration
-from holdfast.jobs.explain import explain
 from holdfast.jobs.model import JobId, Lock
 from holdfast.jobs.outcome import Done, Fail, Retry, Snooze
 from holdfast.jobs.progress import report
+from holdfast.jobs.views.explain import explain
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ async def test_ready_behind_others_of_its_kind(conn: Any) -> None:
 async def test_ready_and_next(conn: Any) -> None:
     await start_worker(conn)
 
-    assert await _says(conn, await add(conn)) == "It is ready and next in queue 'default'; is a worker there that runs k?"
+    assert await _says(conn, await add(conn)) == "It is ready and next in queue 'default'; check that a worker runs k."
 
 
 async def test_ready_and_no_living_worker_runs_it(conn: Any) -> None:
@@ -82,11 +82,11 @@ async def test_ready_and_no_living_worker_runs_it(conn: Any) -> None:
     await start_worker(conn, kinds={"b": 1})
     job_id = await add(conn)
 
-    assert await _says(conn, job_id) == ("It is ready, but no living worker runs k; they run a, b: was its module imported?")
+    assert await _says(conn, job_id) == ("It is ready, but no live worker runs k; they run a, b: was its module imported?")
 
     await start_worker(conn)  # of their own making: it claims what it likes
 
-    assert await _says(conn, job_id) == "It is ready and next in queue 'default'; is a worker there that runs k?"
+    assert await _says(conn, job_id) == "It is ready and next in queue 'default'; check that a worker runs k."
 
 
 async def test_ready_and_all_that_run_it_are_quiet(conn: Any) -> None:
@@ -103,7 +103,7 @@ async def test_ready_in_a_queue_that_nobody_serves_who_runs_it(conn: Any) -> Non
     slow, fast = await add(conn, queue="slow"), await add(conn, queue="fast")
 
     assert await _says(conn, slow) == (
-        "It is ready, but no living worker that runs k serves queue 'slow'; they serve default, fast: "
+        "It is ready, but no live worker that runs k serves queue 'slow'; they serve default, fast: "
         "start one with --queue slow."
     )
     assert "1 worker with room can run k" in await _says(conn, fast)
@@ -153,12 +153,12 @@ async def test_put_off_by_its_handler_says_why_and_not_what_went_wrong_before(co
     await end(conn, claimed, Retry("busy", delay=timedelta(0)))
     await end(conn, await take(conn, claimed.id), Snooze(HOUR, "the mart is being rebuilt"))
 
-    assert await _says(conn, claimed.id) == "It runs in 60 min: its handler put it off: the mart is being rebuilt."
+    assert await _says(conn, claimed.id) == "It runs in 60 min: its handler snoozed it: the mart is being rebuilt."
 
     await make_due(conn, claimed.id)
     await end(conn, await take(conn, claimed.id), Snooze(HOUR))
 
-    assert await _says(conn, claimed.id) == "It runs in 60 min: its handler put it off."
+    assert await _says(conn, claimed.id) == "It runs in 60 min: its handler snoozed it."
 
 
 async def test_put_off_after_a_crash_says_what_happened(conn: Any) -> None:
@@ -208,14 +208,14 @@ async def test_running_on_a_worker_that_went_silent(conn: Any) -> None:
     claim = await hold(conn, worker=await start_worker(conn, "pod-3"))
     await silence(conn, claim)
 
-    assert await _says(conn, claim.id) == "Attempt 1 ran on pod-3, which went silent; it is rescued with the next sweep."
+    assert await _says(conn, claim.id) == "Attempt 1 ran on pod-3, whose lease has expired; the next sweep rescues it."
 
 
 async def test_with_an_engine(conn: Any) -> None:
     claim = await hold(conn)
     await submit(conn, claim, poll_after=2 * HOUR)
 
-    assert await _says(conn, claim.id) == "An external engine works on it; it is asked again in 2 h (look 1)."
+    assert await _says(conn, claim.id) == "An external engine works on it; the next poll is in 2 h (poll 1)."
 
 
 async def test_waiting_for_parents_names_the_next_one(conn: Any) -> None:
@@ -233,7 +233,7 @@ async def test_waiting_for_a_lock_says_who_holds_it_and_until_when(conn: Any) ->
 
     assert await _says(conn, second) == (
         f"It waits for lock 'table:a': job {holder.id} (compact) holds it on pod-1, "
-        "whose lease is renewed until it ends and runs for another 2 h; "
+        "whose lease runs for another 2 h and is renewed until the job ends; "
         f"job {first} (k) waits before it."
     )
 
@@ -254,7 +254,7 @@ async def test_waiting_for_a_lock_that_came_free_meanwhile(conn: Any) -> None:
     await conn.execute("DELETE FROM holdfast.lock_holders")
 
     assert await _says(conn, waiting) == (
-        "It waits for lock 'table:a', which is free: it goes on with the next sweep, in a few seconds."
+        "It waits for lock 'table:a', which is free: the next sweep wakes it in a few seconds."
     )
 
 
@@ -265,8 +265,8 @@ async def test_waiting_for_a_slot_says_whose_it_is(conn: Any) -> None:
     await silence(conn, holder)
 
     assert await _says(conn, follow_up) == (
-        f"It waits for slot 'year:2024': job {holder.id} (recalc) holds it on pod-1, which went silent: "
-        "it is taken from there with the next sweep."
+        f"It waits for slot 'year:2024': job {holder.id} (recalc) holds it on pod-1, whose lease has expired: "
+        "the next sweep rescues it."
     )
 
 
@@ -280,7 +280,7 @@ async def test_every_end_has_its_sentence(conn: Any) -> None:
     assert [await _says(conn, claim.id) for claim in (done, failed, poison, cancelled)] == [
         "Completed 0 s ago in attempt 1.",
         "Failed 0 s ago after 1 error of 3 allowed: no such table",
-        "Quarantined 0 s ago: it took its process down once, the last time by lease_lost; run it again once that is mended.",
+        "Quarantined 0 s ago: its process crashed once, the last time by lease_lost; fix the cause, then rerun it.",
         "Cancelled 0 s ago: wrong year.",
     ]
 

@@ -10,11 +10,11 @@ import pytest
 
 from factories import add, end, hold
 from holdfast.jobs.enqueue import enqueue_many
-from holdfast.jobs.failures import list_failures
-from holdfast.jobs.filters import MOST_LOOKED_AT
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.outcome import Fail
-from holdfast.jobs.read import count_jobs, list_jobs
+from holdfast.jobs.views.failures import list_failures
+from holdfast.jobs.views.filters import MOST_LOOKED_AT
+from holdfast.jobs.views.read import count_jobs, list_jobs
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

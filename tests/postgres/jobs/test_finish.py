@@ -240,7 +240,7 @@ async def _roll_back(conn: Any) -> None:
     ("publish", "error", "why"),
     [
         (_lose_the_connection, psycopg.OperationalError, "lost while publish ran"),
-        (_swallow_an_error, PublishFailed, "let it out, or make a savepoint"),
+        (_swallow_an_error, PublishFailed, "let the error propagate, or use a savepoint"),
         (_commit, PublishFailed, "must neither commit nor roll back"),
         (_roll_back, PublishFailed, "must neither commit nor roll back"),
     ],

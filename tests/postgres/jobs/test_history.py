@@ -27,13 +27,13 @@ from factories import (
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.claim import claim_by_id
 from holdfast.jobs.finish import complete_plain, finish
-from holdfast.jobs.history import history
 from holdfast.jobs.model import Lock, NewJob
 from holdfast.jobs.outcome import Cancel, Done, Fail, Retry, Snooze, Submitted, released
 from holdfast.jobs.pipelines import complete_and_chain
 from holdfast.jobs.recover import recover
 from holdfast.jobs.rerun import rerun
 from holdfast.jobs.rescue import rescue_worker
+from holdfast.jobs.views.history import history
 
 # An attempt is over when its row says so; the row of the job and the row of the history carry the same transaction.
 SAME_TRANSACTION = """

@@ -16,9 +16,9 @@ from holdfast.jobs.cancel import cancel
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.control import pause, resume
 from holdfast.jobs.enqueue import enqueue
-from holdfast.jobs.explain import explain
 from holdfast.jobs.model import JobId, Lock, NewJob
 from holdfast.jobs.promote import wake_forgotten
+from holdfast.jobs.views.explain import explain
 
 WRITER, READER = (Lock("t"),), (Lock("t", most=None),)
 LAPSE = "UPDATE holdfast.lock_wants SET woken_at = woken_at - interval '1 minute' WHERE woken_at IS NOT NULL"
@@ -224,7 +224,7 @@ async def test_an_enqueue_with_reject_does_not_overtake_either(conn: Any) -> Non
     with pytest.raises(LockBusy, match=f"is held by job {reader.id}"):
         await enqueue(conn, NewJob("k", locks=(shared,)))
     await end(conn, reader)
-    with pytest.raises(LockBusy, match=f"is next for job {writer}, which waits for it") as refused:
+    with pytest.raises(LockBusy, match=f"is reserved for job {writer}, which waits for it") as refused:
         await enqueue(conn, NewJob("k", locks=(shared,)))
 
     assert (refused.value.key, refused.value.holder) == ("t", writer)

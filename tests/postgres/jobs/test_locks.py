@@ -412,7 +412,7 @@ async def test_a_lock_with_wait_that_is_busy_refuses_a_job_that_has_one_with_rej
     holder = await hold(conn, locks=(Lock("b"),))
     before = await everything(conn)
 
-    with pytest.raises(LockBusy, match=f"lock 'b' is held by job {holder.id}; .* when_busy='wait' for all of its locks"):
+    with pytest.raises(LockBusy, match=f"lock 'b' is held by job {holder.id}; .* when_busy='wait' for all locks"):
         await enqueue(conn, NewJob("k", locks=A_THEN_B))
 
     assert await everything(conn) == before

@@ -10,10 +10,11 @@ import pytest
 
 from factories import HOUR, add, clock, end, hold, make_due, replace, rows, start_worker, take, value, waits
 from holdfast.jobs import logs
-from holdfast.jobs.logs import Numbered, read_lines, write
+from holdfast.jobs.logs import Numbered, write
 from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import Retry
 from holdfast.jobs.prune import prune
+from holdfast.jobs.views.logs import read_lines
 from holdfast.telemetry.kept import Line
 
 LONG_AGO = "2001-01-01T00:00:00+00:00"

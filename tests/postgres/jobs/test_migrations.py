@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,17 +16,19 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from factories import everything
+from holdfast import catalog
 from holdfast.database import migrate, revision
+from holdfast.database.locations import KERNEL
 from holdfast.errors import DatabaseProblem, NotMigrated
 
 CATALOG = {
     "columns": """SELECT table_name, column_name, data_type, is_nullable, column_default, is_identity, identity_generation
-                  FROM information_schema.columns WHERE table_schema = 'holdfast' ORDER BY table_name, ordinal_position""",
+                  FROM information_schema.columns WHERE table_schema LIKE 'holdfast%' ORDER BY table_name, ordinal_position""",
     "constraints": """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
                       WHERE connamespace = 'holdfast'::regnamespace ORDER BY 1, 2""",
     "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'holdfast' ORDER BY 1",
     "triggers": """SELECT tgname, pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-                   WHERE c.relnamespace = 'holdfast'::regnamespace AND NOT tgisinternal ORDER BY 1""",
+                   WHERE c.relnamespace = 'holdfast'::regnamespace AND NOT tgisinternal ORDER BY 1, 2""",
     "functions": """SELECT proname, pg_get_functiondef(oid) FROM pg_proc
                     WHERE pronamespace = 'holdfast'::regnamespace ORDER BY 1""",
     "sequences": """SELECT sequencename, data_type::text, start_value, increment_by, cache_size FROM pg_sequences
@@ -81,6 +84,20 @@ def test_each_revision_takes_back_all_that_it_did_and_no_more(empty_database: st
     assert _catalog(empty_database) == first
 
 
+def test_each_service_declares_the_tables_that_its_migrations_create(fresh_database: str) -> None:
+    migrated, declared = _tables(fresh_database), set[str]()
+    for service in catalog.SERVICES:
+        files = [] if service.migrations_folder is None else service.migrations_folder.glob("*.py")
+        texts = [file.read_text() for file in files]
+        created = {name for text in texts for name in re.findall(r"CREATE TABLE holdfast\.(\w+)", text)}
+        elsewhere = {name for text in texts for name in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+\.\w+)", text)}
+
+        assert created & migrated | elsewhere == set(service.tables), service.name
+        declared |= set(service.tables)
+    by_the_kernel = {name for file in KERNEL.glob("*.py") for name in re.findall(r"TABLE holdfast\.(\w+) \(", file.read_text())}
+    assert migrated - declared - {"alembic_version"} == by_the_kernel & migrated
+
+
 def test_pods_that_start_at_once_take_turns(empty_database: str) -> None:
     with ThreadPoolExecutor(4) as pods:
         ends = list(pods.map(migrate.migrate, [empty_database] * 4))
@@ -92,7 +109,7 @@ def test_a_migration_does_not_wait_for_another_without_end(empty_database: str, 
     monkeypatch.setattr(migrate, "PATIENCE", "10ms")
     with psycopg.connect(empty_database) as other:
         other.execute(migrate.TAKE_TURNS)
-        with pytest.raises(DatabaseProblem, match="another migration of this database has been at work for 10ms: look at"):
+        with pytest.raises(DatabaseProblem, match="another migration of this database has been running for 10ms; check"):
             migrate.migrate(empty_database)
 
 
@@ -132,9 +149,10 @@ def test_a_schema_that_is_newer_than_the_code_is_not_to_be_migrated(fresh_databa
     """`holdfast db migrate` of the old code cannot help: it does not know the revision."""
     with psycopg.connect(fresh_database, autocommit=True) as conn:
         conn.execute("UPDATE holdfast.alembic_version SET version_num = '9999'")
+        conn.execute("COMMENT ON TABLE holdfast.alembic_version IS 'oldest code: 9998'")
 
     for act in (revision.require_current, migrate.migrate, migrate.would):
-        with pytest.raises(NotMigrated, match=r"is at 9999, and this code is older.*run the newer version") as refused:
+        with pytest.raises(NotMigrated, match=r"is at 9999, but this code is older.*run the newer version") as refused:
             act(fresh_database)
         assert "run `holdfast db migrate`" not in str(refused.value)
 
@@ -188,7 +206,7 @@ def test_f_41_a_migration_that_is_killed_half_way_leaves_nothing_and_is_run_agai
     """A real process and a real SIGKILL, when the statements of the n-th migration have run and it is not committed."""
 
     def run(**environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "holdfast", "db", "migrate", "--url", empty_database]
+        command = [sys.executable, "-m", "holdfast", "db", "migrate", "--dsn", empty_database]
         return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
 
     killed = run(HOLDFAST_CRASH_AT=f"migrate.mid:{number}")

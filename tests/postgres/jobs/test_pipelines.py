@@ -403,9 +403,9 @@ async def test_a_parent_that_ends_twice_is_counted_once(conn: Any) -> None:
 
 def _diamond() -> Pipeline:
     pipeline = Pipeline("nightly")
-    extract = pipeline.add(NewJob("k", "extract"))
-    parts = [pipeline.add(NewJob("k", f"part-{n}"), after=extract) for n in range(2)]
-    pipeline.add(NewJob("k", "report"), after=parts)
+    extract = pipeline.add(NewJob("k", {"part": "extract"}))
+    parts = [pipeline.add(NewJob("k", {"part": n}), after=extract) for n in range(2)]
+    pipeline.add(NewJob("k", {"part": "report"}), after=parts)
     return pipeline
 
 

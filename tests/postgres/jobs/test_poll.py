@@ -360,7 +360,7 @@ async def test_an_engine_that_can_never_be_asked_ends_the_job_and_its_work(conn:
 
     found = await job(conn, claim.id)
     assert (found.state, found.cause, found.errors) == ("failed", "poll", 1)
-    assert found.error == "its engine could not be asked 3 times in a row: ConnectionError: reset"
+    assert found.error == "3 polls of its engine failed in a row: ConnectionError: reset"
     assert dict(await rows(conn, "SELECT id, state FROM holdfast.effects")) == {query.id: "unwanted"}
     assert await moves_of(conn, claim.id) == ["submit", "release", "release", "fail"]
 

@@ -11,11 +11,11 @@ from factories import HOUR, add, end, everything, hold, never_wait, rows, silenc
 from holdfast.jobs import effects
 from holdfast.jobs import prune as prune_module
 from holdfast.jobs.effects import clean
-from holdfast.jobs.history import history
 from holdfast.jobs.model import Lock, NewJob
 from holdfast.jobs.outcome import Cancel, Done, Fail
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.prune import prune
+from holdfast.jobs.views.history import history
 
 
 async def _ended(conn: Any, ended_with: object = None, **fields: Any) -> int:
@@ -144,7 +144,7 @@ async def test_a_job_that_lives_on_keeps_its_newest_moves(conn: Any, monkeypatch
         [[often, seldom]],
     )
 
-    await prune(conn, older_than=timedelta(minutes=30), bite=1)
+    await prune(conn, older_than=timedelta(minutes=30), batch=1)
 
     assert [entry.attempt_no for entry in await history(conn, often)] == [8, 9, 10]
     assert len(await history(conn, seldom)) == 10
@@ -158,7 +158,7 @@ async def test_a_job_that_lives_on_keeps_its_newest_moves(conn: Any, monkeypatch
 async def test_no_key_is_left_however_many_there_are(conn: Any) -> None:
     await conn.execute("INSERT INTO holdfast.lock_keys SELECT 'key ' || number FROM generate_series(1, 25) AS number")
 
-    await prune(conn, older_than=HOUR, bite=10)
+    await prune(conn, older_than=HOUR, batch=10)
 
     assert await rows(conn, "SELECT key FROM holdfast.lock_keys") == []
 
@@ -199,7 +199,7 @@ async def test_pruning_goes_in_bites_over_everything_that_is_old(conn: Any) -> N
     await _age(conn)
     await _ended(conn)
 
-    assert await prune(conn, older_than=HOUR, bite=2) == 7
+    assert await prune(conn, older_than=HOUR, batch=2) == 7
 
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 1
 
@@ -209,7 +209,7 @@ async def test_no_more_are_removed_than_was_allowed(conn: Any) -> None:
         await _ended(conn)
     await _age(conn)
 
-    assert await prune(conn, older_than=HOUR, bite=5, most=3) == 3
+    assert await prune(conn, older_than=HOUR, batch=5, most=3) == 3
 
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 4
 

@@ -12,8 +12,8 @@ from holdfast.errors import NotFound, UsageError
 from holdfast.jobs.enqueue import enqueue_many
 from holdfast.jobs.model import JobId, NewJob
 from holdfast.jobs.outcome import Cancel, Done, Fail
-from holdfast.jobs.read import LONGEST_PAGE, Count, count_states, get_job, list_jobs
 from holdfast.jobs.states import State
+from holdfast.jobs.views.read import LONGEST_PAGE, Count, count_states, get_job, list_jobs
 
 
 async def _one_in_each_state(conn: Any) -> dict[State, int]:
@@ -134,7 +134,7 @@ async def test_a_page_has_a_size_that_can_be_shown(conn: Any, limit: int) -> Non
 
 
 async def test_a_filter_that_does_not_exist_is_named_with_those_that_do(conn: Any) -> None:
-    with pytest.raises(UsageError, match=r"no filter colour; there are: before, state, kind"):
+    with pytest.raises(UsageError, match=r"no filter colour; there are: before, ids, state, kind"):
         await list_jobs(conn, colour="red")
 
 

@@ -52,7 +52,7 @@ async def test_a_healthy_run_is_left_alone_however_long_it_takes(conn: Any) -> N
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '10 days'")
     before = await everything(conn)
 
-    with pytest.raises(NotStale, match=r"is held by worker, whose lease runs for another \d+ s; wait until it is silent"):
+    with pytest.raises(NotStale, match=r"is held by worker, whose lease runs for another \d+ s; wait until its lease expires"):
         await recover(conn, claim.id, actor="ada")
 
     assert await everything(conn) == before
@@ -91,7 +91,7 @@ async def test_a_job_that_nobody_holds_needs_no_recovery(conn: Any, arrange: Any
     job_id = await arrange(conn)
     before = await everything(conn)
 
-    with pytest.raises(NotStale, match="nobody holds it"):
+    with pytest.raises(NotStale, match="no worker holds it"):
         await recover(conn, job_id, actor="ada")
 
     assert await everything(conn) == before

@@ -29,11 +29,11 @@ from factories import (
 from holdfast.errors import IllegalMove, NotFound, Refused
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.claim import claim as claim_jobs
-from holdfast.jobs.explain import explain
 from holdfast.jobs.model import JobId
 from holdfast.jobs.outcome import Cancel, Done, Fail
 from holdfast.jobs.progress import checkpoint, report
 from holdfast.jobs.rerun import rerun
+from holdfast.jobs.views.explain import explain
 
 
 @pytest.mark.parametrize("ended_with", [Fail("no"), Cancel("no"), ValueError("odd")])

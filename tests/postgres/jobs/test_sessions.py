@@ -16,7 +16,7 @@ from factories import column, hold, make_due, moves_of, rows, state_of, take, va
 from holdfast.jobs.model import Claim
 from holdfast.jobs.renew import renew_leases
 from holdfast.jobs.rescue import rescue_disconnected
-from holdfast.jobs.sessions import look_for_the_gone, publish
+from holdfast.jobs.sessions import publish, rescue_ended_sessions
 
 NOW = timedelta(0)
 LATER = timedelta(hours=1)
@@ -44,8 +44,8 @@ async def test_the_jobs_of_a_worker_whose_session_ended_are_taken_before_its_lea
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
 
-    noted, at_once = await look_for_the_gone(conn, grace=LATER)
-    _, jobs = await look_for_the_gone(conn, grace=NOW)
+    noted, at_once = await rescue_ended_sessions(conn, grace=LATER)
+    _, jobs = await rescue_ended_sessions(conn, grace=NOW)
 
     assert (noted, at_once, jobs) == ([claim.worker_id], [], [claim.id])
     assert await state_of(conn, claim.id) == "pending"
@@ -57,7 +57,7 @@ async def test_the_jobs_of_a_worker_whose_session_ended_are_taken_before_its_lea
 async def test_who_is_connected_keeps_its_jobs(conn: Any, connect: Connect):
     claim = await present(conn, await connect())
 
-    assert await look_for_the_gone(conn, grace=NOW) == ([], [])
+    assert await rescue_ended_sessions(conn, grace=NOW) == ([], [])
     assert await state_of(conn, claim.id) == "running"
 
 
@@ -70,7 +70,7 @@ async def test_who_may_not_see_the_session_of_another_role_does_not_call_it_gone
     try:
         async with await psycopg.AsyncConnection.connect(where, autocommit=True) as observer:
             await present(conn, await connect())
-            noted, taken = await look_for_the_gone(observer, grace=NOW)
+            noted, taken = await rescue_ended_sessions(observer, grace=NOW)
     finally:
         await conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -81,12 +81,12 @@ async def test_who_comes_back_in_time_keeps_its_jobs(conn: Any, connect: Connect
     """Its line was cut, or somebody ended its session: it is not the worker that died."""
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
-    noted, _ = await look_for_the_gone(conn, grace=LATER)
+    noted, _ = await rescue_ended_sessions(conn, grace=LATER)
 
     await publish(await connect(), [claim.worker_id])
 
     assert noted == [claim.worker_id]
-    assert await look_for_the_gone(conn, grace=NOW) == ([], [])
+    assert await rescue_ended_sessions(conn, grace=NOW) == ([], [])
     assert await state_of(conn, claim.id) == "running"
 
 
@@ -94,7 +94,7 @@ async def test_a_rescue_waits_for_nobody_who_is_just_coming_back(conn: Any, conn
     """Both take the worker's row: what is decided is decided by whoever has it first."""
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
-    await look_for_the_gone(conn, grace=LATER)
+    await rescue_ended_sessions(conn, grace=LATER)
     back = await connect()
 
     async with back.transaction():
@@ -108,7 +108,7 @@ async def test_a_rescue_waits_for_nobody_who_is_just_coming_back(conn: Any, conn
 async def test_who_was_taken_for_dead_and_comes_back_learns_it_from_the_fence(conn: Any, connect: Connect):
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
-    await look_for_the_gone(conn, grace=LATER)
+    await rescue_ended_sessions(conn, grace=LATER)
     back, rescuer = await connect(), await connect()
 
     async with rescuer.transaction():
@@ -125,13 +125,13 @@ async def test_a_session_is_good_for_one_rescue(conn: Any, connect: Connect):
     """The worker lives, and claims on another connection before it has a new session: it is not robbed a second time."""
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
-    await look_for_the_gone(conn, grace=LATER)
-    await look_for_the_gone(conn, grace=NOW)
+    await rescue_ended_sessions(conn, grace=LATER)
+    await rescue_ended_sessions(conn, grace=NOW)
 
     await make_due(conn, claim.id)
     await take(conn, claim.id, claim.worker_id)
 
-    assert await look_for_the_gone(conn, grace=NOW) == ([], [])
+    assert await rescue_ended_sessions(conn, grace=NOW) == ([], [])
     assert await state_of(conn, claim.id) == "running"
 
 
@@ -140,10 +140,10 @@ async def test_who_connected_after_the_last_beat_cannot_tell_whether_the_server_
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
 
-    noted, _ = await look_for_the_gone(await connect(), grace=NOW)
+    noted, _ = await rescue_ended_sessions(await connect(), grace=NOW)
 
     assert noted == []
-    assert await look_for_the_gone(conn, grace=LATER) == ([claim.worker_id], [])  # who was there all the while can
+    assert await rescue_ended_sessions(conn, grace=LATER) == ([claim.worker_id], [])  # who was there all the while can
 
 
 async def test_behind_a_pooler_there_is_no_session_to_publish(conn: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch):
@@ -167,7 +167,7 @@ async def test_a_session_that_hides_its_beginning_may_be_the_one(conn: Any, conn
     )
     try:
         await looker.execute(f"SET ROLE {role}")
-        assert await look_for_the_gone(looker, grace=NOW) == ([], [])
+        assert await rescue_ended_sessions(looker, grace=NOW) == ([], [])
     finally:
         await looker.execute("RESET ROLE")
         await conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

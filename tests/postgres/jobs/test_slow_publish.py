@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from factories import add, end, hold, holders_of, never_wait, rows, start_worker, state_of, take, value
-from holdfast.errors import LockBusy
+from holdfast.errors import CancelRequested, LockBusy
+from holdfast.jobs import progress
+from holdfast.jobs.cancel import cancel
 from holdfast.jobs.claim import claim, claim_by_id, claim_plain, claim_tied
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.model import Claim, JobId, Lock, NewJob
@@ -25,13 +27,19 @@ WAIT, REJECT = Lock("t"), Lock("t", when_busy="reject")
 @asynccontextmanager
 async def publishing(conn: Any, held: Claim) -> AsyncIterator[None]:
     """The job is in the middle of its `publish` for as long as the block lasts; afterwards it has ended."""
+    async with ending_with(conn, held, "publish"):
+        yield
+
+
+@asynccontextmanager
+async def ending_with(conn: Any, held: Claim, way: str, **done: Any) -> AsyncIterator[None]:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def publish(_: Any) -> None:
+    async def write(_: Any) -> None:
         begun.set()
         await go_on.wait()
 
-    ending = asyncio.create_task(end(conn, held, Done(publish=publish)))
+    ending = asyncio.create_task(end(conn, held, Done(**{way: write}, **done)))
     async with asyncio.timeout(60):
         await begun.wait()
     try:
@@ -136,3 +144,36 @@ async def test_plain_jobs_are_claimed_while_somebody_has_the_key_of_a_tied_one(c
     assert await rows(conn, "SELECT state, attempt_no FROM holdfast.jobs WHERE id = %s", tied) == [("pending", 0)]
     assert await claim_tied(conn, worker, [tied]) == []
     assert await state_of(conn, tied) == "blocked"
+
+
+async def test_while_a_job_prepares_its_end_it_reports_progress_and_nothing_waits_for_it(connect: Any) -> None:
+    """Its row, its slot and the slots of its children are free until the end."""
+    conn, acting = await connect(), await connect()
+    held = await hold(conn, slot_key="s")
+    await never_wait(conn)
+
+    async with ending_with(acting, held, "prepare", then=[NewJob("k", slot_key="child")]):
+        await progress.report(conn, held, progress=0.7, message="700 of 1,000 rows")
+        other = await add(conn, slot_key="child")
+        assert await rows(conn, "SELECT state, progress FROM holdfast.jobs WHERE id = %s", held.id) == [("running", 0.7)]
+
+    assert await state_of(conn, held.id) == "completed"
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE parent_id = %s", held.id) == 0, "merged with the other"
+    assert await state_of(conn, other) == "pending"
+
+
+async def test_a_job_that_prepares_its_end_can_be_cancelled_and_writes_nothing(connect: Any) -> None:
+    conn, acting = await connect(), await connect()
+    held = await hold(conn)
+
+    async def prepare(inside: Any) -> None:
+        await inside.execute("INSERT INTO holdfast.controls (kind, reason) VALUES ('published', 'half')")
+        await cancel(conn, held.id, actor="ada", reason="wrong file")
+        await progress.report(conn, held, progress=0.5)
+
+    with pytest.raises(CancelRequested) as asked:
+        await end(acting, held, Done(prepare=prepare))
+    await end(acting, held, asked.value)
+
+    assert await state_of(conn, held.id) == "cancelled"
+    assert await value(conn, "SELECT count(*) FROM holdfast.controls") == 0

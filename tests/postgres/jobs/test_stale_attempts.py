@@ -124,6 +124,10 @@ async def _publish_must_not_run(conn: Any) -> None:
     raise AssertionError("publish was called for an attempt that was replaced")
 
 
+async def _write_a_row(conn: Any) -> None:
+    await conn.execute("INSERT INTO holdfast.controls (kind, reason) VALUES ('published', 'too late')")
+
+
 def _ends_with(ended_with: object) -> Step:
     async def try_it(conn: Any, claim: Claim) -> None:
         await finish(conn, claim, decide(claim, ended_with))
@@ -164,6 +168,7 @@ async def _plans_an_effect(conn: Any, claim: Claim) -> None:
 WRITES: dict[str, Step] = {
     "complete": _ends_with(Done("late")),
     "complete and publish": _ends_with(Done(publish=_publish_must_not_run)),
+    "prepare and complete": _ends_with(Done(prepare=_write_a_row)),
     "complete with children": _ends_with(Done(then=[NewJob("next"), NewJob("next")])),
     "complete with a join": _ends_with(Done(then=[NewJob("next")], join=NewJob("join"))),
     "complete in a batch": _completes_in_a_batch,

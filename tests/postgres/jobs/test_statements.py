@@ -11,16 +11,17 @@ from typing import Any
 
 import psycopg
 import pytest
-from proof.statements import MODULES, can_be_prepared, parameters_of, prepare, statements
+from proof.mutants.statements import MODULES, can_be_prepared, parameters_of, prepare, statements
 from psycopg import AsyncClientCursor
 
 from databases import new_database
 from factories import HOUR, value
-from holdfast.jobs import begin, claim, enqueue, finish, locks, pipelines, poll, progress, promote, read, renew, rescue
-from holdfast.jobs import filters as job_filters
+from holdfast.jobs import begin, claim, enqueue, finish, locks, pipelines, poll, progress, promote, renew, rescue
 from holdfast.jobs.enqueue import enqueue_many_sync
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.states import State
+from holdfast.jobs.views import filters as job_filters
+from holdfast.jobs.views import read
 
 STATEMENTS = statements()
 

@@ -28,13 +28,13 @@ from factories import (
     waits,
 )
 from holdfast.errors import NotStale
-from holdfast.jobs.explain import explain
 from holdfast.jobs.model import WorkerId
 from holdfast.jobs.prune import PRUNE_WORKERS
 from holdfast.jobs.recover import recover
 from holdfast.jobs.renew import WorkerInfo, register, renew
 from holdfast.jobs.rescue import rescue
 from holdfast.jobs.unregistered import UNREGISTERED
+from holdfast.jobs.views.explain import explain
 
 LOSE_ROWS = "DELETE FROM holdfast.workers"
 
@@ -117,14 +117,14 @@ async def test_a_worker_that_registers_while_its_row_is_made_is_not_overwritten(
 async def test_explain_says_that_the_registration_is_gone(conn: Any) -> None:
     claim = await hold(conn)
     await conn.execute(LOSE_ROWS)
-    gone = "Attempt 1 is held by a worker whose registration is gone; if that worker does not register again, the job is "
-    gone += "rescued "
+    gone = "Attempt 1 is held by a worker that is not registered any more; if it does not register again, "
+    gone += "the job is rescued "
 
     assert await explain(conn, claim.id) == gone + "within a lease."
     await rescue(conn)
     assert (await explain(conn, claim.id)).startswith(gone + "in ")
     await silence(conn, claim)
-    assert "went silent; it is rescued with the next sweep" in await explain(conn, claim.id)
+    assert "whose lease has expired; the next sweep rescues it" in await explain(conn, claim.id)
 
 
 async def test_a_row_that_stands_for_a_lost_one_is_no_living_worker(conn: Any) -> None:
@@ -150,7 +150,7 @@ async def test_recover_still_refuses_what_nobody_holds_and_what_a_living_worker_
     held, waiting = await hold(conn), await add(conn)
     before = await everything(conn)
 
-    with pytest.raises(NotStale, match="nobody holds it"):
+    with pytest.raises(NotStale, match="no worker holds it"):
         await recover(conn, waiting, actor="ada")
     with pytest.raises(NotStale, match="whose lease runs"):
         await recover(conn, held.id, actor="ada")

@@ -27,13 +27,13 @@ CALLS: dict[str, Call] = {
     "logs": lambda client, one: client.logs(one),
     "cancel": lambda client, one: client.cancel(one, actor="ada"),
     "recover": lambda client, one: client.recover(one, actor="ada"),
-    "rerun": lambda client, one: client.rerun(one, actor="ada"),
+    "retry": lambda client, one: client.retry(one, actor="ada"),
 }
 MISTAKEN: dict[str, tuple[Any, str]] = {
-    "a word": ("abc", "job_id cannot be 'abc': it is the id of a job: the number that its enqueue gave back as .id"),
+    "a word": ("abc", "job_id cannot be 'abc': must be the id of a job: the number that enqueue returned as .id"),
     "what an enqueue gave back": (Enqueued(JobId(7), True), "job_id cannot be Enqueued(id=7, created=True): pass its .id"),
-    "nothing": (None, "job_id cannot be None: it is the id of a job"),
-    "more than there can be": (2**63, f"job_id cannot be {2**63}: it is the id of a job"),
+    "nothing": (None, "job_id cannot be None: must be the id of a job"),
+    "more than there can be": (2**63, f"job_id cannot be {2**63}: must be the id of a job"),
 }
 
 
@@ -59,7 +59,7 @@ async def test_a_pipeline_is_enqueued_once_and_the_callers_transaction_outlives_
     async with conn.transaction():
         (made,) = await pipeline.enqueue(conn)
         with pytest.raises(
-            UsageError, match=r"pipeline 'nightly' \(.*\) was enqueued before; make a new Pipeline for every run"
+            UsageError, match=r"pipeline 'nightly' \(.*\) was already enqueued; create a new Pipeline for every run"
         ):
             await pipeline.enqueue(conn)
 
@@ -96,28 +96,31 @@ async def test_jobs_that_share_an_id_from_elsewhere_are_a_pipeline(conn: Any, co
 async def render(invoice_id: int) -> None: ...
 
 
-NEEDS_NEW = "a job cannot be <job handed.render>: it is what .new makes; use render.new(…) with its arguments"
-ONE_SET = "it is a list, with one mapping for each job; use [{'invoice_id': 7}]"
+NEEDS_NEW = "a job cannot be <job handed.render>: must be the result of .new(…); use render.new(…) with its arguments"
+ONE_SET = "must be a list with one mapping for each job; use [{'invoice_id': 7}]"
 MISTAKES: dict[str, tuple[Callable[[Client], Awaitable[Any]], str]] = {
     "a kind for a job": (lambda c: c.enqueue(render), NEEDS_NEW),  # type: ignore[arg-type]
     "kinds for jobs": (lambda c: c.enqueue_many([render]), NEEDS_NEW),  # type: ignore[list-item]
-    "a job for many": (lambda c: c.enqueue_many(NewJob("k")), "it is a list; use jobs=[render.new(…)]"),  # type: ignore[arg-type]
+    "a job for many": (lambda c: c.enqueue_many(NewJob("k")), "must be a list; use jobs=[render.new(…)]"),  # type: ignore[arg-type]
     "one set of arguments": (lambda c: render.enqueue_many({"invoice_id": 7}), ONE_SET),  # type: ignore[arg-type]
-    "arguments without a name": (lambda c: render.enqueue_many([7]), "arguments cannot be [7]: it is a list of mappings"),  # type: ignore[list-item]
-    "jobs for arguments": (lambda c: render.enqueue_many([render.new(1)]), "it is a list of mappings; use [{'invoice_id': 7}]"),  # type: ignore[list-item]
+    "arguments without a name": (lambda c: render.enqueue_many([7]), "arguments cannot be [7]: must be a list of mappings"),  # type: ignore[list-item]
+    "jobs for arguments": (
+        lambda c: render.enqueue_many([render.new(1)]),
+        "must be a list of mappings; use [{'invoice_id': 7}]",
+    ),  # type: ignore[list-item]
     "days as a number": (
         lambda c: c.prune(older_than=5),  # type: ignore[arg-type]
-        "older_than cannot be 5: it is a timedelta; use timedelta(days=…)",
+        "older_than cannot be 5: must be a timedelta; use timedelta(days=…)",
     ),
-    "a word for a parent": (lambda c: c.list(parent_id="x"), "parent_id cannot be 'x': it is the id of a job"),
-    "a word for a page": (lambda c: c.list(before="x"), "before cannot be 'x': it is the id of a job"),
+    "a word for a parent": (lambda c: c.list(parent_id="x"), "parent_id cannot be 'x': must be the id of a job"),
+    "a word for a page": (lambda c: c.list(before="x"), "before cannot be 'x': must be the id of a job"),
     "a kind for its name, in a list": (lambda c: c.list(kind=render), "kind cannot be <job handed.render>: pass its .kind"),
-    "a number for a queue": (lambda c: c.list(queue=5), "queue cannot be 5: it is text; use str(…)"),
+    "a number for a queue": (lambda c: c.list(queue=5), "queue cannot be 5: must be text; use str(…)"),
     "a kind for its name, to pause": (lambda c: c.pause(render, actor="ada"), "pass its .kind"),  # type: ignore[arg-type]
     "a kind for its name, to drain": (lambda c: c.drain(render, actor="ada"), "pass its .kind"),  # type: ignore[arg-type]
     "a kind for its name, to resume": (lambda c: c.resume(render), "pass its .kind"),  # type: ignore[arg-type]
-    "no kind": (lambda c: c.pause(None, actor="ada"), "kind cannot be None: it is the name of a kind"),  # type: ignore[arg-type]
-    "a number for a person": (lambda c: c.pause("k", actor=7), "actor cannot be 7: it is text; use str(…)"),  # type: ignore[arg-type]
+    "no kind": (lambda c: c.pause(None, actor="ada"), "kind cannot be None: must be the name of a kind"),  # type: ignore[arg-type]
+    "a number for a person": (lambda c: c.pause("k", actor=7), "actor cannot be 7: must be text; use str(…)"),  # type: ignore[arg-type]
 }
 
 
@@ -136,8 +139,8 @@ async def test_a_kind_in_a_pipeline_is_refused_where_it_is_added() -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ((0.5, 7), "message cannot be 7: it is text; use str(…)"),
-        (("half", None), "progress lies between 0 and 1, not 'half'; the message comes second"),
+        ((0.5, 7), "message cannot be 7: must be text; use str(…)"),
+        (("half", None), "progress must be between 0 and 1, not 'half'; the message is the second argument"),
     ],
 )
 async def test_progress_is_a_number_and_a_text(conn: Any, told: tuple[Any, Any], said: str) -> None:

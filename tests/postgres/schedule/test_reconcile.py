@@ -213,7 +213,7 @@ async def test_a_reconciler_without_an_act_says_so(conn: Conn, place: Place) -> 
         return []
 
     assert (await run(conn, place))[0] == "failed"
-    assert "@tidy.act" in await value(conn, "SELECT last_error FROM holdfast.loops")
+    assert "@due.act" in await value(conn, "SELECT last_error FROM holdfast.loops")
 
 
 async def test_the_function_is_still_the_function() -> None:
@@ -229,9 +229,9 @@ def test_what_is_wrong_is_said_when_it_is_decorated() -> None:
         reconciler("tidy")(lambda ctx: [""])
     with pytest.raises(UsageError, match="either every"):
         reconciler("tidy", every=HOUR, cron="* * * * *")(lambda ctx: [""])
-    with pytest.raises(UsageError, match="small letters"):
+    with pytest.raises(UsageError, match="lower-case letters"):
         reconciler("Tidy Up", every=HOUR)(lambda ctx: [""])
-    with pytest.raises(UsageError, match="too often"):
+    with pytest.raises(UsageError, match="too short"):
         reconciler("tidy", every=timedelta(0))(lambda ctx: [""])
     with pytest.raises(UsageError, match="one key"):
         reconciler("tidy", every=HOUR)(lambda ctx: [""]).act(lambda ctx: None)

@@ -15,7 +15,7 @@ import structlog
 
 from factories import Conn, rows, value
 from holdfast.schedule import scheduler as module
-from holdfast.schedule.clock import SETTINGS, Clock
+from holdfast.schedule.clock import SETTINGS, LoopClock
 from holdfast.schedule.context import Pass
 from holdfast.schedule.registry import Loop
 from holdfast.schedule.scheduler import Scheduler, SchedulerOptions
@@ -78,7 +78,7 @@ async def test_f_59_three_schedulers_run_every_tick_once(conn: Conn, start: Star
 async def test_the_clock_has_the_settings_of_the_documents(start: Start, said: list[dict[str, Any]]) -> None:
     """S-02, S-09: coalesce, one instance, a grace of 60 s; a registration replaces an earlier one; the runbook's events."""
     assert SETTINGS == {"coalesce": True, "max_instances": 1, "misfire_grace_time": 60}
-    clock = Clock(lambda loop: asyncio.sleep(0))
+    clock = LoopClock(lambda loop: asyncio.sleep(0))
     clock.register(loop())
     clock.register(loop(every=QUICK))
     clock.start()

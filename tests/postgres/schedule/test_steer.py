@@ -133,7 +133,7 @@ async def test_a_run_that_nobody_has_begun_is_not_asked_for_twice(conn: Conn) ->
     queued = await trigger(conn, "tidy", actor="ada", reason="first")
     await conn.execute("UPDATE holdfast.loops SET triggered_at = triggered_at - interval '1 minute'")
 
-    with pytest.raises(Refused, match=f"run {queued.run_id} of tidy still waits"):
+    with pytest.raises(Refused, match=f"run {queued.run_id} of tidy is still queued"):
         await trigger(conn, "tidy", actor="bob", reason="second")
 
 

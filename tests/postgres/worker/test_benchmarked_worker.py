@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.board import Board
+from benchmarks.peers import versions
 from benchmarks.peers.holdfast import PEER
+
+from holdfast import distribution
 
 
 async def test_the_worker_of_the_benchmark_says_when_it_began(database: str, tmp_path: Path) -> None:
@@ -19,3 +22,7 @@ async def test_the_worker_of_the_benchmark_says_when_it_began(database: str, tmp
 
     assert made.first_claim() is not None
     assert made.handled() == 3
+
+
+def test_the_report_of_the_benchmark_names_our_version() -> None:
+    assert versions(PEER)[distribution.NAME] == distribution.VERSION

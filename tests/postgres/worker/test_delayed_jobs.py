@@ -31,7 +31,7 @@ class Recorded(Sweeps):
 
         self._transport: Any = type("Answers", (), {"promote": staticmethod(promote)})
         self._beginning, self.plans, self.nudges = set(), list[tuple[timedelta | None, str]](), 0
-        self._nudge: Callable[[], None] = self._count
+        self._claiming: Any = type("Counted", (), {"wake": staticmethod(self._count)})
 
     def _count(self) -> None:
         self.nudges += 1

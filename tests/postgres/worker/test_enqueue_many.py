@@ -41,9 +41,9 @@ async def test_one_that_cannot_be_made_leaves_none(database: str, conn: Any, wro
 
 async def test_the_callers_transaction_outlives_a_mistake(conn: Any) -> None:
     async with conn.transaction():
-        await bulk.enqueue_many([{"number": 1}], tx=conn)
+        await bulk.using(tx=conn).enqueue_many([{"number": 1}])
         with pytest.raises(HoldfastError):
-            await bulk.enqueue_many([*({"number": number} for number in range(900)), {"number": "seven"}], tx=conn)
+            await bulk.using(tx=conn).enqueue_many([*({"number": number} for number in range(900)), {"number": "seven"}])
 
     assert await value(conn, COUNT) == 1
 

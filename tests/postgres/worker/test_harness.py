@@ -98,7 +98,7 @@ async def test_a_death_in_the_rescue_after_a_death_does_not_reach_the_test(h: Ha
 
 
 def test_a_slip_in_a_point_of_ours_is_refused_at_once() -> None:
-    said = "point cannot be 'hb.befor': there are hb.in_tx, hb.after; begin one of your own with another word"
+    said = "point cannot be 'hb.befor': must be one of hb.in_tx, hb.after; use another prefix for your own points"
     with pytest.raises(UsageError, match=re.escape(said)), crash_at("hb.befor"):
         pytest.fail("the block was entered")
 
@@ -125,11 +125,11 @@ def test_every_point_on_the_list_can_be_armed(point: str) -> None:
 
 
 MISTAKEN: dict[str, tuple[Any, str]] = {
-    "a kind": (lambda h: h.run(tied), "a job cannot be <job harness.tied>: it is what .new makes; use tied.new(…)"),
-    "a word": (lambda h: h.run("tied"), "a job cannot be 'tied': it is what .new makes; use render.new(…)"),
-    "seconds": (lambda h: h.move_time(5), "by cannot be 5: it is a timedelta; use timedelta(seconds=5)"),
-    "a job": (lambda h: h.prove_safe(tied.new(table="t"), ["mine"]), "it is a function; use make=lambda: render.new"),
-    "one point": (lambda h: h.prove_safe(lambda: tied.new(table="t"), "mine"), "it is a list; use points=['run.after']"),
+    "a kind": (lambda h: h.run(tied), "a job cannot be <job harness.tied>: must be the result of .new(…); use tied.new(…)"),
+    "a word": (lambda h: h.run("tied"), "a job cannot be 'tied': must be the result of .new(…); use render.new(…)"),
+    "seconds": (lambda h: h.move_time(5), "by cannot be 5: must be a timedelta; use timedelta(seconds=5)"),
+    "a job": (lambda h: h.prove_safe(tied.new(table="t"), ["mine"]), "must be a function; use make=lambda: render.new"),
+    "one point": (lambda h: h.prove_safe(lambda: tied.new(table="t"), "mine"), "must be a list; use points=['run.after']"),
     "makes no job": (lambda h: h.prove_safe(lambda: tied, ["mine"]), "use tied.new(…) with its arguments"),
 }
 

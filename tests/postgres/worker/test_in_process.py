@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 import uvicorn
@@ -19,13 +19,13 @@ from fastapi import FastAPI, Request
 import holdfast
 from factories import add, hold, rows, silence, value
 from holdfast import Done, SyncContext, Worker, WorkerOptions
-from holdfast.jobs.client import current_client
+from holdfast.jobs.current import current_client
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.model import JobId
-from holdfast.jobs.read import get_job
-from holdfast.worker.direct import Direct
+from holdfast.jobs.views.read import get_job
 from holdfast.worker.kinds import Job, job
-from holdfast.worker.poller import Clock
+from holdfast.worker.poller import PollClock
+from holdfast.worker.transports.direct import Direct
 from workers import beside, until
 
 CALM = WorkerOptions(beat=timedelta(minutes=5), poll=timedelta(minutes=5), lease=timedelta(hours=1), grace=timedelta(seconds=5))
@@ -63,7 +63,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @asynccontextmanager
-async def serving(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
     """The application under uvicorn: its requests are tasks that inherit nothing from the one that started it."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
     running = asyncio.create_task(server.serve())
@@ -73,7 +73,7 @@ async def serving(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
                 assert not running.done(), "it did not start"
                 await asyncio.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
             yield http
     finally:
         server.should_exit = True
@@ -198,7 +198,8 @@ async def test_the_worker_comes_and_goes_with_the_application(database: str, con
 async def test_without_the_background_poller_it_only_enqueues(
     database: str, conn: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """K-55: as in the tests of an application."""
+    """K-55, G-06: as in the tests of an application."""
+    monkeypatch.setenv("HOLDFAST_COMPATIBILITY_NAMES", "true")
     monkeypatch.setenv(name, "false")
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", database)
 
@@ -210,7 +211,7 @@ async def test_without_the_background_poller_it_only_enqueues(
 
 
 async def test_what_the_code_says_wins_over_the_setting(database: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUN_BACKGROUND_POLLER", "true")
+    monkeypatch.setenv("HOLDFAST_RUN_BACKGROUND_POLLER", "true")
     async with serving(an_app(holdfast.lifespan(database, kinds=OURS, run=False))):
         pass
 
@@ -245,6 +246,12 @@ async def test_a_schema_that_is_missing_stops_the_start_with_words(database: str
 async def test_an_application_without_kinds_is_told_so(database: str) -> None:
     with pytest.raises(holdfast.HoldfastError, match="no kinds to run"):
         async with holdfast.lifespan(database, kinds=[])(FastAPI()):
+            pass
+
+
+async def test_an_application_does_not_start_while_its_database_is_down() -> None:
+    with pytest.raises(holdfast.errors.DatabaseProblem, match="cannot connect to u@127.0.0.1:1/none"):
+        async with holdfast.lifespan("postgresql://u:p@127.0.0.1:1/none", kinds=OURS)(FastAPI()):
             pass
 
 
@@ -345,15 +352,15 @@ async def test_the_beat_tells_when_the_next_lease_of_a_holder_ends(conn: Any, da
 
     claim = await hold(conn)
     await conn.execute(
-        "UPDATE holdfast.workers SET lease_until = clock_timestamp() + interval '7 s' WHERE id = %s", [claim.worker_id]
+        "UPDATE holdfast.workers SET lease_until = clock_timestamp() + interval '70 s' WHERE id = %s", [claim.worker_id]
     )
     other = await hold(conn)
 
     seen = await renew(conn, other.worker_id, [other], lease=timedelta(minutes=5))
 
     assert seen.next_expiry is not None
-    assert timedelta(seconds=0) < seen.next_expiry <= timedelta(seconds=7)
-    assert Clock.of(timedelta(seconds=5), None, timedelta(minutes=5)).next_look(0.0, seen.next_expiry) < 8
+    assert timedelta(seconds=0) < seen.next_expiry <= timedelta(seconds=70)
+    assert PollClock.of(timedelta(seconds=5), None, timedelta(minutes=5)).next_poll(0.0, seen.next_expiry) < 71
 
 
 # ---------------------------------------------------------------------------------------------------------------------

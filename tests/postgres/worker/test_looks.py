@@ -16,9 +16,9 @@ from factories import rows, value
 from holdfast import Context, Done, Retry, Submitted, Worker, WorkerOptions
 from holdfast.errors import HoldfastError
 from holdfast.jobs.enqueue import enqueue, enqueue_many
-from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, job
-from holdfast.worker.options import LOOKS
+from holdfast.worker.options import POLL_LANES
+from holdfast.worker.transports.direct import Direct
 from workers import beside, until
 
 MOMENT = timedelta(milliseconds=20)
@@ -38,7 +38,7 @@ def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = SELDO
 async def test_w_23_all_of_more_than_fifty_are_asked_about_while_the_only_lane_is_busy(database: str, conn: Any):
     """W-23, W-25: an hour of work in the lane is no reason for an engine to give up what nobody asks about."""
     may_end, begun, asked = asyncio.Event(), asyncio.Event(), Counter[int]()
-    count = LOOKS + 20
+    count = POLL_LANES + 20
 
     async def exported(ctx: Context) -> Submitted | Done:
         asked[ctx.job.id] += begun.is_set()
@@ -75,15 +75,15 @@ async def test_w_23_an_engine_that_does_not_answer_keeps_no_job_from_its_lane(da
     async def small() -> None: ...
 
     kinds = [a_kind(hangs), a_kind(small)]
-    await enqueue_many(conn, [kinds[0].new() for _ in range(LOOKS + 10)])
+    await enqueue_many(conn, [kinds[0].new() for _ in range(POLL_LANES + 10)])
     async with working(database, *kinds):
-        await until(lambda: _now(asking == LOOKS))
+        await until(lambda: _now(asking == POLL_LANES))
         await enqueue_many(conn, [kinds[1].new() for _ in range(5)])
         await until(lambda: _is(conn, f"SELECT ({ENDED}) = 5", "looks.small"))
-        assert asking == LOOKS  # those that wait are nobody's: another worker may ask about them
+        assert asking == POLL_LANES  # those that wait are nobody's: another worker may ask about them
         assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'submitted'") == 10
         answered.set()
-        await until(lambda: _is(conn, f"SELECT ({ENDED}) = %s", "looks.hangs", LOOKS + 10))
+        await until(lambda: _is(conn, f"SELECT ({ENDED}) = %s", "looks.hangs", POLL_LANES + 10))
 
 
 async def test_moments_that_come_after_one_another_are_all_kept(database: str, conn: Any):

@@ -17,7 +17,7 @@ from tests.factories import hold, lose
 from holdfast.errors import ClaimLost
 from holdfast.jobs.model import Claim
 from holdfast.worker.context import Context, Lease
-from holdfast.worker.direct import Direct
+from holdfast.worker.transports.direct import Direct
 
 QUESTIONS = ("checkpoint", "progress", "effect")
 

@@ -66,7 +66,7 @@ async def test_one_completion_that_cannot_be_written_does_not_hold_up_its_batch(
 @pytest.mark.parametrize("name", ["unique_key", "slot_key", "idempotency_key", "step"])
 def test_a_key_that_no_index_takes_is_refused_by_name(name: str) -> None:
     NewJob("k", **{name: "ä" * 750})
-    with pytest.raises(UsageError, match=rf"{name} cannot be .* it has 1,502 bytes and may have 1,500; use a hash"):
+    with pytest.raises(UsageError, match=rf"{name} cannot be .* it has 1,502 bytes, the limit is 1,500; use a hash"):
         NewJob("k", **{name: "ä" * 751})
     with pytest.raises(UsageError, match="the key of a lock cannot be .* 2,000 bytes"):
         Lock("😀" * 500)
@@ -102,7 +102,7 @@ def test_a_queue_cannot_have_the_name_of_a_hint() -> None:
 
 def test_a_lock_has_at_most_as_many_permits_as_the_database_can_count() -> None:
     Lock("l", most=2**31 - 1)
-    with pytest.raises(UsageError, match="must be 1 or more, up to 2147483647"):
+    with pytest.raises(UsageError, match="must be between 1 and 2147483647"):
         Lock("l", most=2**31)
 
 

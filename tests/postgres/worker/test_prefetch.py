@@ -16,8 +16,8 @@ from holdfast.jobs.claim import claim_plain
 from holdfast.jobs.enqueue import enqueue, enqueue_many
 from holdfast.jobs.model import Claim
 from holdfast.worker import loop
-from holdfast.worker.direct import Direct
 from holdfast.worker.kinds import Job, job
+from holdfast.worker.transports.direct import Direct
 from workers import beside, ended, until
 
 QUICK = WorkerOptions(concurrency=2, beat=timedelta(milliseconds=100), grace=timedelta(seconds=5))
@@ -32,7 +32,7 @@ def working(worker: Worker, *short: Job[..., Any]) -> AbstractAsyncContextManage
     """A worker that has seen many jobs of these kinds, all of them short."""
     for kind in short:
         for _ in range(200):
-            worker._lanes.pace.took(kind.kind, 0.0001)
+            worker._prefetch.note_ended(kind.kind, 0.0001)
     return beside(worker)
 
 

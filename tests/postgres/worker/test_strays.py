@@ -7,10 +7,8 @@ from typing import Any
 from tests.factories import LEASE, add, hold, make_due, moves_of, start_worker, state_of, take
 
 from holdfast.jobs.renew import WorkerInfo, renew
-from holdfast.worker.context import Lease
-from holdfast.worker.direct import Direct
 from holdfast.worker.lanes import Lanes
-from holdfast.worker.transport import Takes
+from holdfast.worker.transports.direct import Direct
 
 
 async def test_of_two_beats_that_name_the_same_stray_the_second_does_not_take_the_attempt_that_runs_by_then(
@@ -40,17 +38,7 @@ async def test_a_claim_that_is_answered_while_it_is_given_back_is_not_begun(conn
     """And one that was answered before is no stray, whatever the beat said."""
     worker = await start_worker(conn)
     late, known = [await take(conn, await add(conn), worker) for _ in range(2)]
-    lanes = Lanes(
-        {},
-        None,
-        None,
-        Lease(60),
-        count=2,
-        name="",
-        takes=lambda: Takes({}, ()),
-        hungry=lambda: None,
-        client=lambda: None,  # type: ignore[arg-type]
-    )
+    lanes = Lanes({}, 2)
     lanes.hand_out([known])
 
     assert lanes.renounce([late.attempt_id, known.attempt_id]) == [late.attempt_id]

@@ -161,7 +161,7 @@ async def test_no_request_id_costs_an_enqueue(conn: Conn, request_id: Any):
 def test_without_the_packages_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
 
-    with pytest.raises(UsageError, match=r"pip install 'holdfast\[otel\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'holdfast-jobs\[otel\]'"):
         trace.enable()
 
 

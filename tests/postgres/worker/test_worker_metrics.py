@@ -13,8 +13,8 @@ import pytest
 from factories import add, make_due, take
 from holdfast import Done, Permanent, Worker, WorkerOptions
 from holdfast.jobs.model import NewJob
-from holdfast.jobs.read import get_job
 from holdfast.jobs.rescue import rescue_worker
+from holdfast.jobs.views.read import get_job
 from holdfast.telemetry.durations import BOUNDS, Durations
 from holdfast.telemetry.metrics import REGISTRY
 from holdfast.telemetry.names import METRICS
@@ -121,7 +121,9 @@ async def test_a_refused_write_is_counted_by_what_it_wanted(conn: Conn, database
     job_id = await add(conn, "m.slow")
     before = count("holdfast_stale_writebacks_total", operation="complete")
     worker = Worker(
-        database, [kind("m.slow", slow)], WorkerOptions(concurrency=1, beat=timedelta(hours=1), poll=timedelta(hours=1))
+        database,
+        [kind("m.slow", slow)],
+        WorkerOptions(concurrency=1, beat=timedelta(hours=1), poll=timedelta(hours=1), lease=timedelta(hours=3)),
     )
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(60):

@@ -14,13 +14,14 @@ from test_worker import QUICK, a_kind, drain, working
 from holdfast import Cancel, Context, Done, Fail, NewJob, Retry, Snooze, Submitted, WorkerOptions
 from holdfast.errors import UsageError
 from holdfast.jobs.enqueue import enqueue
-from holdfast.jobs.history import history
 from holdfast.jobs.outcome import COMPLETED, End
-from holdfast.jobs.read import get_job
 from holdfast.jobs.states import Move, State
-from holdfast.worker.direct import Direct
-from holdfast.worker.ends import Ends
+from holdfast.jobs.views.history import history
+from holdfast.jobs.views.read import get_job
+from holdfast.worker.attempt import CompletionBatches
 from holdfast.worker.in_process import Runner
+from holdfast.worker.outcome_writer import OutcomeWriter
+from holdfast.worker.transports.direct import Direct
 from workers import ended, until
 
 LATER = timedelta(hours=1)
@@ -36,16 +37,16 @@ async def neighbour() -> str:
     [
         (lambda: Snooze(30), r"Snooze\(…\) takes a timedelta, as in timedelta\(seconds=30\), not int \(30\)"),  # type: ignore[arg-type]
         (lambda: Snooze(timedelta.max), "at most 36500 days"),
-        (lambda: Snooze(LATER, 7), "Snooze takes its reason as text"),  # type: ignore[arg-type]
+        (lambda: Snooze(LATER, 7), "Snooze takes a reason as text"),  # type: ignore[arg-type]
         (lambda: Retry("busy", delay=5), r"Retry\(delay=…\) takes a timedelta"),  # type: ignore[arg-type]
         (lambda: Retry(ValueError("busy")), r"as in Retry\(str\(error\)\), not ValueError"),  # type: ignore[arg-type]
-        (lambda: Fail(ValueError("no")), "Fail takes its reason as text"),  # type: ignore[arg-type]
-        (lambda: Cancel(None), "Cancel takes its reason as text"),  # type: ignore[arg-type]
+        (lambda: Fail(ValueError("no")), "Fail takes a reason as text"),  # type: ignore[arg-type]
+        (lambda: Cancel(None), "Cancel takes a reason as text"),  # type: ignore[arg-type]
         (lambda: Submitted("q-1", poll_after=3), "takes a timedelta"),  # type: ignore[arg-type]
         (lambda: Done(then=LEAF), r"a list of jobs, as in then=\[render.new"),  # type: ignore[arg-type]
-        (lambda: Done(then=["leaf"]), "what follows are jobs"),  # type: ignore[list-item]
-        (lambda: Done(join="leaf"), "what follows are jobs"),  # type: ignore[arg-type]
-        (lambda: Done(publish="leaf"), "publish is an async function"),  # type: ignore[arg-type]
+        (lambda: Done(then=["leaf"]), "then and join take jobs"),  # type: ignore[list-item]
+        (lambda: Done(join="leaf"), "then and join take jobs"),  # type: ignore[arg-type]
+        (lambda: Done(publish="leaf"), "publish must be an async function"),  # type: ignore[arg-type]
     ],
 )
 async def test_an_outcome_that_cannot_be_is_refused_where_it_is_made_and_the_worker_goes_on(database, conn, wrong, says):
@@ -77,7 +78,7 @@ async def test_what_is_chained_must_be_a_job(database, conn):
 
     found = await get_job(conn, made.id)
     assert found.state == "failed"
-    assert "as render.new(invoice_id=7) makes them, not function" in found.error
+    assert "as in render.new(invoice_id=7), not function" in found.error
 
 
 async def _cancelled_inside() -> None:
@@ -291,16 +292,16 @@ async def test_a_handler_that_ignores_cancel_does_not_keep_the_worker_from_its_e
 
 async def test_a_runner_whose_worker_lost_a_task_starts_another(database, conn, monkeypatch: pytest.MonkeyPatch):
     """A cancelled duty used to end the runner of a web application without a word."""
-    written = Ends.write_batches
+    written = CompletionBatches.write_batches
     cut: list[int] = []
 
-    async def cancelled_once(self: Ends) -> None:
+    async def cancelled_once(self: CompletionBatches) -> None:
         if not cut:
             cut.append(1)
             raise asyncio.CancelledError
         await written(self)
 
-    monkeypatch.setattr(Ends, "write_batches", cancelled_once)
+    monkeypatch.setattr(CompletionBatches, "write_batches", cancelled_once)
     kind = a_kind(neighbour)
     runner = Runner(database, [kind], QUICK)
     running = asyncio.create_task(runner.run())
@@ -314,10 +315,10 @@ async def test_a_runner_whose_worker_lost_a_task_starts_another(database, conn, 
 
 async def test_an_end_that_a_process_wrote_says_when_to_look_again():
     said: list[End] = []
-    ends = Ends(None, lambda _kind: None, said.append)  # type: ignore[arg-type,return-value]
+    writer = OutcomeWriter(None, lambda _kind: None, said.append)  # type: ignore[arg-type,return-value]
     claim: Any = type("Claimed", (), {"kind": "engine"})()
 
-    ends.note(claim, "complete", back=None)
-    ends.note(claim, "submit", back=(State.SUBMITTED, timedelta(seconds=2)))
+    writer.record_written(claim, "complete", back=None)
+    writer.record_written(claim, "submit", back=(State.SUBMITTED, timedelta(seconds=2)))
 
     assert said == [COMPLETED, End(Move.RELEASE, State.SUBMITTED, delay=timedelta(seconds=2))]

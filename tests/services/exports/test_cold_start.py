@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
-from holdfast.services.exports.engines.trino import TrinoOptions, open_trino
-from holdfast.services.exports.engines.trino.engine import TrinoEngine
+from holdfast.engines.trino import TrinoOptions, open_trino
+from holdfast.engines.trino.engine import TrinoEngine
 from holdfast.services.exports.export import direct
 from holdfast.services.exports.export import run as run_module
 from holdfast.services.exports.export.run import run
@@ -39,7 +39,7 @@ class Scene:
         """Only the first answer is late: from now on no slow machine is taken for a sleeping engine."""
         client = self.engine._client.transport._client
         assert client is not None
-        client.timeout = httpx.Timeout(60)
+        client.timeout = httpx2.Timeout(60)
 
 
 async def asleep(_: Request) -> bytes:

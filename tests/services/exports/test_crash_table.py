@@ -8,30 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import httpx
+import httpx2
 import pyarrow.parquet as pq
 import pytest
 
+import programs
 from export_factories import CUSTOMER, TABLES, exports, mapping
 from factories import rows, value
+from holdfast.engines.trino import TrinoOptions, open_trino
 from holdfast.jobs.rescue import rescue
-from holdfast.services.exports.engines.opening import open_engine
 from holdfast.services.exports.setup import Exports
 from holdfast.settings import settings
+from programs import Started
 from services.exports.test_trino_exports import ROLE, UNLOAD, warehouse
 from trino_server import TrinoServer
 
 pytestmark = pytest.mark.processes
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 PATIENCE = 180.0
 QUICK = {"HOLDFAST_POLL_SECONDS": "0.3", "HOLDFAST_BEAT_SECONDS": "1"}  # moved rows give no hint, so workers look often
 SILENCE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '1 s'"
@@ -50,35 +50,26 @@ async def coordinator() -> AsyncIterator[TrinoServer]:
 async def here(tmp_path: Path, coordinator: TrinoServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Exports]:
     """Settings by the names of the document, for this process and the workers that it starts."""
     monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
-    monkeypatch.setenv("STARBURST_URL", coordinator.url)
-    monkeypatch.setenv("STARBURST_USER", "export")
+    monkeypatch.setenv("HOLDFAST_TRINO_URL", coordinator.url)
+    monkeypatch.setenv("HOLDFAST_TRINO_USER", "export")
     settings.cache_clear()
-    made = exports(open_engine("trino", settings()), need_role=["trino"], root=str(tmp_path / "snapshots"))
+    made = exports(open_trino(TrinoOptions.from_settings(settings())), need_role=["trino"], root=str(tmp_path / "snapshots"))
     yield made
     await made.close()
     settings.cache_clear()
 
 
 @asynccontextmanager
-async def worker(database: str, log: Path, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def worker(database: str, log: Path, **environment: str) -> AsyncIterator[Started]:
     """`holdfast worker run` in a process group of its own, which is killed at the end."""
-    words = ["worker", "run", "--import", "holdfast.services.exports.kinds", "--url", database]
+    words = ["worker", "run", "--import", "holdfast.services.exports.kinds", "--dsn", database]
     with log.open("ab") as said:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "holdfast", *words),
-            env={**os.environ, **QUICK, **environment}, stdout=said, stderr=said, start_new_session=True,
-        )  # fmt: skip
+        env = {**os.environ, **QUICK, **environment}
+        process = programs.start(*words, env=env, folder=log.parent, out=said, err=said, session=True)
     try:
         yield process
     finally:
-        await kill(process)
-
-
-async def kill(process: asyncio.subprocess.Process) -> None:
-    """The whole pod is gone: keeper and executors get a SIGKILL."""
-    if process.returncode is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+        process.kill_group()
 
 
 def said_in(log: Path) -> str:
@@ -157,7 +148,7 @@ async def test_w_19_the_pod_that_submitted_is_gone_and_another_polls(
 
     async with worker(database, log) as first:
         await until(has_been_polled, "a poll", log)
-        await kill(first)
+        first.kill_group()
     await conn.execute(SILENCE)
     await rescue(conn)
     assert await rows(conn, "SELECT state, handle IS NOT NULL FROM holdfast.jobs") == [("submitted", True)]

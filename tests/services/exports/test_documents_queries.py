@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
+import httpx2
 
 from export_factories import mapping
 from factories import add, hold, rows, silence, take
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 EXPORTS_WAITING = "SELECT COUNT(*) FROM export_jobs WHERE status = 'pending'"
 QUEUE_DEPTH = "SELECT COUNT(*) FROM job_queue WHERE claimed_at IS NULL AND visible_at <= NOW()"
 STALE = "SELECT * FROM export_jobs WHERE status = 'submitted' AND updated_at < NOW() - INTERVAL '30 minutes'"

@@ -7,27 +7,27 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from export_factories import UnloadingEngine, exports, mapping
 from factories import value
-from holdfast.services.exports.engines.opened import Engines
-from holdfast.services.exports.engines.opening import open_engine
-from holdfast.services.exports.engines.port import EngineUnavailable, Phase, QueryRefused
+from holdfast.engines.duckdb import open_duckdb
+from holdfast.engines.duckdb.options import DuckDbOptions
+from holdfast.engines.port import EngineUnavailable, Phase, QueryRefused
 from holdfast.services.exports.export.job import chosen
 from holdfast.services.exports.export.server_side import _rows
 from holdfast.services.exports.kinds import KINDS
-from holdfast.services.exports.setup import Exports, use_engines
-from holdfast.services.exports.stores.local import LocalStore
-from holdfast.services.exports.stores.paths import location_of
-from holdfast.services.exports.stores.port import Found
+from holdfast.services.exports.setup import Exports
 from holdfast.settings import settings
+from holdfast.stores.local import LocalStore
+from holdfast.stores.paths import location_of
+from holdfast.stores.port import Found
 from holdfast.testing import Harness, crash_at, harness
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 
 
 @pytest.fixture
@@ -92,8 +92,7 @@ class TestDirect:
 
     @pytest.fixture
     def here(self, folder: Path) -> Exports:
-        engines = Engines({"duckdb": lambda: open_engine("duckdb", settings())})
-        return Exports(engines, root=str(folder / "snapshots"))
+        return exports(open_duckdb(DuckDbOptions.from_settings(settings())), root=str(folder / "snapshots"))
 
     async def test_a_snapshot_becomes_parquet_files_that_its_manifest_names(self, ops: Client, h: Harness) -> None:
         """W-06, W-15, W-16, W-17."""
@@ -169,7 +168,7 @@ class TestDirect:
         assert (found["status"], found["error_message"]) == (
             "failed",
             "node Customer: column 'age' is VARCHAR, and the mapping declares INT64; CAST it in the mapping's SELECT, "
-            "or declare the type that it has",
+            "or change the declared type",
         )
 
     @pytest.mark.parametrize("point", ["export.part_put", "export.uploaded", "run.after"])
@@ -212,7 +211,7 @@ class TestOnTheServersSide:
     @pytest.fixture
     async def here(self, engine: UnloadingEngine, folder: Path) -> Exports:
         made = exports(engine, root=str(folder / "snapshots"))
-        use_engines(made.engines)
+        made.share()
         return made
 
     async def test_it_is_submitted_asked_about_and_ends_with_what_the_files_say(
@@ -242,11 +241,10 @@ class TestOnTheServersSide:
         assert table_of(found["exports"][0]).num_rows == 100
 
     async def test_w_14_everything_is_submitted_at_once_however_few_exports_a_worker_may_stream(
-        self, ops: Client, h: Harness, engine: UnloadingEngine, monkeypatch: pytest.MonkeyPatch
+        self, ops: Client, h: Harness, engine: UnloadingEngine, here: Exports
     ) -> None:
         """W-14: HOLDFAST_EXPORT_STREAMS bounds the memory of a worker, and not what the engine is given."""
-        monkeypatch.setenv("HOLDFAST_EXPORT_STREAMS", "1")
-        settings.cache_clear()
+        here.streams = 1
         snapshots = [await snapshot_of(ops, name=f"bank-{n}", runtime="unload") for n in range(3)]
 
         await h.drain()
@@ -281,13 +279,12 @@ class TestOnTheServersSide:
         assert found["error_message"].startswith("node Customer: column 'age' is VARCHAR, and the mapping declares INT64")
 
     async def test_an_engine_without_the_function_is_streamed_from_instead(
-        self, ops: Client, h: Harness, engine: UnloadingEngine, folder: Path, monkeypatch: pytest.MonkeyPatch
+        self, ops: Client, h: Harness, engine: UnloadingEngine, here: Exports, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """W-08: the way leads from unload to direct, never in a circle."""
-        monkeypatch.setenv("DIRECT_EXPORT", "false")
-        settings.cache_clear()
+        here.direct = False
         engine.can_unload = False
-        ours = open_engine("duckdb", settings())
+        ours = open_duckdb(DuckDbOptions.from_settings(settings()))
         monkeypatch.setattr(engine, "stream", ours.stream)
         snapshot_id = await snapshot_of(ops, **over_ranges())
         await h.drain()
@@ -378,7 +375,7 @@ class TestOnTheServersSide:
     ) -> None:
         """W-10, W-11: the job fails, the process lives, and no default stands in."""
         snapshot_id = await snapshot_of(ops, runtime="unload")
-        use_engines(exports(engine, need_role=["duckdb"]).engines)
+        exports(engine, need_role=["duckdb"]).share()
         await conn.execute('UPDATE holdfast.jobs SET payload = payload || \'{"role": "risk"}\' WHERE priority = 1')
         await h.drain()
 
@@ -389,7 +386,7 @@ class TestOnTheServersSide:
 
 
 def test_the_way_to_run_is_what_was_asked_for_and_else_through_the_worker() -> None:
-    """W-06, G-04: DIRECT_EXPORT."""
+    """W-06: DIRECT_EXPORT."""
     assert chosen("auto", direct=True, can_submit=True) == "direct"
     assert chosen("auto", direct=False, can_submit=True) == "unload"
     assert chosen("auto", direct=False, can_submit=False) == "direct"

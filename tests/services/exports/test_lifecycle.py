@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from export_factories import mapping
@@ -19,14 +20,14 @@ from holdfast.schedule.context import Held, Pass
 from holdfast.schedule.registry import Loop
 from holdfast.services.exports import measures
 from holdfast.services.exports.lifecycle import decide, delete, loop, snapshots
-from holdfast.services.exports.lifecycle.decide import Because
-from holdfast.services.exports.snapshots import steer
+from holdfast.services.exports.lifecycle.decide import ExpiryReason
+from holdfast.services.exports.snapshots import change, uses
 from holdfast.services.exports.snapshots.create import NewSnapshot, create
-from holdfast.services.exports.stores.port import StoreUnavailable
 from holdfast.settings import settings
+from holdfast.stores.port import StoreUnavailable
 from loop_factories import LONG, taken, until
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 WRITTEN = {"rows": 7, "bytes": 70, "files": [], "columns": [], "runtime": "direct"}
 
 
@@ -70,7 +71,7 @@ async def make(ops: Client, conn: Any, *, ended: Any = DONE, **fields: Any) -> d
     made = answer.json()["data"]
     for one in made["exports"] if ended else ():
         await end(conn, await take(conn, one["id"]), ended)
-    file = Path(made["snapshot"]["location"]) / "nodes" / "Customer" / "attempt=1" / "part-0.parquet"
+    file = Path(made["snapshot"]["location"]) / "nodes" / "Customer" / "attempt-1" / "part-0.parquet"
     file.parent.mkdir(parents=True)
     file.write_text("rows")
     snapshot: dict[str, Any] = made["snapshot"]
@@ -98,7 +99,7 @@ async def test_a_snapshot_is_deleted_with_its_files_when_its_ttl_is_over(ops: Cl
     await loop.enforce(ctx)
     assert len(await ids(conn)) == 3, "an hour has not passed"
     await age(conn, "snapshots", "1 hour")
-    before = counted(measures.snapshots_deleted[Because.TTL])
+    before = counted(measures.snapshots_deleted[ExpiryReason.TTL])
     lag_before = measures.enforcement_lag.labels("snapshot")._sum.get()
 
     result = await loop.enforce(ctx)
@@ -106,7 +107,7 @@ async def test_a_snapshot_is_deleted_with_its_files_when_its_ttl_is_over(ops: Cl
     assert await ids(conn) == [longer["id"], forever["id"]]
     assert (gone["file"].exists(), longer["file"].exists(), forever["file"].exists()) == (False, True, True)
     assert (result.items, result.fields["snapshots_deleted"], result.failed) == (1, 1, 0)
-    assert counted(measures.snapshots_deleted[Because.TTL]) == before + 1
+    assert counted(measures.snapshots_deleted[ExpiryReason.TTL]) == before + 1
     assert measures.enforcement_lag.labels("snapshot")._sum.get() > lag_before
     (audited,) = await rows(conn, "SELECT actor, reason, detail ->> 'ttl' FROM holdfast.audit WHERE actor LIKE 'loop:%'")
     assert audited == ("loop:lifecycle", "it has expired", "PT1H")
@@ -122,12 +123,12 @@ async def test_a_snapshot_that_nothing_uses_is_deleted_after_its_inactivity_time
     assert (await viewer.get(f"/api/snapshots/{used['id']}")).status_code == 200
     await viewer.get("/api/snapshots")
     await viewer.get(f"/api/snapshots/{unused['id']}/progress")
-    before = counted(measures.snapshots_deleted[Because.INACTIVITY])
+    before = counted(measures.snapshots_deleted[ExpiryReason.INACTIVITY])
 
     await loop.enforce(ctx)
 
     assert await ids(conn) == [used["id"]]
-    assert counted(measures.snapshots_deleted[Because.INACTIVITY]) == before + 1
+    assert counted(measures.snapshots_deleted[ExpiryReason.INACTIVITY]) == before + 1
     await age(conn, "snapshots", "3 days", "last_used_at")
     await loop.enforce(ctx)
     assert await ids(conn) == []
@@ -141,17 +142,12 @@ async def test_use_is_written_once_a_minute(ops: Client, conn: Any) -> None:
     assert await value(conn, "SELECT last_used_at IS NOT NULL FROM holdfast.snapshots")
 
 
-async def test_what_is_being_made_or_used_is_not_deleted(
-    ops: Client, conn: Any, ctx: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_being_made_or_used_is_not_deleted(ops: Client, conn: Any, ctx: Any) -> None:
     """L-03: not while its exports go on, and not while a graph instance uses it."""
     making, used = await make(ops, conn, ended=None, ttl="PT1H"), await make(ops, conn, ttl="PT1H")
     await age(conn, "snapshots", "2 hours")
 
-    async def instance_counts(conn: Any, snapshot_ids: Any) -> dict[int, int]:
-        return {used["id"]: 1}
-
-    monkeypatch.setattr(snapshots, "instance_counts", instance_counts)
+    await uses.retain(conn, used["id"], "graphs/17")
 
     result = await loop.enforce(ctx)
 
@@ -167,16 +163,17 @@ async def test_a_snapshot_that_came_into_use_since_it_was_observed_is_kept(
     """L-03, E-15: the decision is made once more with the row held."""
     made = await make(ops, conn, ttl="PT1H")
     await age(conn, "snapshots", "2 hours")
-    answers = [{}, {made["id"]: 1}]
+    count = snapshots.count
 
-    async def instance_counts(conn: Any, snapshot_ids: Any) -> dict[int, int]:
-        return answers.pop(0)
+    async def used_meanwhile(conn: Any) -> int:
+        await uses.retain(conn, made["id"], "graphs/17")
+        return await count(conn)
 
-    monkeypatch.setattr(snapshots, "instance_counts", instance_counts)
+    monkeypatch.setattr(loop, "PARTS", (replace(loop.PARTS[0], count=used_meanwhile), loop.PARTS[1]))
 
     result = await loop.enforce(ctx)
 
-    assert (result.items, answers, made["file"].exists()) == (0, [], True)
+    assert (result.items, made["file"].exists()) == (0, True)
     assert await value(conn, "SELECT deleting_since FROM holdfast.snapshots") is None
 
 
@@ -251,7 +248,7 @@ async def test_a_retry_that_holds_the_jobs_is_waited_for(ops: Client, conn: Any,
     theirs = await connect()
 
     async with theirs.transaction():
-        await steer.retry(theirs, made["id"], actor="ada", reason="test")
+        await change.retry(theirs, made["id"], actor="ada", reason="test")
         deleting = asyncio.create_task(delete.delete_snapshot(ctx, made["id"]))
         await one_waits(conn)
     assert await deleting is False
@@ -277,14 +274,14 @@ async def test_a_mapping_is_deleted_when_its_ttl_is_over_and_it_has_no_snapshots
     without = (await ops.post("/api/mappings", json=mapping(name="other", ttl="P1D"))).json()["data"]
     await ops.put(f"/api/mappings/{with_snapshot['mapping_id']}/lifecycle", json={"ttl": "P1D"})
     await age(conn, "mappings", "1 day")
-    before = counted(measures.mappings_deleted[Because.TTL])
+    before = counted(measures.mappings_deleted[ExpiryReason.TTL])
 
     result = await loop.enforce(ctx)
 
     assert await ids(conn, "mappings") == [with_snapshot["mapping_id"]]
     assert (await ops.get(f"/api/mappings/{without['id']}")).status_code == 404
     assert (result.fields["mappings_deleted"], result.fields["mappings_blocked"]) == (1, 1)
-    assert counted(measures.mappings_deleted[Because.TTL]) == before + 1
+    assert counted(measures.mappings_deleted[ExpiryReason.TTL]) == before + 1
 
 
 async def test_a_mapping_goes_in_the_pass_that_deletes_its_last_snapshot(ops: Client, conn: Any, ctx: Any) -> None:
@@ -308,12 +305,12 @@ async def test_a_mapping_is_used_by_a_change_and_by_its_snapshots(ops: Client, c
     await loop.enforce(ctx)
     assert await ids(conn, "mappings") == [made["mapping_id"]], "it was in use until its snapshot was deleted"
     await age(conn, "mappings", "2 days", "last_used_at")
-    before = counted(measures.mappings_deleted[Because.INACTIVITY])
+    before = counted(measures.mappings_deleted[ExpiryReason.INACTIVITY])
 
     await loop.enforce(ctx)
 
     assert await ids(conn, "mappings") == []
-    assert counted(measures.mappings_deleted[Because.INACTIVITY]) == before + 1
+    assert counted(measures.mappings_deleted[ExpiryReason.INACTIVITY]) == before + 1
 
 
 async def test_a_snapshot_that_is_made_while_its_mapping_expires_is_first_or_refused(
@@ -436,4 +433,4 @@ async def test_deletion_waits_for_the_end_of_a_snapshot_in_the_database_too(ops:
     with pytest.raises(Exception, match="deleted_only_after_its_end"):
         await conn.execute("UPDATE holdfast.snapshots SET deleting_since = clock_timestamp() WHERE id = %s", [made["id"]])
     with pytest.raises(IllegalMove):
-        await steer.delete(conn, made["id"])
+        await change.delete(conn, made["id"])

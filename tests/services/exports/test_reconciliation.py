@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg_pool import AsyncConnectionPool
@@ -15,18 +15,18 @@ from psycopg_pool import AsyncConnectionPool
 from export_factories import UnloadingEngine, exports, mapping
 from factories import end, hold, rows, silence, state_of, take, value
 from holdfast.api.metrics import Gauges
+from holdfast.engines.port import Phase
 from holdfast.jobs.outcome import Done, Fail, Retry, Submitted
 from holdfast.jobs.rescue import rescue
 from holdfast.jobs.tallies import sum_up
 from holdfast.schedule.context import Held, Pass
 from holdfast.schedule.registry import Loop
 from holdfast.services.exports import reconcile
-from holdfast.services.exports.engines.port import Phase
 from holdfast.services.exports.figures import jobs_by_status
 from holdfast.services.exports.setup import Exports
 from loop_factories import LONG, taken
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 ENGINE = UnloadingEngine  # of the fixtures `engine` and `here`
 WRITTEN = {"rows": 7, "bytes": 70, "files": [], "columns": [], "runtime": "direct"}
 
@@ -111,10 +111,10 @@ async def test_an_orphan_is_asked_about_by_its_query_id_and_comes_to_its_end(
     first, *others = [await take(conn, one["id"]) for one in made["exports"]]
     for claim in others:
         await end(conn, claim, Done(WRITTEN))
-    place = Path(made["exports"][0]["gcs_path"]) / "attempt=1"
+    place = Path(made["exports"][0]["gcs_path"]) / "attempt-1"
     sql = f"COPY (SELECT * FROM customer) TO '{place}/part-0.parquet' (FORMAT parquet)"
     engine.queries["tag-1"] = {"sql": sql, "phase": Phase.RUNNING, "role": None}
-    handle = {"query": {"query_id": "tag-1", "next_uri": None}, "tag": "tag-1", "prefix": "attempt=1", "runtime": "unload"}
+    handle = {"query": {"query_id": "tag-1", "next_uri": None}, "tag": "tag-1", "prefix": "attempt-1", "runtime": "unload"}
     await end(conn, first, Submitted(handle))
     engine.finish()
 
@@ -123,7 +123,7 @@ async def test_an_orphan_is_asked_about_by_its_query_id_and_comes_to_its_end(
     await conn.execute("UPDATE holdfast.jobs SET next_poll_at = next_poll_at - interval '31 minutes' WHERE id = %s", [first.id])
     result = await reconcile.reconcile(ctx)
 
-    assert (result.fields["orphans_asked"], await state_of(conn, first.id)) == (1, "completed")
+    assert (result.fields["orphans_polled"], await state_of(conn, first.id)) == (1, "completed")
     assert await value(conn, "SELECT node_counts ->> 'Customer' FROM holdfast.snapshots") == "100"
 
 
@@ -145,7 +145,7 @@ async def test_an_orphan_of_a_worker_of_anybodys_making_comes_to_its_end(
 
     result = await reconcile.reconcile(ctx)
 
-    assert (result.fields["orphans_asked"], await state_of(conn, one["id"])) == (1, "completed")
+    assert (result.fields["orphans_polled"], await state_of(conn, one["id"])) == (1, "completed")
 
 
 async def test_siblings_of_a_failure_are_stopped_and_the_snapshot_fails(ops: Client, conn: Any, ctx: Any) -> None:
@@ -164,10 +164,10 @@ async def test_siblings_of_a_failure_are_stopped_and_the_snapshot_fails(ops: Cli
 async def test_the_safety_net_ends_what_was_missed_and_counts_it(app: Any, ops: Client, conn: Any, ctx: Any) -> None:
     """X-04, X-09."""
     made = await make(ops)
-    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER exports_follow_their_jobs")
+    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER run_job_followers")
     for one in made["exports"]:
         await end(conn, await take(conn, one["id"]), Done(WRITTEN))
-    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER exports_follow_their_jobs")
+    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER run_job_followers")
 
     result = await reconcile.reconcile(ctx)
 
@@ -219,10 +219,10 @@ async def test_one_row_that_raises_undoes_no_other_and_stops_no_step(ops: Client
     for claim in (long, late):
         await end(conn, claim, Submitted(handle))
     await conn.execute("UPDATE holdfast.jobs SET submitted_at = submitted_at - interval '2 days' WHERE state = 'submitted'")
-    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER exports_follow_their_jobs")
+    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER run_job_followers")
     for one in second["exports"]:
         await end(conn, await take(conn, one["id"]), Done(WRITTEN))
-    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER exports_follow_their_jobs")
+    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER run_job_followers")
     await silence(conn, stale)
     await refuse(conn, "jobs", long.id, stale.id)
 
@@ -238,10 +238,10 @@ async def test_one_row_that_raises_undoes_no_other_and_stops_no_step(ops: Client
 async def test_one_snapshot_that_cannot_be_ended_does_not_keep_the_others(app: Any, ops: Client, conn: Any, ctx: Any) -> None:
     """S-16."""
     first, second = await make(ops), (await ops.post("/api/snapshots", json={"mapping_id": 1})).json()["data"]
-    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER exports_follow_their_jobs")
+    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER run_job_followers")
     for one in first["exports"] + second["exports"]:
         await end(conn, await take(conn, one["id"]), Done(WRITTEN if one["snapshot_id"] == 2 else {"rows": 1}))
-    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER exports_follow_their_jobs")
+    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER run_job_followers")
 
     result = await reconcile.reconcile(ctx)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,19 +14,19 @@ from factories import value
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
 from holdfast.apps import api
+from holdfast.engines.registry import Engines
 from holdfast.schedule.context import Held, Pass
 from holdfast.schedule.registry import Loop
 from holdfast.services.exports import measures
 from holdfast.services.exports.catalog import refresh
 from holdfast.services.exports.catalog.refresh import RefreshFailed
-from holdfast.services.exports.engines.opened import Engines
 from holdfast.services.exports.figures import ExportFigures
 from holdfast.services.exports.loops import loops
-from holdfast.services.exports.setup import engines_here
+from holdfast.services.exports.setup import exports_here
 from holdfast.settings import settings
 from loop_factories import LONG, nothing, taken
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 
 
 class Warehouse(TablesEngine):
@@ -55,7 +55,7 @@ async def ctx(conn: Any, database: str, connect: Any) -> Any:
     return Pass(term, Held(LONG), borrow, database)
 
 
-def names(answer: httpx.Response, field: str) -> list[str]:
+def names(answer: httpx2.Response, field: str) -> list[str]:
     assert answer.status_code == 200, answer.text
     return [one[field] for one in answer.json()["data"]]
 
@@ -123,7 +123,7 @@ async def test_when_nothing_can_be_read_the_pass_fails_and_everything_stays(
     engine.broken |= {"sales", "risk"}
     failures = measures.refreshes.labels("failed")._value.get()
 
-    with pytest.raises(RefreshFailed, match="what was known of them stays"):
+    with pytest.raises(RefreshFailed, match="their cached entries were kept"):
         await refresh.refresh(ctx, here.engines)
 
     assert await value(conn, "SELECT count(*) FROM holdfast.schema_cache") == before
@@ -152,7 +152,7 @@ async def test_without_an_engine_it_is_skipped_and_says_why(ctx: Any, caplog: py
 
     (record,) = [one for one in caplog.records if "schema_cache_refresh_skipped" in one.getMessage()]
     assert record.levelname == "WARNING"
-    assert "reason='no engine is set up'" in record.getMessage()
+    assert "reason='no engine is configured'" in record.getMessage()
     assert (result.skipped, result.fields["status"]) == (1, "skipped")
     assert measures.refreshes.labels("skipped")._value.get() == skipped + 1
 
@@ -225,7 +225,7 @@ async def test_the_loop_uses_the_engines_of_the_api(
 
     @asynccontextmanager
     async def scheduler(url: str, given: Any) -> Any:
-        used.append(engines_here())
+        used.append(exports_here())
         order.append("loops begin")
         yield
         order.append("loops have ended")
@@ -244,7 +244,7 @@ async def test_the_loop_uses_the_engines_of_the_api(
 
     await api._serve(database, settings(), "test", print, True)
 
-    assert used == [here.engines]
+    assert used == [here]
     assert order == ["loops begin", "served", "loops have ended", "closed"]
 
 

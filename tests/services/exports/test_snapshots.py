@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import permutations, product
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -21,7 +21,7 @@ from holdfast.jobs.rescue import rescue
 from holdfast.services.exports.snapshots.settle import read_open, settle, stop_siblings
 from holdfast.services.exports.snapshots.states import LEGAL_MOVES, SnapshotState
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 COLUMNS = [{"name": "id", "type": "BIGINT", "arrow": "int64"}]
 
 
@@ -263,13 +263,13 @@ async def test_a_failure_stops_the_siblings_and_is_the_error_of_the_whole(ops: C
     assert (await look(ops, made))["snapshot"]["error_message"] == "node Customer: no such table"
 
     (found,) = await read_open(conn)
-    assert (found.is_spoilt, found.siblings) == (True, 2)
+    assert (found.has_failed, found.siblings) == (True, 2)
     assert await stop_siblings(conn, found) == 2
 
     statuses = [one["status"] for one in (await look(ops, made))["exports"]]
     assert statuses == ["failed", "claimed", "cancelled"], "who runs is asked, who waits is cancelled"
     (found,) = await read_open(conn)
-    assert not found.is_spoilt, "nobody is asked twice"
+    assert not found.has_failed, "no sibling is cancelled twice"
     await end(conn, running, Retry("asked to stop"))
     snapshot = (await look(ops, made))["snapshot"]
     assert (snapshot["status"], snapshot["error_message"]) == ("failed", "node Customer: no such table")
@@ -378,12 +378,12 @@ async def test_the_safety_net_ends_what_the_trigger_did_not_see(ops: Client, con
     *others, last = [await take(conn, job_id) for job_id in await jobs_of(ops, made)]
     for claim in others:
         await end(conn, claim, written())
-    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER exports_follow_their_jobs")
+    await conn.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER run_job_followers")
     if what == "missed":
         await end(conn, last, written())
     else:
         await conn.execute("DELETE FROM holdfast.jobs WHERE id = %s", [last.id])
-    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER exports_follow_their_jobs")
+    await conn.execute("ALTER TABLE holdfast.jobs ENABLE TRIGGER run_job_followers")
     assert await status(ops, made) == "creating"
 
     (found,) = await read_open(conn)

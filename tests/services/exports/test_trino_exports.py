@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import duckdb
-import httpx
+import httpx2
 import pyarrow.parquet as pq
 import pytest
 
 from export_factories import TABLES, exports, mapping
-from holdfast.services.exports.engines.opening import open_engine
-from holdfast.services.exports.engines.trino.engine import TrinoEngine
+from holdfast.engines.trino import TrinoOptions, open_trino
+from holdfast.engines.trino.engine import TrinoEngine
 from holdfast.services.exports.export import server_side
 from holdfast.services.exports.kinds import KINDS
-from holdfast.services.exports.setup import Exports, use_engines
+from holdfast.services.exports.setup import Exports
 from holdfast.settings import settings
 from holdfast.testing import Harness, crash_at, harness
-from trino_server import Refuse, Request, Result, TrinoServer, over_duckdb, sig
+from trino_server import Request, TrinoServer
+from trino_warehouse import UNLOAD, warehouse
 
-Client = httpx.AsyncClient
-UNLOAD = re.compile(r"system\.unload\(\s*input => TABLE\(\n(.*)\n\),\s*location => '(.*)',", re.S)
-CTAS = re.compile(r"CREATE TABLE (\S+)\nWITH \(format = 'PARQUET', location = '(.*)'\) AS\n(.*)", re.S)
+Client = httpx2.AsyncClient
 ROLE = {"X-Use-Case-Id": "analysts"}
 
 
@@ -40,37 +37,13 @@ async def coordinator() -> AsyncIterator[TrinoServer]:
             yield made
 
 
-def warehouse(connection: duckdb.DuckDBPyConnection, *, unloads: bool = True) -> Any:
-    """DuckDB behind Trino's protocol, with Starburst's function and with tables in a place."""
-    answer = over_duckdb(connection)
-
-    def write(sql: str, place: str) -> Result:
-        folder = Path(unquote(place.removeprefix("file://")))
-        folder.mkdir(parents=True, exist_ok=True)
-        connection.cursor().execute(f"COPY ({sql}) TO '{folder}/part-0.parquet' (FORMAT parquet)")
-        return Result([("rows", sig("bigint"))], [[1]], update_count=1)
-
-    def run(sql: str) -> Result:
-        if found := UNLOAD.search(sql):
-            if not unloads:
-                raise Refuse("FUNCTION_NOT_FOUND", message="Table function 'system.unload' not registered")
-            return write(found[1], found[2])
-        if found := CTAS.search(sql):
-            return write(found[3], found[2])
-        if "unregister_table" in sql:
-            return Result([("result", sig("boolean"))], [[True]])
-        return answer(sql)
-
-    return run
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coordinator: TrinoServer) -> Iterator[Path]:
     """Settings as document 002 names them."""
     monkeypatch.setenv("HOLDFAST_EXPORT_DIRS", str(tmp_path))
-    monkeypatch.setenv("STARBURST_URL", coordinator.url)
-    monkeypatch.setenv("STARBURST_USER", "export")
-    monkeypatch.setenv("STARBURST_PASSWORD", "hunter2")
+    monkeypatch.setenv("HOLDFAST_TRINO_URL", coordinator.url)
+    monkeypatch.setenv("HOLDFAST_TRINO_USER", "export")
+    monkeypatch.setenv("HOLDFAST_TRINO_PASSWORD", "hunter2")
     monkeypatch.setenv("HOLDFAST_TRINO_CTAS_SCHEMA", "lake.exports")
     settings.cache_clear()
     yield tmp_path
@@ -79,8 +52,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coordinator: TrinoSe
 
 @pytest.fixture
 async def here(folder: Path) -> AsyncIterator[Exports]:
-    made = exports(open_engine("trino", settings()), need_role=["trino"], root=str(folder / "snapshots"))
-    use_engines(made.engines)
+    made = exports(open_trino(TrinoOptions.from_settings(settings())), need_role=["trino"], root=str(folder / "snapshots"))
+    made.share()
     yield made
     await made.close()
 
@@ -125,7 +98,7 @@ async def test_w_07_a_snapshot_is_ready_with_every_row(ops: Client, h: Harness, 
     assert [rows_of(one) for one in found["exports"]] == [100, 50, 100]
     sent = coordinator.sent("POST /v1/statement")
     assert {one.headers.get("x-trino-role") for one in sent} == {"system=ROLE%7Banalysts%7D"}
-    assert all(one.headers["x-trino-client-tags"].startswith("graph-olap-export,") for one in sent)
+    assert all(one.headers["x-trino-client-tags"].startswith("holdfast,") for one in sent)
     if runtime == "ctas":
         await h.clean()
         assert sum("unregister_table" in one.sql for one in coordinator.requests if one.method == "POST") == 3
@@ -140,7 +113,7 @@ async def test_an_engine_whose_queue_is_long_gets_the_query_and_keeps_no_lane_wa
         await asyncio.Event().wait()
 
     snapshot_id = await snapshot_of(ops, runtime="unload")
-    monkeypatch.setattr(server_side, "LONGEST_LOOK", 0.01)
+    monkeypatch.setattr(server_side, "DESCRIBE_SECONDS", 0.01)
     monkeypatch.setattr(TrinoEngine, "describe", never)
 
     found = await ended(ops, h, snapshot_id)
@@ -149,11 +122,10 @@ async def test_an_engine_whose_queue_is_long_gets_the_query_and_keeps_no_lane_wa
 
 
 async def test_w_08_an_engine_without_the_function_is_streamed_from(
-    ops: Client, h: Harness, coordinator: TrinoServer, monkeypatch: pytest.MonkeyPatch
+    ops: Client, h: Harness, coordinator: TrinoServer, here: Exports
 ):
     """W-08."""
-    monkeypatch.setenv("DIRECT_EXPORT", "false")
-    settings.cache_clear()
+    here.direct = False
     with duckdb.connect() as connection:
         connection.execute(TABLES)
         coordinator.backend = warehouse(connection, unloads=False)

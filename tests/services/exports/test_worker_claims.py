@@ -8,24 +8,24 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
-from tests.conformance.cutting import cutting
+from proof.proxy import relaying
 
 from export_factories import UnloadingEngine, mapping
 from factories import rows, state_of, value
+from holdfast.engines.port import Phase
 from holdfast.jobs.effects import clean
 from holdfast.jobs.rescue import rescue
 from holdfast.schedule.context import Held, Pass
 from holdfast.schedule.registry import Loop
 from holdfast.services.exports import kinds, reconcile
-from holdfast.services.exports.engines.port import Phase
 from holdfast.services.exports.setup import Exports
 from holdfast.worker.kinds import cleaners
 from loop_factories import LONG, taken, until
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 ENGINE = UnloadingEngine  # of the fixtures `engine` and `here`
 assert kinds.KINDS  # importing them registers the cleaners
 
@@ -49,7 +49,7 @@ async def claimed(worker: Client, name: str = "pod-1", limit: int = 10) -> list[
     return data
 
 
-async def update(worker: Client, one: dict[str, Any], **said: Any) -> httpx.Response:
+async def update(worker: Client, one: dict[str, Any], **said: Any) -> httpx2.Response:
     return await worker.patch(f"/export-jobs/{one['id']}", json=said, headers={"If-Match": f'"{one["attempt_id"]}"'})
 
 
@@ -83,19 +83,19 @@ async def served(app: Any) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def cut_off(app: Any, worker: Client, word: bytes) -> AsyncIterator[Client]:
+async def cut_off(app: Any, worker: Client, word: str) -> AsyncIterator[Client]:
     """A client whose line is cut once, after the server has acted and before its answer is back."""
-    async with served(app) as port, cutting("127.0.0.1", port, word, "after") as cut:
-        address = f"http://127.0.0.1:{cut.port}"
-        async with Client(base_url=address, headers=dict(worker.headers), trust_env=False, timeout=60) as client:
+    async with served(app) as port, relaying(f"http://127.0.0.1:{port}") as relay:
+        relay.cut(word, "after")
+        async with Client(base_url=relay.url, headers=dict(worker.headers), trust_env=False, timeout=60) as client:
             yield client
 
 
 async def test_a_claim_whose_answer_was_lost_is_given_again(app: Any, ops: Client, worker: Client, conn: Any) -> None:
     """E-04: the jobs would be held by no process for ten minutes."""
     await make(ops)
-    async with cut_off(app, worker, b"/export-jobs/claim") as client:
-        with pytest.raises(httpx.TransportError):
+    async with cut_off(app, worker, "/export-jobs/claim") as client:
+        with pytest.raises(httpx2.TransportError):
             await claimed(client)
         lost = await rows(conn, "SELECT id, attempt_id::text FROM holdfast.jobs ORDER BY id")
         assert all(attempt for _, attempt in lost), "the server has acted"
@@ -115,8 +115,8 @@ async def test_polls_whose_answer_was_lost_are_given_again(app: Any, ops: Client
         await submit(worker, one, f"q{one['id']}")
     await conn.execute("UPDATE holdfast.jobs SET next_poll_at = clock_timestamp()")
     place = "/export-jobs/pollable?worker_id=pod-1"
-    async with cut_off(app, worker, b"/export-jobs/pollable") as client:
-        with pytest.raises(httpx.TransportError):
+    async with cut_off(app, worker, "/export-jobs/pollable") as client:
+        with pytest.raises(httpx2.TransportError):
             await client.get(place)
         assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'running'") == 3
 

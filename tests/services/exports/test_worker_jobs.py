@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,9 +15,10 @@ import pytest
 from export_factories import mapping
 from factories import rows, state_of, value
 from holdfast.jobs.rescue import rescue
+from holdfast.services.exports.setup import Exports
 from holdfast.settings import settings
 
-Client = httpx.AsyncClient
+Client = httpx2.AsyncClient
 NOW = "2026-01-01T00:00:00+00:00"
 
 
@@ -48,19 +50,19 @@ async def claimed(worker: Client, limit: int = 10) -> list[dict[str, Any]]:
     return data
 
 
-async def update(worker: Client, one: dict[str, Any], **said: Any) -> httpx.Response:
+async def update(worker: Client, one: dict[str, Any], **said: Any) -> httpx2.Response:
     return await worker.patch(f"/export-jobs/{one['id']}", json=said, headers={"If-Match": f'"{one["attempt_id"]}"'})
 
 
 def write(one: dict[str, Any], rows: int) -> int:
     """What the engine writes to the place of a claim; how large it is."""
-    file = Path(one["gcs_path"]) / "part-0.parquet"
+    file = Path(one["location"]) / "part-0.parquet"
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"a": list(range(rows))}), file)
     return file.stat().st_size
 
 
-async def complete(worker: Client, one: dict[str, Any], rows: int = 1) -> httpx.Response:
+async def complete(worker: Client, one: dict[str, Any], rows: int = 1) -> httpx2.Response:
     """As the worker of the document does it, which names no file."""
     size = write(one, rows)
     return await update(worker, one, status="completed", row_count=rows, size_bytes=size, completed_at="2026-01-01T00:00:00Z")
@@ -73,7 +75,7 @@ async def polled(worker: Client, conn: Any) -> list[dict[str, Any]]:
 
 
 async def test_claim_submit_poll_and_complete_as_the_document_writes_it(ops: Client, worker: Client, conn: Any) -> None:
-    """W-03, W-04, W-07, K-02, K-35, K-40: nodes first, everything on the claim, backoff kept in the database."""
+    """W-03, W-04, W-07, K-02, K-35, K-40, Z-05: nodes first, everything on the claim, backoff kept in the database."""
     jobs = await make(ops)
     claims = await claimed(worker)
     assert [(one["id"], one["job_type"], one["starburst_role"]) for one in claims] == [
@@ -101,7 +103,7 @@ async def test_claim_submit_poll_and_complete_as_the_document_writes_it(ops: Cli
     assert (await worker.get("/export-jobs/pollable")).json()["data"] == [], "not before its time"
 
     (poll,) = await polled(worker, conn)
-    assert (poll["starburst_query_id"], poll["next_uri"], poll["gcs_path"]) == ("q1", "http://t/1", edge["gcs_path"])
+    assert (poll["starburst_query_id"], poll["next_uri"], poll["gcs_path"]) == ("q1", "http://t/1", edge["location"])
     going = await update(worker, poll, next_uri="http://t/2", next_poll_at=NOW, poll_count=2)
     assert (going.json()["data"]["next_uri"], going.json()["data"]["poll_count"]) == ("http://t/2", 2)
     (poll,) = await polled(worker, conn)
@@ -133,24 +135,20 @@ async def test_what_is_submitted_again_goes_where_the_first_went(ops: Client, wo
     assert (again["gcs_path"], again["next_uri"]) == (one["gcs_path"], "http://t/2")
 
 
-async def test_rows_have_files_or_are_not_taken(
-    ops: Client, worker: Client, conn: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rows_have_files_or_are_not_taken(ops: Client, worker: Client, conn: Any, here: Exports) -> None:
     """Else a snapshot is ready whose files nobody could find, or remove."""
     await make(ops)
     (one,) = await claimed(worker, limit=1)
     said = {"status": "completed", "row_count": 3, "size_bytes": 1}
 
     empty = await update(worker, one, **said)
-    assert (empty.status_code, "is empty; send files" in empty.json()["detail"]) == (422, True), empty.text
+    assert (empty.status_code, "is empty; send `files`" in empty.json()["detail"]) == (422, True), empty.text
     write(one, 3)
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setenv("HOLDFAST_EXPORT_DIRS", "/nowhere")
-        settings.cache_clear()
-        closed = await update(worker, one, **said)
-    assert (closed.status_code, "cannot be read from here" in closed.json()["detail"]) == (422, True), closed.text
+    stores, here.stores = here.stores, replace(here.stores, allowed=(Path("/nowhere"),))
+    closed = await update(worker, one, **said)
+    here.stores = stores
+    assert (closed.status_code, "the server cannot list" in closed.json()["detail"]) == (422, True), closed.text
     (Path(one["gcs_path"]) / "broken.parquet").write_bytes(b"not Parquet at all, and no footer either")
-    settings.cache_clear()
     assert (await update(worker, one, **said)).status_code == 422
     assert await state_of(conn, one["id"]) == "running"
     (Path(one["gcs_path"]) / "broken.parquet").unlink()
@@ -158,7 +156,7 @@ async def test_rows_have_files_or_are_not_taken(
     done = await update(worker, one, **said)
 
     (file,) = done.json()["data"]["files"]
-    assert (file["path"], file["rows"]) == (f"attempt={one['attempt_id']}/part-0.parquet", 3)
+    assert (file["path"], file["rows"]) == (f"attempt-{one['attempt_id']}/part-0.parquet", 3)
 
 
 async def test_everything_at_the_place_of_a_snapshot_goes_with_it(ops: Client, worker: Client, conn: Any) -> None:
@@ -231,7 +229,7 @@ LEADS_AWAY = [
     "\uff0e\uff0e/secret.parquet",
     "a\uff0fb.parquet",
     "a\uff05b.parquet",
-    "attempt=6b8a2ad4-8a4a-4b6e-9d5c-0f8d5a1a2b3c/of-another.parquet",
+    "attempt-6b8a2ad4-8a4a-4b6e-9d5c-0f8d5a1a2b3c/of-another.parquet",
 ]
 
 
@@ -251,7 +249,7 @@ async def test_f_74_a_path_that_leaves_its_prefix_is_refused_and_nothing_is_stor
 async def test_files_are_kept_below_the_attempt_that_wrote_them(ops: Client, worker: Client, conn: Any) -> None:
     await make(ops)
     first, second, third = await claimed(worker)
-    mine = f"attempt={first['attempt_id']}"
+    mine = f"attempt-{first['attempt_id']}"
     files = [{"path": "part-0.parquet"}, {"path": f"{mine}/part-1.parquet"}]
     done = await update(worker, first, status="completed", row_count=1, size_bytes=1, files=files)
     assert [file["path"] for file in done.json()["data"]["files"]] == [f"{mine}/part-0.parquet", f"{mine}/part-1.parquet"]
@@ -260,7 +258,7 @@ async def test_files_are_kept_below_the_attempt_that_wrote_them(ops: Client, wor
     await update(worker, third, status="submitted", starburst_query_id="q1", next_uri="http://t/1")
     (poll,) = await polled(worker, conn)
     done = await update(worker, poll, status="completed", row_count=1, size_bytes=1, files=[{"path": "part-0.parquet"}])
-    written_by = f"attempt={third['attempt_id']}"
+    written_by = f"attempt-{third['attempt_id']}"
     assert poll["gcs_path"].endswith(written_by)
     assert [file["path"] for file in done.json()["data"]["files"]] == [f"{written_by}/part-0.parquet"]
 

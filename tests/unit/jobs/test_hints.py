@@ -36,9 +36,9 @@ async def test_what_is_owed_while_another_is_told_is_told_too(monkeypatch: pytes
     monkeypatch.setattr(client, "HINT_EVERY", 0)
     pool: Any = Pool()
     some = Client(pool)
-    pool.meanwhile = lambda: some._owe("second")
+    pool.meanwhile = lambda: some._hint_later("second")
 
-    some._owe("first")
+    some._hint_later("first")
     await some.settle()
 
     assert pool.told == [["first"], ["second"]]

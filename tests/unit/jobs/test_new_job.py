@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import UsageError
+from holdfast.errors import PayloadInvalid, UsageError
+from holdfast.jobs.declare import Declaration, requested_job
 from holdfast.jobs.model import Enqueued, JobId, Lock, NewJob
 from holdfast.jobs.outcome import Done
 from holdfast.jobs.pipelines import Pipeline
@@ -18,15 +19,15 @@ from holdfast.jobs.pipelines import Pipeline
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no kind": ({"kind": ""}, "kind of 1 to 200 characters"),
     "a kind that is too long": ({"kind": "k" * 201}, "kind of 1 to 200 characters"),
-    "no queue": ({"queue": ""}, "queue's name"),
-    "a queue that is too long": ({"queue": "q" * 201}, "queue's name"),
+    "no queue": ({"queue": ""}, "name of a queue"),
+    "a queue that is too long": ({"queue": "q" * 201}, "name of a queue"),
     "a priority beyond a smallint": ({"priority": 32768}, "smaller runs first"),
     "a priority below a smallint": ({"priority": -32769}, "smaller runs first"),
     "no attempt at all": ({"max_attempts": 0}, "1 or more"),
     "no crash allowed": ({"max_crashes": 0}, "1 or more"),
     "a time without a zone": ({"run_after": datetime(2030, 1, 1)}, "needs a time zone"),  # noqa: DTZ001
-    "no time to run": ({"max_runtime": timedelta(0)}, "longer than nothing"),
-    "a parent without a step": ({"parent_id": 1}, "needs the name of its step"),
+    "no time to run": ({"max_runtime": timedelta(0)}, "must be positive"),
+    "a parent without a step": ({"parent_id": 1}, "needs a step"),
 }
 
 
@@ -44,43 +45,46 @@ MISTAKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"run_after": "2030-01-01"},
         "run_after cannot be '2030-01-01': use a timedelta from now, or a datetime",
     ),
-    "seconds to run": ({"max_runtime": 30}, "max_runtime cannot be 30: it is a timedelta; use timedelta(seconds=30)"),
-    "a word for a priority": ({"priority": "high"}, "priority cannot be 'high': it is a whole number between -32768 and 32767"),
-    "a word for a count": ({"max_attempts": "3"}, "max_attempts cannot be '3': it is a whole number, 1 or more"),
-    "half a crash": ({"max_crashes": 1.5}, "max_crashes cannot be 1.5: it is a whole number, 1 or more"),
-    "a version as text": ({"kind_version": "v2"}, "kind_version cannot be 'v2': it is a whole number, 1 or more"),
-    "a number for a kind": ({"kind": 7}, "kind cannot be 7: a job needs a kind of 1 to 200 characters"),
-    "a number for a queue": ({"queue": 7}, "queue cannot be 7: a queue's name has 1 to 200 characters"),
-    "a key of a lock": ({"locks": ["k"]}, "locks cannot be ('k',): each of them is a Lock; use Lock('k')"),
-    "keys as one text": ({"locks": "k"}, "locks cannot be 'k': it is a list; use locks=[Lock('…')]"),
-    "one lock": ({"locks": Lock("k")}, "it is a list; use locks=[Lock(…)]"),
-    "one parent": ({"after": 5}, "after cannot be 5: it is a list; use after=[<the id of a job>]"),
+    "seconds to run": ({"max_runtime": 30}, "max_runtime cannot be 30: must be a timedelta; use timedelta(seconds=30)"),
+    "a word for a priority": (
+        {"priority": "high"},
+        "priority cannot be 'high': must be a whole number between -32768 and 32767",
+    ),
+    "a word for a count": ({"max_attempts": "3"}, "max_attempts cannot be '3': must be a whole number, 1 or more"),
+    "half a crash": ({"max_crashes": 1.5}, "max_crashes cannot be 1.5: must be a whole number, 1 or more"),
+    "a version as text": ({"kind_version": "v2"}, "kind_version cannot be 'v2': must be a whole number, 1 or more"),
+    "a number for a kind": ({"kind": 7}, "kind cannot be 7: must be the name of a kind of 1 to 200 characters"),
+    "a number for a queue": ({"queue": 7}, "queue cannot be 7: the name of a queue must have 1 to 200 characters"),
+    "a key of a lock": ({"locks": ["k"]}, "locks cannot be ('k',): each item must be a Lock; use Lock('k')"),
+    "keys as one text": ({"locks": "k"}, "locks cannot be 'k': must be a list; use locks=[Lock('…')]"),
+    "one lock": ({"locks": Lock("k")}, "must be a list; use locks=[Lock(…)]"),
+    "one parent": ({"after": 5}, "after cannot be 5: must be a list; use after=[<the id of a job>]"),
     "what an enqueue gave back": (
         {"after": Enqueued(JobId(5), True)},
-        "after cannot be Enqueued(id=5, created=True): it is a list",
+        "after cannot be Enqueued(id=5, created=True): must be a list",
     ),
     "a list of such": ({"after": [Enqueued(JobId(5), True)]}, "after cannot be Enqueued(id=5, created=True): pass its .id"),
-    "no id": ({"after": [0]}, "after cannot be 0: it is the id of a job: the number that its enqueue gave back as .id"),
-    "a parent's name": ({"parent_id": "one", "step": "s"}, "parent_id cannot be 'one': it is the id of a job"),
+    "no id": ({"after": [0]}, "after cannot be 0: must be the id of a job: the number that enqueue returned as .id"),
+    "a parent's name": ({"parent_id": "one", "step": "s"}, "parent_id cannot be 'one': must be the id of a job"),
     "a number for an idempotency key": (
         {"idempotency_key": 7},
-        "idempotency_key cannot be 7: it is text; use idempotency_key=str(",
+        "idempotency_key cannot be 7: must be text; use idempotency_key=str(",
     ),
-    "a number for a unique key": ({"unique_key": 7}, "unique_key cannot be 7: it is text; use unique_key=str("),
-    "a number for a slot": ({"slot_key": 7}, "slot_key cannot be 7: it is text; use slot_key=str("),
-    "an empty slot": ({"slot_key": ""}, "slot_key cannot be '': it needs at least one character; leave it out for none"),
+    "a number for a unique key": ({"unique_key": 7}, "unique_key cannot be 7: must be text; use unique_key=str("),
+    "a number for a slot": ({"slot_key": 7}, "slot_key cannot be 7: must be text; use slot_key=str("),
+    "an empty slot": ({"slot_key": ""}, "slot_key cannot be '': must not be empty; leave it out for no key"),
     "a limit beyond the clock": (
         {"max_runtime": timedelta.max},
-        ": it is at most 36500 days; leave it out for no limit",
+        ": must be at most 36500 days; leave it out for no limit",
     ),
-    "a delay beyond the clock": ({"run_after": timedelta(days=10**7)}, ": it is at most 36500 days from now"),
-    "long before the clock": ({"run_after": timedelta.min}, ": it is at most 36500 days from now"),
-    "a year that nobody can read": ({"run_after": datetime.max.replace(tzinfo=UTC)}, ": it is a time until the year 9000"),
-    "an odd while": ({"unique_key": "u", "unique_while": "foo"}, "unique_while cannot be 'foo': it is 'waiting' or 'live'"),
-    "an odd fate": ({"if_parent_fails": "ignore"}, "if_parent_fails cannot be 'ignore': it is 'cancel' or 'run'"),
+    "a delay beyond the clock": ({"run_after": timedelta(days=10**7)}, ": must be at most 36500 days from now"),
+    "long before the clock": ({"run_after": timedelta.min}, ": must be at most 36500 days from now"),
+    "a year that nobody can read": ({"run_after": datetime.max.replace(tzinfo=UTC)}, ": must be before the year 9001"),
+    "an odd while": ({"unique_key": "u", "unique_while": "foo"}, "unique_while cannot be 'foo': must be 'waiting' or 'live'"),
+    "an odd fate": ({"if_parent_fails": "ignore"}, "if_parent_fails cannot be 'ignore': must be 'cancel' or 'run'"),
     "a name for a pipeline": (
         {"pipeline_id": "nightly"},
-        "pipeline_id 'nightly' is not a uuid; use one like str(uuid.uuid4())",
+        "pipeline_id 'nightly' is not a UUID; use one like str(uuid.uuid4())",
     ),
 }
 
@@ -108,11 +112,11 @@ def test_an_enum_of_texts_is_text() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"key": 7}, "cannot be 7: it is a text of 1 to 500 characters"),
-        ({"key": "t", "most": "two"}, "`most` is 'two', and must be 1 or more"),
+        ({"key": 7}, "cannot be 7: must be text of 1 to 500 characters"),
+        ({"key": "t", "most": "two"}, "`most` cannot be 'two': must be between 1 and"),
         ({"key": ""}, "1 to 500 characters"),
         ({"key": "x" * 501}, "1 to 500 characters"),
-        ({"key": "t", "most": 0}, "1 or more, up to 2147483647, or None for a shared lock"),
+        ({"key": "t", "most": 0}, "between 1 and 2147483647, or None for a shared lock"),
         ({"key": "t", "when_busy": "panic"}, "'wait' or 'reject', not 'panic'"),
     ],
 )
@@ -174,3 +178,11 @@ def test_neither_a_step_that_comes_after_others_nor_a_join_holds_its_locks_while
     with pytest.raises(UsageError, match="k cannot have children to wait for and lock 't'"):
         Done(join=holder)
     Done(then=[holder])
+
+
+@pytest.mark.parametrize("arguments", [[1, 2], "x", 7])
+def test_arguments_of_a_request_must_be_a_mapping(arguments: Any) -> None:
+    message = f"payload cannot be {arguments!r}: must be a mapping of arguments; use payload={{'name': value}}"
+
+    with pytest.raises(PayloadInvalid, match=re.escape(message)):
+        requested_job(Declaration("k"), arguments, {})

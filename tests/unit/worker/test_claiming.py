@@ -11,21 +11,34 @@ import pytest
 from holdfast.jobs.claim import Found
 from holdfast.jobs.model import WorkerId
 from holdfast.worker import claiming as claiming_module
-from holdfast.worker.claiming import Claiming
-from holdfast.worker.lanes import Wanted
-from holdfast.worker.transport import Takes
+from holdfast.worker.claiming import Claimer
+from holdfast.worker.prefetch import Wanted
+from holdfast.worker.transports.interface import Takes
 
 
-def lanes_with(room: int, *, is_limited: bool = False, any_kind: bool = True) -> Any:
-    """Lanes that run whatever they get."""
-    lanes = SimpleNamespace(expected=0, expected_ahead=0, is_limited=is_limited)
-    lanes.wanted = lambda: Wanted(room - lanes.expected_ahead, Takes({"k": 1}, ("default",)), any_kind)
-    lanes.may_take, lanes.hand_out = lambda wanted: wanted, lambda claims: None
-    return lanes
+class Room:
+    """A prefetch with room for so many, and lanes that run what they get."""
+
+    def __init__(self, room: int, *, is_limited: bool = False, any_kind: bool = True) -> None:
+        self.is_limited, self.reserved_ahead = is_limited, 0
+        self._room, self._any_kind = room, any_kind
+
+    def wanted(self) -> Wanted:
+        return Wanted(self._room - self.reserved_ahead, Takes({"k": 1}, ("default",)), self._any_kind)
+
+    def may_take(self, wanted: int) -> int:
+        return wanted
+
+    def reserve(self, count: int, *, ahead: bool) -> None:
+        self.reserved_ahead += count
+
+    def release(self, count: int, *, ahead: bool) -> None:
+        self.reserved_ahead -= count
 
 
-def claiming_for(transport: Any, lanes: Any) -> Claiming:
-    return Claiming(transport, WorkerId("w"), lanes, 500, asyncio.Event())
+def claiming_for(transport: Any, prefetch: Any) -> Claimer:
+    lanes: Any = SimpleNamespace(hand_out=lambda claims: None)
+    return Claimer(transport, WorkerId("w"), lanes, prefetch, largest_batch=500)
 
 
 class Empty:
@@ -52,14 +65,14 @@ class Empty:
     ],
 )
 async def test_a_free_lane_asks_for_more_unless_there_was_nothing(room: int, any_kind: bool, asks_again: bool) -> None:
-    claiming = claiming_for(Empty(), lanes_with(room, any_kind=any_kind))
+    claiming = claiming_for(Empty(), Room(room, any_kind=any_kind))
     running = asyncio.create_task(claiming.run())
     await _settled()
 
-    claiming.on_free_lane()
+    claiming.on_idle_lane()
 
-    assert claiming.wake.is_set() == asks_again
-    assert claiming.saw_empty.is_set() == (room == 20 and any_kind)
+    assert claiming._wake.is_set() == asks_again
+    assert claiming._saw_empty.is_set() == (room == 20 and any_kind)
     running.cancel()
 
 
@@ -76,11 +89,11 @@ async def test_a_claim_that_found_only_locked_jobs_is_made_again(
     monkeypatch.setattr(claiming_module, "AGAIN", 0)
     monkeypatch.setattr(claiming_module, "LONGEST_PAUSE", 0)
     transport = Empty(contended)
-    claiming = claiming_for(transport, lanes_with(20))
+    claiming = claiming_for(transport, Room(20))
     running = asyncio.create_task(claiming.run())
     if not contended:
         await _settled()
-        claiming.tell()
+        claiming.wake()
 
     for _ in range(5):
         await _settled()
@@ -90,7 +103,7 @@ async def test_a_claim_that_found_only_locked_jobs_is_made_again(
 
 
 async def test_claims_of_locked_jobs_come_less_and_less_often() -> None:
-    claiming = claiming_for(Empty(), lanes_with(20))
+    claiming = claiming_for(Empty(), Room(20))
     pauses = []
 
     for contended in (True, True, True, True, True, True, True, False, True):
@@ -126,9 +139,9 @@ class Plenty:
 async def test_where_batches_come_back_full_a_second_one_is_asked_for_beside(
     room: int, is_limited: bool, under_way: int
 ) -> None:
-    lanes = lanes_with(room, is_limited=is_limited)
+    prefetch = Room(room, is_limited=is_limited)
     transport: Any = Plenty()
-    claiming = claiming_for(transport, lanes)
+    claiming = claiming_for(transport, prefetch)
     running = asyncio.create_task(claiming.run())
     await _settled()
     assert transport.asked == 1, "nobody knows yet that there is plenty"
@@ -137,11 +150,11 @@ async def test_where_batches_come_back_full_a_second_one_is_asked_for_beside(
     await _settled()
 
     assert transport.asked == 1 + under_way
-    assert lanes.expected_ahead == 500 * (under_way - 1), "lanes are kept for what is on its way"
-    assert not claiming.is_quiet
+    assert prefetch.reserved_ahead == 500 * (under_way - 1), "lanes are kept for what is on its way"
+    assert not claiming.is_idle
     running.cancel()
     await claiming.close()
-    assert lanes.expected_ahead == 0
+    assert prefetch.reserved_ahead == 0
 
 
 async def _settled() -> None:

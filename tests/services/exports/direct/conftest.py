@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from object_proxy import ObjectProxy, write_key
 
-from holdfast.services.exports.stores.credentials import GcsCredentials, S3Credentials
-from holdfast.services.exports.stores.objects import ObjectStore
-from holdfast.services.exports.stores.paths import location_of
 from holdfast.settings import settings
+from holdfast.stores.credentials import GcsCredentials, S3Credentials
+from holdfast.stores.objects import ObjectStore
+from holdfast.stores.paths import location_of
 
 PATIENCE = 60.0
 BUCKET = "bucket"

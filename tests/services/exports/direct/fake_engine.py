@@ -10,8 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.services.exports.engines.port import Column, Engine, Progress, Query
+from holdfast.engines.port import Capabilities, Column, Engine, Progress, Query
+from holdfast.engines.trino import DIALECT
 
+CAPABILITIES = Capabilities(DIALECT)
 ONE = pa.record_batch({"x": pa.array([1, 2, 3], pa.int64())})
 
 
@@ -20,11 +22,13 @@ class FakeEngine:
     """`breaks` is called with the number of the try before each batch; what it raises is what the engine says."""
 
     name: str = "fake"
+    capabilities: Capabilities = CAPABILITIES
     batches: list[pa.RecordBatch] = field(default_factory=lambda: [ONE])
     schema: pa.Schema = field(default_factory=lambda: ONE.schema)
     breaks: Callable[[int, int], None] = lambda number, batch: None
     ends: bool = True
     tries: int = 0
+    asked: list[Query] = field(default_factory=list)
     left: int = 0  # how many streams were left, by their end or early
     share: float | None = None
     running: asyncio.Event = field(default_factory=asyncio.Event)
@@ -35,6 +39,7 @@ class FakeEngine:
     @asynccontextmanager
     async def stream(self, query: Query) -> AsyncIterator[Any]:
         self.tries += 1
+        self.asked.append(query)
         rows = FakeRows(self, await self.describe(query), self.tries)
         try:
             yield rows
@@ -71,6 +76,14 @@ class FakeRows:
 current = FakeEngine()
 
 
-def from_settings(_: Any) -> Engine:
+def capabilities(_: Any) -> Capabilities:
+    return CAPABILITIES
+
+
+def is_configured(_: Any) -> bool:
+    return False
+
+
+def open_engine(_: Any) -> Engine:
     """The engine of the test that runs."""
-    return current  # type: ignore[return-value]
+    return current

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from holdfast.services.exports.engines.port import Column
+from holdfast.engines.port import Column
+from holdfast.parquet.schema import fitted
 from holdfast.services.exports.export.declared import TypesDiffer, declared_schema, widenings
-from holdfast.services.exports.parquet.schema import fitted
 
 US, NS = pa.timestamp("us"), pa.timestamp("ns", "UTC")
 

@@ -19,16 +19,18 @@ from object_proxy import ObjectProxy, write_key
 from test_local_store import full_disk as full_disk
 
 from factories import add, job, rows
+from holdfast.engines import registry
+from holdfast.engines.port import EngineTimeout, EngineUnavailable, QueryRefused
 from holdfast.jobs.cancel import cancel
+from holdfast.jobs.config import set_value
 from holdfast.jobs.effects import clean
 from holdfast.jobs.outcome import Backoff, RetryPolicy
-from holdfast.services.exports.engines import opening
-from holdfast.services.exports.engines.port import EngineTimeout, EngineUnavailable, QueryRefused
 from holdfast.services.exports.export import direct
 from holdfast.services.exports.export.run import KIND, run
-from holdfast.services.exports.stores import objects
-from holdfast.services.exports.stores.objects import ObjectStore
+from holdfast.services.exports.limits import MAX_DURATION
 from holdfast.settings import settings
+from holdfast.stores import objects
+from holdfast.stores.objects import ObjectStore
 from holdfast.worker.kinds import Job, cleaners
 from holdfast.worker.loop import Worker
 
@@ -38,7 +40,7 @@ Conn = psycopg.AsyncConnection[Any]
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """An engine of this test's own, by the name `fake`."""
-    monkeypatch.setitem(opening.ENGINES, "fake", "fake_engine")
+    monkeypatch.setitem(registry.ENGINES, "fake", "fake_engine")
     monkeypatch.setattr(fake_engine, "current", FakeEngine())
     return fake_engine.current
 
@@ -47,7 +49,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that waits waits less."""
     monkeypatch.setattr(direct, "COLD_START_PAUSE", 0.01)
-    monkeypatch.setattr(direct, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(direct, "PROGRESS_SECONDS", 0.02)
 
 
 def impatient() -> Job[..., Any]:
@@ -109,7 +111,7 @@ async def test_a_second_job_does_not_write_over_the_first(database: str, conn: C
     second = await exported(conn, database, folder / "out", "SELECT 2 AS x")
 
     assert (second.state, second.errors) == ("failed", 1)
-    assert second.error == f"{(folder / 'out').as_uri()} holds the result of job {first.id}; choose another place"
+    assert second.error == f"{(folder / 'out').as_uri()} has the result of job {first.id}; choose another destination"
     assert read(folder / "out").to_pylist() == [{"x": 1}]
     await clean(conn, cleaners())
     assert len(files_in(folder / "out")) == 2
@@ -124,7 +126,7 @@ async def test_a_manifest_that_is_none_of_ours_stays_and_says_so(database: str, 
     done = await exported(conn, database, to)
 
     assert (done.state, done.attempt_no) == ("failed", 1)
-    assert done.error.startswith(f"{to.as_uri()} holds a _manifest.json that no export of ours has written")
+    assert done.error.startswith(f"{to.as_uri()} has a _manifest.json that was not written by an export")
     assert files_in(to) == ["_manifest.json"]
     assert (to / "_manifest.json").read_bytes() == content
 
@@ -140,7 +142,7 @@ async def test_what_an_attempt_left_is_removed_beside_a_manifest_that_is_none_of
 
     engine.breaks = appears
     done = await exported(conn, database, to, engine="fake")
-    assert (done.state, done.attempt_no, "holds a _manifest.json" in done.error) == ("failed", 1, True)
+    assert (done.state, done.attempt_no, "has a _manifest.json" in done.error) == ("failed", 1, True)
 
     await clean(conn, cleaners())
     assert files_in(to) == ["_manifest.json"]
@@ -149,7 +151,7 @@ async def test_what_an_attempt_left_is_removed_beside_a_manifest_that_is_none_of
 async def test_a_time_that_is_none_fails_at_once(database: str, conn: Conn, folder: Path):
     done = await exported(conn, database, folder / "out", max_seconds=-5)
 
-    assert (done.state, done.attempt_no, done.error) == ("failed", 1, "max_seconds must be more than 0, not -5")
+    assert (done.state, done.attempt_no, done.error) == ("failed", 1, "max_seconds must be positive, not -5")
 
 
 @pytest.mark.parametrize("to", ["relative/out", "/etc/out", "s3://", "http://x/y"])
@@ -280,15 +282,15 @@ async def test_f_56_another_attempt_has_published_and_is_taken_over(
         "INSERT INTO holdfast.effects (job_id, attempt_id, fence_token, kind, tag, detail, adoptable, state) "
         "VALUES (%s, %s, 0, %s, 'frozen', %s, true, 'made')"
     )
-    detail = json.dumps({"to": to.as_uri(), "prefix": f"attempt={frozen}"})
+    detail = json.dumps({"to": to.as_uri(), "prefix": f"attempt-{frozen}"})
     await conn.execute(plan, [job_id, frozen, direct.PREFIX_EFFECT, detail])
 
     def publish_first(number: int, batch: int) -> None:
         if number == 1 and batch == 1:
-            (to / f"attempt={frozen}").mkdir(parents=True)
-            pq.write_table(pa.table({"x": [7]}), to / f"attempt={frozen}" / "part-00000.parquet")
+            (to / f"attempt-{frozen}").mkdir(parents=True)
+            pq.write_table(pa.table({"x": [7]}), to / f"attempt-{frozen}" / "part-00000.parquet")
             manifest = {"to": to.as_uri(), "job_id": job_id, "attempt_id": frozen, "runtime": "direct", "columns": []}
-            files = [{"path": f"attempt={frozen}/part-00000.parquet", "rows": 1, "bytes": 1}]
+            files = [{"path": f"attempt-{frozen}/part-00000.parquet", "rows": 1, "bytes": 1}]
             (to / "_manifest.json").write_text(json.dumps({**manifest, "files": files, "rows": 1, "bytes": 1}))
 
     engine.breaks = publish_first
@@ -300,7 +302,19 @@ async def test_f_56_another_attempt_has_published_and_is_taken_over(
     assert done.result["attempt_id"] == frozen
     assert read(to).to_pylist() == [{"x": 7}]
     await clean(conn, cleaners())
-    assert files_in(to) == ["_manifest.json", f"attempt={frozen}/part-00000.parquet"]
+    assert files_in(to) == ["_manifest.json", f"attempt-{frozen}/part-00000.parquet"]
+
+
+async def test_the_configured_maximum_duration_limits_an_export_unless_its_job_has_its_own(
+    database: str, conn: Conn, folder: Path, engine: FakeEngine
+):
+    """One setting for exports of both kinds: `exports.run` has no other."""
+    await set_value(conn, MAX_DURATION, 77, by="test")
+
+    await exported(conn, database, folder / "one", engine="fake")
+    await exported(conn, database, folder / "two", engine="fake", max_seconds=5)
+
+    assert [query.max_seconds for query in engine.asked] == [77, 5]
 
 
 async def test_f_58_a_full_disk_fails_the_attempt_and_the_worker_goes_on(
@@ -327,7 +341,7 @@ def s3_settings(proxy: ObjectProxy, key_file: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOLDFAST_S3_CREDENTIALS_FILE", str(key_file))
     monkeypatch.setenv("HOLDFAST_SCRATCH_DIR", str(tmp_path.parent / f"{tmp_path.name}-scratch"))  # not where DuckDB reads
     monkeypatch.setattr(objects, "PAUSE", 0.01)
-    monkeypatch.setitem(objects.PATIENCE, "max_retries", 0)
+    monkeypatch.setitem(objects.RETRY_CONFIG, "max_retries", 0)
     settings.cache_clear()
     yield
     settings.cache_clear()

@@ -14,11 +14,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from holdfast.services.exports.engines.duckdb.engine import BATCH_BYTES, DuckDbEngine, batch_rows
-from holdfast.services.exports.engines.duckdb.errors import passed_on
-from holdfast.services.exports.engines.duckdb.sandbox import open_sandbox
-from holdfast.services.exports.engines.port import EngineError, EngineLost, EngineUnavailable, Entry, Query, QueryRefused
-from holdfast.services.exports.parquet.schema import fitted, storable_schema
+from holdfast.engines.duckdb.engine import BATCH_BYTES, DuckDbEngine, batch_rows
+from holdfast.engines.duckdb.errors import arrow_error
+from holdfast.engines.duckdb.sandbox import open_sandbox
+from holdfast.engines.port import EngineError, EngineLost, EngineUnavailable, Entry, Query, QueryRefused
+from holdfast.parquet.schema import fitted, storable_schema
 
 MINUTE = 60
 
@@ -242,7 +242,7 @@ async def test_too_little_memory_is_worth_another_try(data: Path, tmp_path: Path
     ],
 )
 def test_an_error_that_arrow_passes_on_keeps_its_meaning(text: str, kind: type[EngineError]):
-    assert type(passed_on(text)) is kind
+    assert type(arrow_error(text)) is kind
 
 
 def test_rows_are_read_by_the_width_of_their_types_and_few_at_once_where_it_is_unknown():

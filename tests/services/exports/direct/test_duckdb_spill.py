@@ -16,13 +16,14 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from holdfast.errors import UsageError
-from holdfast.services.exports.engines.duckdb import spill
-from holdfast.services.exports.engines.duckdb.engine import DuckDbEngine, from_settings
-from holdfast.services.exports.engines.duckdb.sandbox import Sandbox, open_sandbox
-from holdfast.services.exports.engines.duckdb.spill import PREFIX
-from holdfast.services.exports.engines.port import EngineUnavailable, Query, QueryRefused
-from holdfast.settings import Settings
+from holdfast.engines.duckdb import spill
+from holdfast.engines.duckdb.engine import DuckDbEngine, open_duckdb
+from holdfast.engines.duckdb.options import DuckDbOptions
+from holdfast.engines.duckdb.sandbox import Sandbox, open_sandbox
+from holdfast.engines.duckdb.spill import PREFIX
+from holdfast.engines.port import EngineUnavailable, Query, QueryRefused
+from holdfast.engines.settings import EngineSettings as Settings
+from holdfast.errors import InvalidSetting, UsageError
 
 # More than the memory below holds, so it goes to disk; every row says whose it is.
 ROWS = 1_000_000
@@ -78,12 +79,12 @@ async def test_a_query_that_spills_more_than_it_may_fails_and_says_what_to_set(s
 
 
 async def test_the_settings_say_how_much_may_be_spilled(scratch: Path):
-    engine = from_settings(Settings(duckdb_max_spill="64MiB", scratch_dir=scratch))
+    engine = open_duckdb(DuckDbOptions.from_settings(Settings(duckdb_max_spill="64MiB", scratch_dir=scratch)))
     with closing(engine._opening()) as sandbox:
         found = sandbox.database.execute("SELECT current_setting('max_temp_directory_size')").fetchone()
 
     assert found == ("64.0 MiB",)
-    with pytest.raises(ValueError, match="duckdb_max_spill"):
+    with pytest.raises(InvalidSetting, match="HOLDFAST_DUCKDB_MAX_SPILL"):
         Settings(duckdb_max_spill="a lot")
 
 
@@ -122,7 +123,7 @@ def test_nobody_reads_or_lists_what_another_spills(two: tuple[Sandbox, Sandbox],
 
 def test_a_folder_of_data_in_which_exports_would_spill_is_refused(tmp_path: Path, scratch: Path):
     with pytest.raises(UsageError, match="HOLDFAST_SCRATCH_DIR"):
-        from_settings(Settings(duckdb_dirs=str(tmp_path), scratch_dir=scratch))
+        open_duckdb(DuckDbOptions.from_settings(Settings(duckdb_dirs=str(tmp_path), scratch_dir=scratch)))
 
     assert not scratch.exists()
 
@@ -134,7 +135,7 @@ def test_a_folder_of_data_in_which_exports_would_spill_is_refused(tmp_path: Path
 CHILD = """
 import sys, time
 from pathlib import Path
-from holdfast.services.exports.engines.duckdb.sandbox import open_sandbox
+from holdfast.engines.duckdb.sandbox import open_sandbox
 sandbox = open_sandbox(scratch=Path(sys.argv[1]))
 (sandbox.spill.path / "duckdb_temp_storage_DEFAULT-0.tmp").write_bytes(b"rows")
 print(sandbox.spill.path, flush=True)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +13,14 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
+import programs
 import workers
 from factories import add, job, rows, value
 from holdfast.jobs.effects import clean
 from holdfast.jobs.rescue import rescue
 from holdfast.services.exports.export.run import KIND
 from holdfast.worker.kinds import cleaners
+from programs import Started
 
 pytestmark = pytest.mark.processes
 
@@ -30,34 +29,24 @@ ROWS = 300_000
 SQL = f"SELECT i AS id, 'name ' || i AS name FROM range({ROWS}) t(i)"
 SILENCE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '1 s'"
 HAS_BEGUN = "SELECT begun_at >= claimed_at FROM holdfast.jobs WHERE id = %s"
-Start = Callable[..., subprocess.Popen[bytes]]
+Start = Callable[..., Started]
 
 
 @pytest.fixture
 def start(database: str, folder: Path) -> Iterator[Start]:
     """Starts `holdfast worker run` in a process group of its own, which is killed after the test."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Started] = []
 
-    def run(*options: str, **environment: str) -> subprocess.Popen[bytes]:
-        words = ["worker", "run", "--import", "holdfast.services.exports.kinds", "--url", database, *options]
+    def run(*options: str, **environment: str) -> Started:
+        words = ["worker", "run", "--import", "holdfast.services.exports.kinds", "--dsn", database, *options]
         with (folder / "log").open("ab") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *words],
-                env={**os.environ, **environment}, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+            worker = programs.start(*words, env={**os.environ, **environment}, folder=folder, out=log, err=log, session=True)
         started.append(worker)
         return worker
 
     yield run
     for worker in started:
-        kill(worker)
-
-
-def kill(worker: subprocess.Popen[bytes]) -> None:
-    """The whole pod is gone: keeper and executors get a SIGKILL."""
-    if worker.poll() is None:
-        os.killpg(worker.pid, signal.SIGKILL)
-    worker.wait()
+        worker.kill_group()
 
 
 def until(reached: Callable[[], Any], what: str, log: Path) -> None:
@@ -118,9 +107,9 @@ async def test_an_executor_dies_at_any_point_and_every_row_is_there_once(
     attempts = [str(attempt) for (attempt,) in await rows(conn, "SELECT DISTINCT attempt_id FROM holdfast.effects")]
     if POINTS[point] == "a later attempt":
         assert len(attempts) == 2, "the dead attempt had planned its prefix"
-        assert len([*to.glob("attempt=*")]) >= 1
+        assert len([*to.glob("attempt-*")]) >= 1
     else:
-        assert [path.name for path in to.glob("attempt=*")] == [f"attempt={manifest['attempt_id']}"]
+        assert [path.name for path in to.glob("attempt-*")] == [f"attempt-{manifest['attempt_id']}"]
     await nothing_is_left(conn, to, manifest)
 
 
@@ -134,8 +123,8 @@ async def test_a_pod_that_is_gone_half_way_is_followed_by_another(
     first = start(HOLDFAST_LEASE_SECONDS="60", HOLDFAST_BEAT_SECONDS="0.1")
     await workers.until(lambda: value(conn, HAS_BEGUN, job_id))  # a death before the first beat would not count
     until(lambda: any(file.stat().st_size for file in to.rglob(".part*")), "a file that grows", folder / "log")
-    kill(first)
-    dead = {path.name for path in to.glob("attempt=*")}
+    first.kill_group()
+    dead = {path.name for path in to.glob("attempt-*")}
     assert not (to / "_manifest.json").exists()
     await conn.execute(SILENCE)  # time is moved by moving rows
     assert await rescue(conn) == [job_id]
@@ -145,6 +134,6 @@ async def test_a_pod_that_is_gone_half_way_is_followed_by_another(
     manifest = await everything_is_there_once(conn, job_id, to)
     assert manifest["rows"] == rows_wanted
     assert len(dead) == 1
-    assert f"attempt={manifest['attempt_id']}" not in dead
+    assert f"attempt-{manifest['attempt_id']}" not in dead
     await nothing_is_left(conn, to, manifest)
     assert await value(conn, "SELECT crashes FROM holdfast.jobs WHERE id = %s", job_id) == 1

@@ -14,10 +14,10 @@ import pytest
 from fake_engine import FakeEngine
 
 from factories import add, job
+from holdfast.engines import registry
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.outcome import Backoff
-from holdfast.jobs.read import JobView
-from holdfast.services.exports.engines import opening
+from holdfast.jobs.views.read import JobView
 from holdfast.services.exports.export import turns
 from holdfast.services.exports.export.run import KIND, run
 from holdfast.settings import settings
@@ -30,7 +30,7 @@ Conn = psycopg.AsyncConnection[Any]
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
     """An engine that never ends, behind workers that have one turn each."""
-    monkeypatch.setitem(opening.ENGINES, "fake", "fake_engine")
+    monkeypatch.setitem(registry.ENGINES, "fake", "fake_engine")
     monkeypatch.setattr(fake_engine, "current", FakeEngine(ends=False))
     monkeypatch.setenv("HOLDFAST_EXPORT_STREAMS", "1")
     monkeypatch.setattr(turns, "PATIENCE", 0.01)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.services.exports.stores import local
-from holdfast.services.exports.stores.local import LocalStore
-from holdfast.services.exports.stores.paths import Location, PathRefused, location_of
-from holdfast.services.exports.stores.port import AlreadyThere, Found, NotThere, ScratchFull
+from holdfast.stores import local
+from holdfast.stores.local import LocalStore
+from holdfast.stores.paths import Location, PathRefused, location_of
+from holdfast.stores.port import AlreadyThere, Found, NotThere, ScratchFull
 
 
 @pytest.fixture
@@ -24,6 +24,17 @@ def store(tmp_path: Path) -> LocalStore:
 
 async def listed(store: LocalStore, prefix: str = "") -> list[str]:
     return [one.path for page in [page async for page in store.list(prefix)] for one in page]
+
+
+async def test_the_path_of_a_file_is_given_to_readers_that_need_one(store: LocalStore, tmp_path: Path):
+    await store.put("a/b.csv", b"content")
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "out" / "a" / "link.csv").symlink_to(tmp_path / "secret")
+
+    assert (await store.local_copy("a/b.csv")).read_bytes() == b"content"
+    for missing in ("a/c.csv", "a", "a/link.csv"):
+        with pytest.raises(NotThere):
+            await store.local_copy(missing)
 
 
 async def test_a_file_is_put_found_and_removed(store: LocalStore):
@@ -44,6 +55,16 @@ async def test_a_file_is_put_found_and_removed(store: LocalStore):
         await store.get("attempt=1/part")
     with pytest.raises(NotThere):
         await store.get_end(Found("attempt=1/part", 7), 3)
+
+
+async def test_a_file_is_copied_out_of_the_store(store: LocalStore, tmp_path: Path):
+    await store.put("a", b"content")
+
+    assert await store.get_file("a", tmp_path / "copy") == 7
+
+    assert (tmp_path / "copy").read_bytes() == b"content"
+    with pytest.raises(NotThere):
+        await store.get_file("b", tmp_path / "copy")
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -106,7 +127,7 @@ def test_a_folder_that_is_not_allowed_is_refused_also_by_way_of_a_symlink(tmp_pa
     (tmp_path / "allowed" / "out").symlink_to(tmp_path)
 
     for place in (tmp_path / "other", tmp_path / "allowed" / "out"):
-        with pytest.raises(PathRefused, match="HOLDFAST_EXPORT_DIRS"):
+        with pytest.raises(PathRefused, match="HOLDFAST_EXPORT_DIRS.*HOLDFAST_SNAPSHOTS_TO"):
             LocalStore(location_of(str(place)), allowed=[tmp_path / "allowed"])
 
 

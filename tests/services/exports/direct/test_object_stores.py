@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from object_proxy import How, ObjectProxy, write_key
 
-from holdfast.services.exports.stores import objects
-from holdfast.services.exports.stores.objects import ObjectStore
-from holdfast.services.exports.stores.paths import PathRefused
-from holdfast.services.exports.stores.port import AlreadyThere, Found, NotThere, StoreDenied, StoreUnavailable
+from holdfast.stores import objects
+from holdfast.stores.objects import ObjectStore
+from holdfast.stores.paths import PathRefused
+from holdfast.stores.port import AlreadyThere, Found, NotThere, StoreDenied, StoreUnavailable
 
 LARGE = 9 * 1024 * 1024
 
@@ -24,7 +24,7 @@ def store(request: pytest.FixtureRequest, s3_store: ObjectStore, gcs_store: Obje
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried at once, and by us alone."""
     monkeypatch.setattr(objects, "PAUSE", 0.01)
-    monkeypatch.setitem(objects.PATIENCE, "max_retries", 0)
+    monkeypatch.setitem(objects.RETRY_CONFIG, "max_retries", 0)
 
 
 def staged(store: ObjectStore, path: str, size: int) -> Path:
@@ -67,6 +67,35 @@ async def test_the_end_of_a_file_is_read_without_the_rest(store: ObjectStore):
     assert await store.get_end(Found("a", 7), 100) == b"content"
     with pytest.raises(NotThere):
         await store.get_end(Found("b", 7), 3)
+
+
+@pytest.mark.parametrize("size", [1000, LARGE])
+async def test_a_file_is_copied_to_scratch_for_readers_that_need_a_path(store: ObjectStore, size: int):
+    await store.put_file("a/b.csv", staged(store, "a/b.csv", size))
+
+    copy = await store.local_copy("a/b.csv")
+
+    assert copy.read_bytes() == b"x" * size
+    with pytest.raises(NotThere):
+        await store.local_copy("a/c.csv")
+    await store.close()
+    assert not copy.exists()
+
+
+async def test_a_file_is_copied_to_this_machine_piece_by_piece(store: ObjectStore, tmp_path: Path):
+    content = bytes(range(256)) * 4096 * 9  # more than one part
+    await store.put("a", b"content")
+    staged = store.stage("large")
+    staged.write_bytes(content)
+    await store.put_file("large", staged)
+
+    assert await store.get_file("a", tmp_path / "a") == 7
+    assert await store.get_file("large", tmp_path / "large") == len(content)
+
+    assert (tmp_path / "a").read_bytes() == b"content"
+    assert (tmp_path / "large").read_bytes() == content
+    with pytest.raises(NotThere):
+        await store.get_file("b", tmp_path / "b")
 
 
 async def test_nothing_is_there_until_it_is(store: ObjectStore):

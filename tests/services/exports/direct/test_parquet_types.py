@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
-from holdfast.services.exports.engines.port import Column
-from holdfast.services.exports.parquet.files import PartFiles, Shape
-from holdfast.services.exports.parquet.schema import NotStorable, fit, iso_interval, storable, storable_schema
+from holdfast.engines.port import Column
+from holdfast.parquet.files import PartFiles, Shape
+from holdfast.parquet.schema import NotStorable, fit, iso_interval, storable, storable_schema
 
 INTERVAL = re.compile(
     r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?)(\d+)(?:\.(\d{1,9}))?S)?)?"
@@ -130,7 +130,7 @@ def test_a_union_becomes_a_struct_with_the_name_of_its_member():
 
 
 def test_what_no_file_can_hold_is_said_with_its_column():
-    with pytest.raises(NotStorable, match="'x' is there more than once"):
+    with pytest.raises(NotStorable, match="column 'x' more than once"):
         storable_schema([Column("x", "INTEGER", pa.int32()), Column("x", "INTEGER", pa.int32())])
     with pytest.raises(NotStorable, match="column 'empty'"):
         storable_schema([Column("empty", "STRUCT()", pa.struct([]))])
@@ -159,14 +159,14 @@ def test_w_16_an_empty_result_is_a_valid_file_with_the_whole_schema(tmp_path: Pa
     assert back.schema.types == table.schema.types
 
 
-def test_a_file_that_nobody_needs_is_gone_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_discarded_file_is_removed_without_a_footer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A writer that is collected writes its footer, and that file is closed by then."""
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     files = PartFiles(pa.schema({"a": pa.int64()}), lambda number: tmp_path / f"{number}", Shape())
     files.write([pa.RecordBatch.from_pydict({"a": [1, 2, 3]})])
 
-    files.abandon()
+    files.discard()
     gc.collect()
 
     assert said == []

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.services.exports.engines.trino import TrinoOptions, open_trino
-from holdfast.services.exports.engines.trino.engine import TrinoEngine
+from holdfast.engines.trino import TrinoOptions, open_trino
+from holdfast.engines.trino.engine import TrinoEngine
 from trino_server import TrinoServer
 
 

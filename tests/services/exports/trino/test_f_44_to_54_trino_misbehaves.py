@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.services.exports.engines.port import (
+from holdfast.engines.port import (
     EngineError,
     EngineLost,
     EngineTimeout,
@@ -23,7 +23,7 @@ from holdfast.services.exports.engines.port import (
     SubmitUnknown,
     UntrustedUri,
 )
-from holdfast.services.exports.engines.trino.engine import TrinoEngine
+from holdfast.engines.trino.engine import TrinoEngine
 from trino_queries import asking
 from trino_server import Request, Result, TrinoServer, json_reply, reply, sig
 
@@ -43,17 +43,17 @@ async def test_f_44_a_query_that_waits_is_looked_at_and_holds_nothing(server: Tr
     handles = [await engine.submit(asking(tag=f"t{n}")) for n in range(50)]
     for _ in range(3):
         asked = len(server.requests)
-        looks = await asyncio.gather(*(engine.look(handle, asking()) for handle in handles))
-        assert {look.phase for look in looks} == {Phase.RUNNING}
+        polls = await asyncio.gather(*(engine.poll(handle, asking()) for handle in handles))
+        assert {poll.phase for poll in polls} == {Phase.RUNNING}
         assert len(server.requests) == asked + 50
-        handles = [look.handle for look in looks]
+        handles = [poll.handle for poll in polls]
 
 
 async def test_f_44_a_slow_reader_keeps_its_query(
     server: TrinoServer, engines: Callable[..., TrinoEngine], monkeypatch: pytest.MonkeyPatch
 ):
     """While the rows wait for their reader, Trino hears that they are still wanted."""
-    monkeypatch.setattr("holdfast.services.exports.engines.trino.rows.HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.engines.trino.rows.HEARTBEAT_SECONDS", 0.01)
     server.backend, server.page_rows = (lambda _: PEOPLE), 1
     async with engines(server.url, memory_bytes=10).stream(asking()) as rows:
         async for _ in rows.batches():
@@ -76,14 +76,14 @@ async def test_f_45_an_engine_that_stays_away_is_unavailable_and_not_lost(
     server: TrinoServer, engines: Callable[..., TrinoEngine]
 ):
     server.backend = lambda _: PEOPLE
-    engine = engines(server.url, look_patience_seconds=0.3)
+    engine = engines(server.url, poll_retry_seconds=0.3)
     handle = await engine.submit(asking())
     server.misbehave(NEXT, reply(503), times=1000)
     with pytest.raises(EngineUnavailable) as raised:
-        await engine.look(handle, asking())
+        await engine.poll(handle, asking())
     assert raised.value.transient
     server.faults.clear()
-    assert (await engine.look(handle, asking())).phase is Phase.RUNNING  # the handle is as good as before
+    assert (await engine.poll(handle, asking())).phase is Phase.RUNNING  # the handle is as good as before
 
 
 async def test_f_45_a_connection_that_breaks_under_a_poll_is_made_anew(server: TrinoServer, engine: TrinoEngine):
@@ -163,7 +163,7 @@ async def test_f_47_one_look_does_not_wait_a_minute_but_says_for_how_long(server
     handle = await engine.submit(asking())
     server.misbehave(NEXT, reply(429, Retry_After=said, Date="Wed, 21 Oct 2026 07:28:00 GMT"))
     with pytest.raises(EngineUnavailable) as raised:
-        await engine.look(handle, asking())
+        await engine.poll(handle, asking())
     assert raised.value.detail["retry_after"] == 60.0
 
 
@@ -184,7 +184,7 @@ async def test_f_48_a_query_whose_next_address_is_not_known_has_failed(server: T
         await ids(engine)
     assert raised.value.transient
     handle = await engine.submit(asking())
-    assert (await engine.look(handle, asking())).phase is Phase.GONE  # asked by its id: never begun
+    assert (await engine.poll(handle, asking())).phase is Phase.GONE  # asked by its id: never begun
 
 
 GARBAGE = {
@@ -211,7 +211,7 @@ async def test_f_49_an_answer_that_is_none_is_asked_for_again_and_then_a_protoco
     server: TrinoServer, engines: Callable[..., TrinoEngine], kind: str
 ):
     server.backend = lambda _: PEOPLE
-    engine = engines(server.url, stream_patience_seconds=0.5, look_patience_seconds=0.5)
+    engine = engines(server.url, stream_retry_seconds=0.5, poll_retry_seconds=0.5)
     server.misbehave(NEXT, GARBAGE[kind], times=2)
     assert await ids(engine) == list(range(30))  # twice is a mishap
     server.misbehave(NEXT, GARBAGE[kind], times=1000)
@@ -220,7 +220,7 @@ async def test_f_49_an_answer_that_is_none_is_asked_for_again_and_then_a_protoco
     assert raised.value.code == ("engine_unavailable" if kind == "truncated" else "engine_protocol_error")
     handle = await engine.submit(asking())
     with pytest.raises(EngineError):
-        await engine.look(handle, asking())
+        await engine.poll(handle, asking())
 
 
 @pytest.mark.parametrize("kind", ["plain", "gzip"])
@@ -261,7 +261,7 @@ async def test_f_49_rows_that_do_not_fit_their_columns_are_a_protocol_error(serv
 
 async def test_f_49_a_segment_is_only_what_it_says(server: TrinoServer, engines: Callable[..., TrinoEngine]):
     server.backend, server.spooling = (lambda _: PEOPLE), ("json+zstd",)
-    engine = engines(server.url, stream_patience_seconds=0.3, max_body_bytes=1 << 20)
+    engine = engines(server.url, stream_retry_seconds=0.3, max_body_bytes=1 << 20)
 
     async def tampered(change: Callable[[dict[str, Any]], None]) -> type[EngineError]:
         async def change_it(request: Request) -> bytes:
@@ -296,11 +296,11 @@ async def test_f_49_a_segment_is_only_what_it_says(server: TrinoServer, engines:
 async def test_f_50_a_lost_answer_is_asked_for_again_with_the_handle_before_it(server: TrinoServer, engine: TrinoEngine):
     server.backend = lambda _: COUNT
     handle = await engine.submit(asking())
-    second = (await engine.look(handle, asking())).handle
-    await engine.look(second, asking())  # this answer was never written down
-    third = await engine.look(second, asking())
+    second = (await engine.poll(handle, asking())).handle
+    await engine.poll(second, asking())  # this answer was never written down
+    third = await engine.poll(second, asking())
     assert third.phase is Phase.RUNNING or third.phase is Phase.FINISHED
-    behind = await engine.look(handle, asking())  # two steps behind: the address is gone, the query is not
+    behind = await engine.poll(handle, asking())  # two steps behind: the address is gone, the query is not
     assert behind.phase in (Phase.RUNNING, Phase.FINISHED)
 
 
@@ -325,7 +325,7 @@ async def test_f_51_an_address_elsewhere_gets_no_request(server: TrinoServer, en
         with pytest.raises(UntrustedUri):
             await ids(engine)
         with pytest.raises(UntrustedUri):
-            await engine.look({"query_id": "q1", "next_uri": uri}, asking())
+            await engine.poll({"query_id": "q1", "next_uri": uri}, asking())
         with pytest.raises(UntrustedUri):
             await engine.cancel({"query_id": "q1", "next_uri": uri}, asking())
         assert thief.requests == []
@@ -342,7 +342,7 @@ async def test_f_51_no_redirect_is_followed(server: TrinoServer, engine: TrinoEn
         handle = await engine.submit(asking())
         server.misbehave(NEXT, reply(status, Location=f"{thief.url}/v1/statement/x"), times=10)
         with pytest.raises(UntrustedUri):
-            await engine.look(handle, asking())
+            await engine.poll(handle, asking())
         assert thief.requests == []
 
 
@@ -380,7 +380,7 @@ async def test_f_52_a_query_that_never_moves_is_ended_by_its_time_and_cancelled(
 
 async def test_f_53_a_query_that_ends_while_it_is_cancelled_has_one_end(server: TrinoServer, engine: TrinoEngine):
     server.backend, server.hold = (lambda _: COUNT), True
-    handle = (await engine.look(await engine.submit(asking()), asking())).handle
+    handle = (await engine.poll(await engine.submit(asking()), asking())).handle
     (query,) = server.queries.values()
 
     async def finish_first(request: Request) -> bytes:
@@ -390,21 +390,21 @@ async def test_f_53_a_query_that_ends_while_it_is_cancelled_has_one_end(server: 
 
     server.misbehave("DELETE", finish_first)
     await engine.cancel(handle, asking())
-    assert (await engine.look({"query_id": query.id, "next_uri": None}, asking())).phase is Phase.FINISHED
+    assert (await engine.poll({"query_id": query.id, "next_uri": None}, asking())).phase is Phase.FINISHED
 
-    again = (await engine.look(await engine.submit(asking()), asking())).handle
+    again = (await engine.poll(await engine.submit(asking()), asking())).handle
     await asyncio.gather(engine.cancel(again, asking()), engine.cancel(again, asking()))
-    look = await engine.look(again, asking())
+    look = await engine.poll(again, asking())
     assert (look.phase, look.error.detail["engine_error"]) == (Phase.FAILED, "USER_CANCELED")
 
 
 async def test_f_54_after_a_restart_every_query_is_lost_within_one_look(server: TrinoServer, engine: TrinoEngine):
     server.backend, server.hold = (lambda _: COUNT), True
-    handles = [(await engine.look(await engine.submit(asking()), asking())).handle for _ in range(5)]
+    handles = [(await engine.poll(await engine.submit(asking()), asking())).handle for _ in range(5)]
     server.restart()
-    looks = await asyncio.gather(*(engine.look(handle, asking()) for handle in handles))
-    assert {look.phase for look in looks} == {Phase.GONE}
-    assert all(isinstance(look.error, EngineLost) and look.error.transient for look in looks)
+    polls = await asyncio.gather(*(engine.poll(handle, asking()) for handle in handles))
+    assert {poll.phase for poll in polls} == {Phase.GONE}
+    assert all(isinstance(poll.error, EngineLost) and poll.error.transient for poll in polls)
     assert await engine.find(asking().tag, asking()) is None
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.services.exports.engines.port import EngineError, ProtocolBroken
-from holdfast.services.exports.engines.trino.decode import PageDecoder
-from holdfast.services.exports.engines.trino.messages import Answer, AnswerColumn, Spooled, read, read_columns
-from holdfast.services.exports.engines.trino.text import Unrepresentable
+from holdfast.engines.port import EngineError, ProtocolBroken
+from holdfast.engines.trino.decode import PageDecoder
+from holdfast.engines.trino.messages import Answer, AnswerColumn, Spooled, read, read_columns
+from holdfast.engines.trino.text import Unrepresentable
 from trino_server import row_sig, sig
 
 V = sig("varchar", 2147483647)

@@ -1,0 +1,199 @@
+"""Who gets in: by token, by a one-time link, by an application around the console; and what hostile text can do: nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from tests.console.conftest import AsRole, Client
+
+import holdfast
+from factories import add, end, hold, rows, start_worker, state_of
+from holdfast.api.auth import create_token, revoke_token
+from holdfast.api.login import OneTimeLogin
+from holdfast.api.policy import Role
+from holdfast.jobs.model import Lock
+from holdfast.jobs.outcome import Fail
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}"
+SAME_SITE = {"Sec-Fetch-Site": "same-origin", "Origin": "http://plane"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Signing in
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_token_signs_in_with_a_cookie_that_scripts_and_other_sites_cannot_use(as_role: AsRole, conn: Any) -> None:
+    _, token = await create_token(conn, "ada", Role.OPS, by="test")
+    browser = await as_role(None)
+
+    answer = await browser.post("/console/login", data={"token": token, "next": "jobs?f=state:failed"}, headers=SAME_SITE)
+
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/console/jobs?f=state:failed")
+    said = answer.headers["Set-Cookie"].lower()
+    assert "httponly" in said
+    assert "samesite=lax" in said
+    assert (await browser.get("/console/")).status_code == 200
+    assert await rows(conn, "SELECT actor, object FROM holdfast.audit WHERE action = 'login'") == [("token:ada", "console")]
+
+
+@pytest.mark.parametrize(
+    "wanted", ["https://elsewhere.example", "//elsewhere.example", "/\\elsewhere.example", "javascript:alert(1)"]
+)
+async def test_the_login_leads_to_this_console_only(as_role: AsRole, conn: Any, wanted: str) -> None:
+    _, token = await create_token(conn, "ada", Role.OPS, by="test")
+
+    answer = await (await as_role(None)).post("/console/login", data={"token": token, "next": wanted}, headers=SAME_SITE)
+
+    assert answer.headers["Location"] == "/console/"
+
+
+async def test_a_wrong_or_revoked_token_and_a_form_of_another_site_do_not_sign_in(as_role: AsRole, conn: Any) -> None:
+    view, token = await create_token(conn, "ada", Role.OPS, by="test")
+    browser = await as_role(None)
+
+    foreign = await browser.post("/console/login", data={"token": token}, headers={"Sec-Fetch-Site": "cross-site"})
+    wrong = await browser.post("/console/login", data={"token": f"hf_{'a' * 8}_{'b' * 43}"}, headers=SAME_SITE)
+    shapeless = await browser.post("/console/login", data={"token": "secret"}, headers=SAME_SITE)
+    await revoke_token(conn, view.id, by="test")
+    revoked = await browser.post("/console/login", data={"token": token}, headers=SAME_SITE)
+
+    assert [one.status_code for one in (foreign, wrong, shapeless, revoked)] == [403, 401, 401, 401]
+    assert not any("Set-Cookie" in one.headers and token in one.headers["Set-Cookie"] for one in (foreign, wrong, revoked))
+    assert (await browser.get("/console/")).status_code == 303
+
+
+async def test_to_sign_out_needs_the_form_of_the_session(ops: Client) -> None:
+    text = (await ops.get("/console/")).text
+    csrf = re.search(r'name="csrf" value="(\w+)"', text)
+
+    without = await ops.post("/console/logout", headers=SAME_SITE)
+    assert csrf is not None
+    signed_out = await ops.post("/console/logout", data={"csrf": csrf[1]}, headers=SAME_SITE)
+
+    assert (without.status_code, signed_out.status_code) == (403, 303)
+    assert 'holdfast_token=""' in signed_out.headers["Set-Cookie"]
+
+
+async def test_the_link_that_works_once_leads_to_the_console(app: FastAPI, as_role: AsRole, conn: Any) -> None:
+    _, token = await create_token(conn, "first look", Role.ADMIN, by="test")
+    app.state.login = OneTimeLogin(token, "first look", Role.ADMIN)
+    browser = await as_role(None)
+
+    answer = await browser.get(f"/login?code={app.state.login.code}", headers={"Accept": "text/html"})
+
+    assert answer.headers["Location"] == "/console/"
+    assert (await browser.get("/console/")).status_code == 200
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hostile text
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_text_in_every_displayed_field_stays_text(ops: Client, conn: Any) -> None:
+    """The fields that a stranger may fill: kinds, payloads, errors, messages, keys, names, reasons, labels of workers."""
+    worker = await start_worker(conn, HOSTILE, kinds={HOSTILE: 1}, pod=HOSTILE, git_sha=HOSTILE[:40])
+    claim = await hold(
+        conn, HOSTILE[:100], worker=worker, payload={HOSTILE: HOSTILE}, slot_key=HOSTILE, locks=[Lock(HOSTILE)], max_attempts=1
+    )
+    await conn.execute(
+        "UPDATE holdfast.jobs SET message = %(t)s, owner = %(t)s, result = to_jsonb(%(t)s::text), "
+        "handle = to_jsonb(%(t)s::text) WHERE id = %(id)s",
+        {"t": HOSTILE, "id": claim.id},
+    )
+    failed = await hold(conn, HOSTILE[:100], worker=worker, max_attempts=1)
+    await end(conn, failed, Fail(HOSTILE))
+    pipeline = holdfast.Pipeline(HOSTILE)
+    pipeline.add(holdfast.NewJob(HOSTILE[:100], {}))
+    await pipeline.enqueue(conn)
+    await conn.execute(
+        "INSERT INTO holdfast.controls (kind, paused_at, reason, actor) VALUES (%(t)s, now(), %(t)s, %(t)s)", {"t": HOSTILE}
+    )
+    await conn.execute(
+        "INSERT INTO holdfast.audit (actor, method, action, object, outcome, reason, detail) VALUES "
+        "(%(t)s, 'token', %(t)s, %(t)s, 'done', %(t)s, jsonb_build_object(%(t)s::text, %(t)s::text))",
+        {"t": HOSTILE},
+    )
+    jobs = [f"jobs/{claim.id}", f"jobs/{failed.id}", f"pipelines/{pipeline.id}"]
+    pages = ["", "jobs", *jobs, "failures", "pipelines", "periodic", "workers", "locks", "audit", "system"]
+
+    for path in [*pages, f"jobs?f={HOSTILE.split()[0]}", f"act/job.cancel?job_id={HOSTILE[:30]}", f"audit?actor={HOSTILE}"]:
+        text = (await ops.get(f"/console/{path}")).text
+        for line in re.findall(r"<(?:img|script)[^>]*>", text):
+            assert "/console/static/" in line, (path, line)
+        assert not re.search(r"<[^>]* onerror=", re.sub(r'"[^"]*"', '""', text)), path
+    seen = (await ops.get(f"/console/jobs/{claim.id}")).text
+    assert seen.count("&lt;script&gt;alert(2)") >= 6  # kind, payload, result, handle, message, slot, lock, worker
+    assert "{{7*7}}" in seen  # and no template is made of it
+
+
+async def test_a_note_in_a_cookie_stays_text(ops: Client) -> None:
+    note = base64.urlsafe_b64encode(json.dumps(["job/1", HOSTILE, True, ""]).encode()).decode()
+
+    for broken in (note, "!!", base64.urlsafe_b64encode(b"[1]").decode()):
+        ops.cookies.set("holdfast_note", broken)
+        answer = await ops.get("/console/jobs")
+        assert answer.status_code == 200
+        assert "<img src=x" not in answer.text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Inside another application
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def host(database: str) -> AsyncIterator[Client]:
+    """A user's application with its own authentication: a header."""
+
+    async def known(request: Any) -> tuple[str, str] | None:
+        user = request.headers.get("x-user")
+        return None if user is None else tuple(user.split(":"))
+
+    app = FastAPI()
+    embedded = holdfast.console(database, auth=known)
+    app.mount("/jobs", embedded)
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
+    async with embedded.running(), Client(transport=transport, base_url="http://host") as client:
+        yield client
+
+
+async def test_an_application_mounts_the_console_with_its_own_authentication(host: Client, conn: Any) -> None:
+    job_id = await add(conn)
+
+    ops = {"x-user": "ada:ops", "Sec-Fetch-Site": "same-origin"}
+    page = await host.get(f"/jobs/jobs/{job_id}", headers=ops)
+    form = await host.get(f"/jobs/act/job.cancel?job_id={job_id}", headers=ops)
+    csrf = re.search(r'name="csrf" value="(\w+)"', form.text)
+    assert csrf is not None
+    sent = await host.post(f"/jobs/act/job.cancel?job_id={job_id}", data={"csrf": csrf[1], "reason": "not needed"}, headers=ops)
+
+    assert page.status_code == 200
+    assert f'href="/jobs/act/job.cancel?job_id={job_id}' in page.text
+    assert "/console/" not in page.text
+    assert "Sign out" not in page.text
+    assert (sent.status_code, sent.headers["Location"]) == (303, f"/jobs/jobs/{job_id}")
+    assert await state_of(conn, job_id) == "cancelled"
+    assert await rows(conn, "SELECT actor, method, reason FROM holdfast.audit") == [("app:ada", "app", "not needed")]
+
+
+async def test_whom_the_application_does_not_know_sees_nothing_and_a_role_is_a_role(host: Client, conn: Any) -> None:
+    job_id = await add(conn)
+
+    stranger = await host.get("/jobs/jobs")
+    viewer = await host.get(f"/jobs/act/job.cancel?job_id={job_id}", headers={"x-user": "bob:viewer"})
+    invented = await host.get("/jobs/jobs", headers={"x-user": "bob:god"})
+    host.cookies.set("holdfast_token", f"hf_{'a' * 8}_{'b' * 43}")
+    by_cookie = await host.get("/jobs/jobs")
+
+    assert [one.status_code for one in (stranger, viewer, by_cookie)] == [401, 403, 401]
+    assert invented.status_code == 422
+    assert "returned the role" in invented.text

@@ -1,0 +1,5 @@
+"""Graph instances on a real API server."""
+
+from __future__ import annotations
+
+from kube.scenarios import *  # noqa: F403

@@ -1,0 +1,5 @@
+"""Graph instances on the fake API server; `tests/real/kubernetes` runs the same tests on a real one."""
+
+from __future__ import annotations
+
+from kube.scenarios import *  # noqa: F403

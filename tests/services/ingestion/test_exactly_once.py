@@ -1,0 +1,171 @@
+"""The property that counts: whatever the file, wherever a worker dies, and whoever races for a slot, every accepted row is
+there exactly once, bad rows are listed exactly, and totals equal a computation from scratch.
+
+The oracle is a second implementation of the rules in plain Python, row by row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import os
+import re
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ingestion_factories import FLIGHTS, Back, entries_of, from_scratch, staging_tables, statistics_of
+
+from factories import rows, value
+from holdfast.services.ingestion.dispatch import FileOptions
+from holdfast.services.ingestion.kinds import KINDS
+from holdfast.services.ingestion.loading.accept import Result
+from holdfast.services.ingestion.names import CRASH_POINTS
+from holdfast.services.ingestion.sources.dialect import Dialect
+from holdfast.services.ingestion.staging import errors
+from holdfast.services.ingestion.views import runs
+from holdfast.testing import crash_at, harness
+
+EXAMPLES = 300 if os.environ.get("HOLDFAST_TEST_EVERYTHING") else 6
+HEADER = ["trip_id", "unit_id", "date", "cabin", "distance"]
+CABINS = ("economy", "premium", "business", "first")
+NUMBER = re.compile(r"[+-]?([0-9]{1,30}([.][0-9]{0,30})?|[.][0-9]{1,30})([eE][+-]?[0-9]{1,2})?")
+POINTS = [*CRASH_POINTS, "publish.in_tx_before", "complete.in_tx_after_child", "complete.after_commit_before_ack"]
+
+# Mostly good values, and those that go wrong in files of people.
+KEYS = st.one_of(st.integers(0, 12).map(lambda n: f"T{n}"), st.sampled_from(["", " T1", 'a"b', "ä,ö", "T\n1", "x" * 501]))
+DATES = st.one_of(
+    st.dates(date(1999, 1, 1), date(2030, 1, 1)).map(str),
+    st.sampled_from(["2024-02-30", "2023-02-29", "2024-2-1", "01.02.2024", "0999-01-01", "2024-13-01", "2024-00-10", ""]),
+)
+AMOUNTS = st.one_of(
+    st.decimals(0, 50000, places=2).map(str),
+    st.sampled_from(["-1", "50000.01", "1e3", ".5", ".", "5-", "1,5", "NaN", "Infinity", "", "7.", "0x1F", "1_000", "+3"]),
+)
+ROWS = st.lists(
+    st.one_of(
+        st.tuples(KEYS, st.sampled_from(["U1", "U2", "U9", ""]), DATES, st.sampled_from([*CABINS, "Economy", ""]), AMOUNTS).map(
+            list
+        ),
+        st.sampled_from([[], ["", "", "", "", ""], ["T1", "U1"], ["a", "b", "c", "d", "e", "f"]]),
+    ),
+    max_size=25,
+)
+
+
+def written(table: list[list[str]]) -> str:
+    """A CSV file of these rows."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(HEADER)
+    for row in table:
+        if row:
+            writer.writerow(row)
+        else:
+            out.write("\n")
+    return out.getvalue()
+
+
+def expected(table: list[list[str]]) -> tuple[dict[str, tuple[str, str, Decimal]], set[int]]:
+    """The entries by key, and the lines of bad rows."""
+    entries: dict[str, tuple[str, str, Decimal]] = {}
+    bad: set[int] = set()
+    line = 2
+    for row in table:
+        at, line = line, line + 1 + sum(field.count("\n") for field in row)
+        if not any(field.strip() for field in row):
+            continue
+        if len(row) != len(HEADER) or not is_good(row) or row[0].strip(" ") in entries:
+            bad.add(at)
+        else:
+            key, unit, _, cabin, amount = (field.strip(" ") for field in row)
+            entries[key] = (unit, cabin, Decimal(amount))
+    return entries, bad
+
+
+def is_good(row: list[str]) -> bool:
+    key, unit, day, cabin, amount = (field.strip(" ") for field in row)
+    if not key or len(key.encode()) > 500 or unit not in ("U1", "U2") or cabin not in CABINS:
+        return False
+    try:
+        if not re.fullmatch(r"[1-9]\d{3}-\d\d-\d\d", day):
+            return False
+        date.fromisoformat(day)
+    except ValueError:
+        return False
+    return bool(NUMBER.fullmatch(amount)) and 0 <= Decimal(amount) <= 50000
+
+
+async def empty(conn: Any) -> None:
+    for table in ("data_entries", "data_entry_emissions", "emission_stats", "emission_scopes", "ingestion_errors"):
+        await conn.execute(f"DELETE FROM holdfast.{table}")
+
+
+async def test_every_accepted_row_is_there_exactly_once_wherever_a_worker_dies(back: Back, conn: Any) -> None:
+    """E-38: data and end are one transaction. N-02: a killed job is run again by another worker. K-48."""
+    await back.provision()
+    loop = asyncio.get_running_loop()
+    reached: set[str] = set()
+
+    async def one(table: list[list[str]], point: str) -> None:
+        await empty(conn)
+        await back.factors("emission_type,classification,value\nco2,economy,0.2\nco2,business,0.5\n")
+        entries, bad = expected(table)
+        made = await back.dispatch(
+            written(table), options=FileOptions(dialect=Dialect(decimal="."))
+        )  # 1,5 alone would show a comma
+        with crash_at(point, must_reach=False) as hits:
+            await back.harness.drain()
+            await back.harness.move_time(timedelta(hours=1))
+            await back.harness.drain()
+        reached.update(hits)
+        run = await runs.get(conn, made.job_id)
+        assert {key: tuple(rest) for key, *rest in await entries_of(conn)} == entries
+        assert len(await entries_of(conn)) == len(entries)
+        assert {one.line for one in await errors.listed(conn, run.job_id, limit=1000)} == bad
+        assert run.result == (Result.ERROR if not entries else Result.WARNING if bad else Result.SUCCESS)
+        assert await statistics_of(conn) == await from_scratch(conn)
+        assert await staging_tables(conn) == []
+
+    @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(table=ROWS, point=st.sampled_from(POINTS))
+    def examples(table: list[list[str]], point: str) -> None:
+        asyncio.run_coroutine_threadsafe(one(table, point), loop).result()
+
+    await asyncio.to_thread(examples)
+    for point in CRASH_POINTS:
+        await one([["T1", "U1", "2024-01-01", "economy", "10"], ["", "U1", "", "", ""]], point)
+    assert set(CRASH_POINTS) <= reached
+
+
+async def test_two_pods_that_race_for_a_slot_load_each_file_once(back: Back, conn: Any, database: str) -> None:
+    """Z-07: on a real Postgres, without mocks. K-28: one current job per slot. N-03, N-04: nobody runs without the claim."""
+    await back.provision()
+    await back.factors()
+    await back.dispatch(FLIGHTS)
+    async with harness(database, KINDS) as other:
+        await asyncio.gather(back.harness.drain(), other.drain())
+        more = await back.dispatch("trip_id,unit_id,date,cabin,distance\nT7,U1,2024-01-01,economy,70\n")
+        await asyncio.gather(other.drain(), back.harness.drain())
+    for _ in range(3):
+        await back.harness.drain()
+
+    assert [key for key, *_ in await entries_of(conn)] == ["T1", "T2", "T3", "T7"]
+    assert await statistics_of(conn) == await from_scratch(conn)
+    current = "SELECT slot_key, count(*) FROM holdfast.jobs WHERE is_current GROUP BY 1 HAVING count(*) > 1"
+    assert await rows(conn, current) == []
+    slot = await value(conn, "SELECT slot_key FROM holdfast.jobs WHERE id = %s", more.job_id)
+    assert await rows(conn, "SELECT id FROM holdfast.jobs WHERE slot_key = %s AND is_current", slot) == [(more.job_id,)]
+
+
+@pytest.mark.parametrize("amount", ["1e3", "7.", ".5", "+3"])
+async def test_numbers_in_all_their_forms_are_loaded(back: Back, conn: Any, amount: str) -> None:
+    await back.provision()
+
+    await back.ingest(f"{','.join(HEADER)}\nT1,U1,2024-01-01,economy,{amount}\n")
+
+    assert [one[3] for one in await entries_of(conn)] == [Decimal(amount)]

@@ -1,0 +1,122 @@
+"""Work in a remote engine: recorded before it starts, stopped before a rerun, and stopped after a cancel.
+
+The remote engine of these tests is a real process per action, which outlives the attempt that started it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from factories import rows, state_of, take
+from holdfast.jobs.effects import clean, plan
+from holdfast.services.maintenance.engines.actions import RewriteDataFiles
+from holdfast.services.maintenance.engines.interface import Action, ActionResult, Fence, TableRef, TableStats
+from holdfast.services.maintenance.kinds import KINDS
+from holdfast.services.maintenance.run.remote import EFFECT
+from holdfast.services.maintenance.setup import Maintenance
+from holdfast.testing import crash_at, harness
+from holdfast.worker.kinds import cleaners
+from maintenance_factories import ORDERS, PATH, STATS, know
+
+Conn = psycopg.AsyncConnection[Any]
+FOREVER = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+
+
+class ProcessEngine:
+    """An engine whose work is a process that goes on when its caller has died."""
+
+    name = "trino"
+
+    def __init__(self) -> None:
+        self.work: dict[str, subprocess.Popen[bytes]] = {}
+        self.stopped: list[str] = []
+        self.seen_at_start: list[list[str]] = []
+
+    def supports(self, action: str) -> bool:
+        return True
+
+    def stats(self, table: TableRef) -> TableStats:
+        return STATS
+
+    def run(self, table: TableRef, action: Action, fence: Fence, **_: Any) -> ActionResult:
+        self.seen_at_start.append([tag for tag, process in self.work.items() if process.poll() is None])
+        self.work[fence.tag] = subprocess.Popen(FOREVER, stdin=subprocess.PIPE)
+        return ActionResult(action.name, STATS, STATS, 1.0)
+
+    def find(self, tag: str) -> str | None:
+        process = self.work.get(tag)
+        return tag if process is not None and process.poll() is None else None
+
+    def stop(self, handle: str) -> None:
+        self.work[handle].kill()
+        self.work[handle].wait()
+        self.stopped.append(handle)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def remote(here: Maintenance) -> Iterator[ProcessEngine]:
+    engine = ProcessEngine()
+    here._engines["trino"] = engine  # type: ignore[assignment]
+    here.engine_names = ("pyiceberg", "trino")
+    yield engine
+    for process in engine.work.values():
+        process.kill()
+        process.wait()
+        process.stdin.close()  # type: ignore[union-attr]
+
+
+async def test_work_of_a_dead_attempt_is_stopped_before_the_next_begins(
+    ops: Any, conn: Conn, database: str, remote: ProcessEngine
+):
+    """E-50: two attempts never rewrite the same table at the same time."""
+    await know(conn)
+    await ops.post(PATH, json={"actions": ["rewrite_data_files"], "engine": "trino"})
+
+    async with harness(database, KINDS) as runner:
+        with crash_at("maintenance.action.done"):
+            await runner.drain()
+
+    first, second = remote.work
+    assert remote.stopped[0] == first
+    assert remote.seen_at_start == [[], []], "nothing ran when the second attempt began"
+    assert first != second
+
+
+async def test_work_is_stopped_after_the_end_of_its_job(ops: Any, conn: Conn, database: str, remote: ProcessEngine):
+    """The effects ledger has the tag before the work begins, so nothing is left running."""
+    await know(conn)
+    made = await ops.post(PATH, json={"actions": ["rewrite_data_files"], "engine": "trino"})
+
+    async with harness(database, KINDS) as runner:
+        await runner.drain()
+    running = [process.poll() for process in remote.work.values()]
+    await clean(conn, cleaners())
+
+    assert await state_of(conn, made.json()["data"]["id"]) == "completed"
+    assert running == [None]
+    assert await rows(conn, "SELECT kind, state FROM holdfast.effects") == [(EFFECT, "gone")]
+    assert [process.poll() is None for process in remote.work.values()] == [False]
+
+
+async def test_job_that_is_cancelled_leaves_no_work_running(ops: Any, conn: Conn, remote: ProcessEngine):
+    """E-50, E-53: the work of an attempt whose job was cancelled by force is stopped by the ledger."""
+    await know(conn)
+    made = await ops.post(PATH, json={"actions": ["rewrite_data_files"], "engine": "trino"})
+    claim = await take(conn, made.json()["data"]["id"])
+    fence = Fence(claim.id, claim.attempt_id, claim.fence_token, check=lambda: None)
+    await plan(conn, claim, EFFECT, tag=fence.tag, detail={"engine": "trino"}, temporary=True, adoptable=True)
+    remote.run(ORDERS, RewriteDataFiles(), fence)
+
+    await ops.post(f"/api/jobs/{claim.id}/cancel", json={"force": True})
+    await clean(conn, cleaners())
+
+    assert remote.stopped == [fence.tag]
