@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from alembic.script import ScriptDirectory
 from fastapi.routing import APIRoute
 from psycopg.rows import tuple_row
 from pydantic import BaseModel
@@ -30,28 +31,29 @@ from typer.testing import CliRunner
 
 import holdfast
 import holdfast.jobs
-import holdfast.services.exports.measures  # and what a service counts, with it
 import holdfast.testing
 import holdfast.worker.loop  # everything that counts is loaded with it
 from holdfast import catalog, errors
 from holdfast.api import fenced, worker_protocol
 from holdfast.api.app import NOUNS, make_app
 from holdfast.api.policy import POLICY, Role
-from holdfast.api.problems import KINDS, code_of
-from holdfast.cli import COMMANDS, Unloaded, app
-from holdfast.cli.exits import Exit
+from holdfast.api.problem_types import PROBLEMS
+from holdfast.api.problems import code_of
+from holdfast.cli import LazyCommand, app
+from holdfast.cli.table import commands as command_table
 from holdfast.crashpoints import POINTS
 from holdfast.database import migrate
-from holdfast.database.migrations import versions
 from holdfast.database.pool import pool
+from holdfast.environment import compatibility_names, standard_names, variable
 from holdfast.jobs.model import Lock
 from holdfast.jobs.states import ENDED, LEGAL_MOVES, LIVE, WAITING, Move, State, legal_pairs
 from holdfast.schedule.kernel import kernel_loops
 from holdfast.schedule.registry import Loop
 from holdfast.schedule.scheduler import SchedulerOptions
-from holdfast.settings import Settings
+from holdfast.settings import settings_class
 from holdfast.telemetry.metrics import REGISTRY
 from holdfast.telemetry.names import EVENTS, LOOP_EVENTS, METRICS, PLANE_METRICS
+from holdfast.toolkit.cli.exit_codes import Exit
 from holdfast.worker.kinds import Job, Options, Policy
 from holdfast.worker.options import WorkerOptions
 
@@ -87,11 +89,11 @@ def first_line(thing: object) -> str:
 PLAIN_MEANINGS = {  # of the names that speak for themselves in the code
     "COMPLETED": "the work is done",
     "FAILED": "it will not run again by itself",
-    "CANCELLED": "nobody needs it any more",
+    "CANCELLED": "it was cancelled",
     "CLAIM": "a worker takes it",
     "COMPLETE": "the work is done",
     "FAIL": "it cannot work, or its budget is used up",
-    "CANCEL": "somebody said that it is not needed, or its parent did not complete",
+    "CANCEL": "a user or a loop cancelled it, or its parent did not complete",
 }
 
 
@@ -143,20 +145,53 @@ def comments_of(cls: type) -> dict[str, str]:
 
 
 def settings() -> str:
-    rows = []
-    for name, field in Settings.model_fields.items():
-        alias = field.validation_alias
-        names = [f"HOLDFAST_{name.upper()}"] if alias is None else list(map(str, getattr(alias, "choices", [alias])))
-        rows.append(["<br>".join(map(code, names)), code(type_name(field.annotation)), default_of(field.default),
-                     field.description or ""])  # fmt: skip
+    owners = {
+        name: part.__module__ for part in reversed(settings_class().__mro__) for name in vars(part).get("__annotations__", {})
+    }
+    sections: dict[str, list[list[str]]] = {}
+    for name, field in settings_class().model_fields.items():
+        names = [variable(name), *standard_names(field)]
+        sections.setdefault(owners[name], []).append([
+            "<br>".join(map(code, names)), code(type_name(field.annotation)), default_said(field),
+            field.description or "", "<br>".join(map(code, compatibility_names(field))),
+        ])  # fmt: skip
+    head = ["Variable", "Type", "Default", "Meaning", "Compatibility name"]
+    parts = [
+        part for owner, rows in sorted(sections.items(), key=by_place) for part in (f"## {title_of(owner)}", table(head, rows))
+    ]
     return page(
         "Settings",
-        "Read once from the environment by `src/holdfast/settings.py`, the only reader of it. They are for the "
-        "[command line](cli.md); code that uses the library says the same by arguments. Where two names stand, the first that "
-        "is set counts.",
-        table(["Variable", "Type", "Default", "Meaning"], rows),
+        "Read once from the environment by the [command line](cli.md) and by `holdfast.lifespan()`. Code that uses the library "
+        "passes arguments instead. An invalid value is refused at start, with the variable, the value and the allowed values.",
+        "Only `HOLDFAST_…` is read, with one exception: names without that prefix in the first column are standard names of "
+        "the AWS SDKs. Credentials of object stores that are not set here are taken from where the SDKs of AWS "
+        "(`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, profile, web identity, instance role) and of "
+        "Google Cloud (`GOOGLE_APPLICATION_CREDENTIALS`, metadata server) find them. The last column has names that count only "
+        "with `HOLDFAST_COMPATIBILITY_NAMES=true`. Where several names of a setting are set, the leftmost and topmost counts.",
+        *parts,
         "What else a worker can be told is on the [options page](options.md#worker-options).",
     )
+
+
+TITLES = {
+    "holdfast.settings": "Kernel",
+    "holdfast.engines.settings": "SQL engines",
+    "holdfast.stores.settings": "Object stores",
+}
+
+
+def default_said(field: Any) -> str:
+    return default_of(field.get_default(call_default_factory=True))
+
+
+def title_of(owner: str) -> str:
+    """The name of a shared package's section, or of a service's."""
+    return TITLES.get(owner, owner.split(".")[-2].capitalize())
+
+
+def by_place(section: tuple[str, Any]) -> tuple[int, str]:
+    """The kernel first, then the shared packages, then the services by name."""
+    return (list(TITLES).index(section[0]) if section[0] in TITLES else len(TITLES), section[0])
 
 
 def type_name(annotation: Any) -> str:
@@ -179,6 +214,9 @@ def events() -> str:
 
 
 def metrics_page() -> str:
+    catalog.loops(settings_class()())  # imports the modules in which services define their metrics
+    for service in catalog.SERVICES:
+        service.module("measures")
     kinds = {metric.name: metric.type for metric in REGISTRY.collect()}
     kinds |= {
         name.removesuffix("_total"): "counter"
@@ -200,7 +238,10 @@ def metrics_page() -> str:
 
 
 def loops() -> str:
-    rows = [[code(loop.name), interval(loop.every), loop.description] for loop in (*kernel_loops(), *catalog.loops(Settings()))]
+    rows = [
+        [code(loop.name), interval(loop.every), loop.description]
+        for loop in (*kernel_loops(), *catalog.loops(settings_class()()))
+    ]
     return page(
         "Loops",
         "## The loops that are there",
@@ -280,6 +321,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "max_runtime": "how long one attempt may take",
         "version": "stored with each job as `kind_version`",
         "retry": "which exceptions are worth another try, and when",
+        "extra": "the extra that the handler needs, like `exports`: a worker without it does not take the kind",
         "on_shutdown": "what becomes of a job that is not done when its worker must end: `release` gives it back unharmed, "
         "`fail` fails it with `Worker received SIGTERM`, and its checkpoints say so before",
         "max_memory": "what the process of a job may allocate, as `'512MiB'` or in bytes; needs `run_in=\"process\"`",
@@ -289,6 +331,11 @@ MEANINGS: dict[type, dict[str, str]] = {
         "the job's arguments, which only Python code can call",
         "slot": "the key of its slot: a template such as `'table:{table}'`, or a function of the job's arguments",
         "unique": "its unique key: a template, or a function of the job's arguments",
+        "cron": "makes it a periodic job: workers enqueue it at each due time (minute hour day month weekday)",
+        "every": "instead of `cron`: the time from one run to the next, at least one second",
+        "timezone": "of `cron`, an IANA name such as `Europe/Zurich`; default UTC",
+        "catch_up": "which due times that passed without a worker are enqueued: `last`, `all` (at most 100) or `skip`",
+        "args": "the arguments of each run of a periodic job; a parameter `due_at` gets the due time",
     },
     WorkerOptions: {
         "queues": "which queues it claims from",
@@ -323,7 +370,7 @@ MEANINGS: dict[type, dict[str, str]] = {
     },
     SchedulerOptions: {
         "look": "how often it looks at the rows of its loops: a triggered run begins within it",
-        "grace": "how long running passes may go on when it is told to stop",
+        "grace": "how long running passes may continue when it is asked to stop",
         "name": "what people call it; the host's name if none is given",
         "connections": "how many connections its passes share",
     },
@@ -577,8 +624,8 @@ def plain(expression: str) -> str:
 
 
 def migrations_sql() -> str:
-    modules = sorted(info.name for info in pkgutil.iter_modules(versions.__path__))
-    return "\n".join(importlib.import_module(f"{versions.__name__}.{name}").UPGRADE for name in modules)
+    revisions = ScriptDirectory.from_config(migrate._config()).walk_revisions()
+    return "\n".join(reversed([script.module.UPGRADE for script in revisions]))
 
 
 def table_remarks(sql: str) -> dict[str, str]:
@@ -606,19 +653,35 @@ PLAIN = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
 
 
 def cli() -> str:
-    parts = [f"## `{' '.join(['holdfast', *command])}`\n\n{block(help_of(command))}" for command in commands()]
+    parts = [f"## `{' '.join(['holdfast', *command])}`\n\n{block(without_shared(help_of(command)))}" for command in commands()]
+    shared = SHARED.search(help_of(["job", "list"]))
+    assert shared is not None, "every command has the shared options"
     return page(
         "Command line",
-        "What `--help` says. `python -m holdfast` is the same program. Data goes to standard output and everything else to "
-        "standard error; an error is one sentence that says what to do.",
+        "The output of `--help`. `python -m holdfast` is the same program. Data goes to standard output, messages go to "
+        "standard error. An error message says what happened and what to do.",
+        "## Shared options",
+        "Every command that prints data has these options; they are left out below. Programs have `--debug` only.",
+        block(shared[0].strip("\n")),
         "## Exit codes",
         table(["Code", "Meaning"], [[code(one.value), comments_of(Exit)[one.name]] for one in Exit]),
-        "Programs that run until they are told to stop (`up`, `serve`, `worker run`, `worker remote`, `scheduler run`) end "
-        "with 1 when they cannot start.",
+        "Programs that run until they are stopped (`up`, `serve`, `worker run`, `worker remote`, `scheduler run`) exit with 1 "
+        "if they cannot start.",
         "## Commands",
-        table(["Command", "What for"], [[f"[`{name}`](#holdfast-{name})", what] for name, (_, _, what) in COMMANDS.items()]),
+        table(
+            ["Command", "Purpose"],
+            [[f"[`{name}`](#holdfast-{name})", entry.purpose] for name, entry in command_table().items()],
+        ),
         *parts,
     )
+
+
+SHARED = re.compile(r"^╭─ Shared options ─.*?^╰─+╯\n?", re.MULTILINE | re.DOTALL)
+
+
+def without_shared(text: str) -> str:
+    """The help of a command without the panel of the shared options. Pure."""
+    return SHARED.sub("", text).strip("\n")
 
 
 def commands() -> Iterator[list[str]]:
@@ -627,7 +690,7 @@ def commands() -> Iterator[list[str]]:
     def below(group: Any, words: list[str]) -> Iterator[list[str]]:
         yield words
         for name, command in getattr(group, "commands", {}).items():
-            yield from below(command.load() if isinstance(command, Unloaded) else command, [*words, name])
+            yield from below(command.load() if isinstance(command, LazyCommand) else command, [*words, name])
 
     return below(get_command(app), [])
 
@@ -683,7 +746,7 @@ def roles() -> str:
 
 
 def problems_page() -> str:
-    rows = [[code(code_of(slug)), str(kind.status), kind.title, kind.advice] for slug, kind in KINDS.items()]
+    rows = [[code(code_of(slug)), str(kind.status), kind.title, kind.advice] for slug, kind in PROBLEMS.items()]
     return page(
         "Problems",
         "Whatever does not go well is answered in the form of RFC 9457 (`application/problem+json`) with a stable `code`. "
