@@ -107,9 +107,10 @@ async def test_memory_and_cpu_change_in_place_and_are_written_when_they_are_ther
 
 
 async def test_a_resize_that_fails_is_taken_back_and_recorded(
-    analyst: Client, conn: Any, database: str, says: Any, running: int
+    analyst: Client, conn: Any, database: str, says: Any, runtime: Any, running: int
 ) -> None:
     tell(says, running, exit=1)
+    await until(lambda: _has_failed(runtime, running))
     await analyst.put(f"/api/instances/{running}/memory", json={"memory_gb": 3})
 
     async with worker(database):
@@ -119,6 +120,11 @@ async def test_a_resize_that_fails_is_taken_back_and_recorded(
     assert (found.memory_mb, found.wanted_memory_mb) == (1024, None)
     told = (await analyst.get(f"/api/instances/{running}/events")).json()["data"]
     assert (told[0]["event_type"], told[0]["details"]["wanted_memory_mb"]) == ("resize_failed", 3072)
+
+
+async def _has_failed(runtime: Any, instance_id: int) -> bool:
+    seen = await runtime.look(instance_id)
+    return seen is not None and seen.phase == "failed"
 
 
 @pytest.mark.parametrize(("asked", "status"), [(0.5, 409), (33, 422), (9, 409)])

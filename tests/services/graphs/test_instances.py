@@ -154,9 +154,10 @@ async def test_a_process_that_vanishes_during_its_start_is_started_again(
     tell(says, instance_id, phase="loading")
     async with worker(database):
         await until(lambda: _has_server(runtime, instance_id))
-        await runtime.remove(instance_id)
-        tell(says, instance_id, phase="ready")
+    await runtime.remove(instance_id)  # while no worker looks: one that looked would see a process that ends
+    tell(says, instance_id, phase="ready")
 
+    async with worker(database):
         await until_status(conn, instance_id, "running")
 
     assert len(await runtime.observe()) == 1
