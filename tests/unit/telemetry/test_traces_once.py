@@ -10,7 +10,7 @@ from holdfast.telemetry import redact
 from holdfast.telemetry.log import log
 
 
-def test_q_02_a_host_that_has_its_own_handlers_gets_no_second_trace(
+def test_q_02_existing_trace_handlers_are_not_duplicated(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Q-02"""
