@@ -1,4 +1,4 @@
-"""The surface: every path, its method, who may call it, what it answers. A path of a document is served as written."""
+"""The routes: path, method, action and status of each. Compatibility paths are served as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A link that works once: who opens it first is signed in, by a cookie in a browser and by a token elsewhere."""
+"""One-time login links: the first caller is signed in, by a cookie in a browser and by a token elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What handlers have logged, over HTTP: who may read it, page by page and line by line, and what a worker may send."""
+"""Log lines of handlers over HTTP: permissions, pages, filters, and what a worker may send."""
 
 from __future__ import annotations
 

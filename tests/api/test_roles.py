@@ -1,4 +1,4 @@
-"""Every route by every role, exactly as the policy says; and everybody who should not get in at all."""
+"""Every route with every role, as the policy says, and without authentication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event streams on a real server: what they hear, how soon, and that nobody pays for them while nobody watches."""
+"""Event streams on a real server: events, latency, and no cost without clients."""
 
 from __future__ import annotations
 

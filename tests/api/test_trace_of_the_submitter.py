@@ -1,4 +1,4 @@
-"""Who submits over HTTP inside a span finds the job's span linked to it: `traceparent`, as the W3C has it."""
+"""The span of a job is linked to the span of the HTTP request that enqueued it (W3C `traceparent`)."""
 
 from __future__ import annotations
 

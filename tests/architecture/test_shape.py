@@ -1,4 +1,4 @@
-"""The shape of the code is tested like its behaviour: sizes, names, where SQL may stand, and what is public."""
+"""The structure of the code: sizes, names, where SQL is allowed, and public names."""
 
 from __future__ import annotations
 

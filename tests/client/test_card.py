@@ -1,4 +1,4 @@
-"""The card of a notebook: what comes from outside stays text."""
+"""The card in a notebook: external text is escaped."""
 
 from __future__ import annotations
 

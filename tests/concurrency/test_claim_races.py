@@ -1,4 +1,4 @@
-"""Many pods, one table: who gets what. Real connections, real contention, in numbers."""
+"""Many workers, one table: every job is claimed once. Real connections and contention."""
 
 from __future__ import annotations
 

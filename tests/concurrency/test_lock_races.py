@@ -1,4 +1,4 @@
-"""Locks under contention, in numbers: never more holders than allowed, nobody is forgotten, everything ends."""
+"""Locks under contention: permits are never exceeded, every waiter is woken, everything ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every mutant still applies to the code as it is: one that changes nothing would be caught by nobody, and prove nothing.
+"""Every mutant still applies to the current code: one that changes nothing proves nothing.
 
 That the suite catches them is shown by `make prove`, which takes minutes.
 """

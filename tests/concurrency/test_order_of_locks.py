@@ -1,4 +1,4 @@
-"""Whoever ends jobs holds rows first and keys after, each in one order: these schedules once met halfway."""
+"""Ends lock rows first and keys after, each in one order: these schedules deadlocked before."""
 
 from __future__ import annotations
 

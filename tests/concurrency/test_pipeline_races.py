@@ -1,4 +1,4 @@
-"""Parents that end at once, and an abort that comes while they do."""
+"""Parents that end concurrently, and a concurrent abort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that was told to be quiet claims nothing more, lives on, ends what it has, and can be told to go on."""
+"""A quiet worker claims nothing, keeps its lease, finishes its jobs, and can claim again later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One suite for every way from a worker to the kernel: whoever was replaced writes nothing, whoever claims is alone.
+"""One suite for both transports: a replaced attempt writes nothing, and a claim has one owner.
 
 K-14 to K-19 and E-34 over both transports. Each refusal compares every row of every table before and after.
 """

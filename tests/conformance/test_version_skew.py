@@ -1,4 +1,4 @@
-"""Two versions of the code side by side: each job is run, and its engine asked, by a worker that knows its version.
+"""Two versions of the code side by side: each job is run and polled by a worker that knows its version.
 
 The history checker looks over everything that the system and its workers say.
 """

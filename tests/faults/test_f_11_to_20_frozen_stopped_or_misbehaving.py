@@ -1,4 +1,4 @@
-"""F-11 to F-20: processes that are frozen past their lease, told to stop, poisoned, blocked, or started all at once."""
+"""F-11 to F-20: processes that are frozen past their lease, stopped, crashing, blocked, or started simultaneously."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F-32, F-35, F-36: a database that is full, of connections, of write-ahead log, or of rows that nobody may remove."""
+"""F-32, F-35, F-36: a database without free connections, WAL space, or with rows that vacuum cannot remove."""
 
 from __future__ import annotations
 

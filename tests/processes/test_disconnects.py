@@ -1,4 +1,4 @@
-"""Keepers whose database session stands for them: a pod that is gone is noticed soon, and one that was cut off not robbed."""
+"""Rescue by ended sessions with real processes: a killed pod is noticed soon, and one that reconnects keeps its jobs."""
 
 from __future__ import annotations
 

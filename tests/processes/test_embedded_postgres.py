@@ -1,4 +1,4 @@
-"""The embedded Postgres: what it is like, who owns it, and as whom it runs. Real processes."""
+"""The embedded Postgres: its settings, its owner and its user. Real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: they do all that others do, die as they like, and take nobody along."""
+"""Isolated handlers: they have all operations, and their crash does not affect other jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler that is killed while it deletes an expired snapshot: the row stays until the files are gone, and then it goes."""
+"""A scheduler killed while it deletes an expired snapshot: the row stays until the files are deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A memory limit is enforced on the process of a job, names itself, and takes nobody along."""
+"""A memory limit applies to the process of a job, is named in the error, and does not affect other jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a token may be sent: decided by the whole host, and by everybody who sends one."""
+"""Where a token may be sent: the whole host decides, in every client."""
 
 from __future__ import annotations
 

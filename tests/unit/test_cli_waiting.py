@@ -1,4 +1,4 @@
-"""Ctrl-C during a wait says that the job continues, at whatever step it comes."""
+"""Ctrl-C during a wait reports that the job continues, at any step."""
 
 from __future__ import annotations
 

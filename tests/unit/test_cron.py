@@ -1,4 +1,4 @@
-"""F-61: when a cron expression is due, through changes of the clocks, leap years and dates that never come."""
+"""F-61: due times of cron expressions through clock changes, leap years and impossible dates."""
 
 from __future__ import annotations
 

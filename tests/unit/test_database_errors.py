@@ -1,4 +1,4 @@
-"""Which errors of the database pass by themselves, and which come again however often the statement is repeated."""
+"""Which database errors are transient, and which are permanent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decorated function refuses, and how it says so."""
+"""Invalid decorations and calls of a kind, and their messages."""
 
 from __future__ import annotations
 

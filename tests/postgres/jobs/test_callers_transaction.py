@@ -1,4 +1,4 @@
-"""A job is made in the transaction of whoever makes it: it exists if and only if that transaction commits.
+"""A job is created in the caller's transaction: it exists if and only if that transaction commits.
 
 Seven kinds of callers: psycopg with and without an event loop, and SQLAlchemy's four, and a session inside of async code.
 """

@@ -1,4 +1,4 @@
-"""Taking jobs: who gets which, that a refused claim changes nothing, and what every claim writes."""
+"""Claims: order, refusals that change nothing, and the columns that a claim writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind declares holds for every job of it, whoever enqueues it: published by workers, applied at the edge."""
+"""Declarations of kinds: published by workers, and applied to every job, also over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of what jobs make outside: written down before it is made, cleaned to confirmation when nobody needs it."""
+"""The effects ledger: an effect is recorded before it is created, and cleaned until the removal is confirmed."""
 
 from __future__ import annotations
 

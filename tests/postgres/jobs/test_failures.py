@@ -1,4 +1,4 @@
-"""Failed jobs are grouped by their error without its values, and shown with a line that people can read."""
+"""Failed jobs are grouped by their error without its values, and shown with a readable line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs: by when they were made, by how they failed, by what somebody remembers of them."""
+"""Filters of jobs: by creation time, by failure group, by text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named locks: exclusive, shared, permits; rejected at once or waited for; given back by their holder and by nobody else."""
+"""Named locks: exclusive, shared, permits; reject or wait; released only by their holder."""
 
 from __future__ import annotations
 

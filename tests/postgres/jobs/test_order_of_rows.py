@@ -1,4 +1,4 @@
-"""Whoever changes several jobs in one transaction holds them in the order of their ids, before the first is changed.
+"""A transaction that changes several jobs locks their rows in the order of their ids, before it changes the first.
 
 Somebody holds the middle one. The act must come to wait for it without holding a later one: if it held that, whoever has
 the middle one and goes on to the later would wait for the act, and the act for them.

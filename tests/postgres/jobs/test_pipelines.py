@@ -1,4 +1,4 @@
-"""Jobs that follow jobs: chain, fan-out, fan-in, what a failure does to those who wait, and the status from the rows."""
+"""Pipelines: chain, fan-out, fan-in, the effect of a failure on dependants, and the status derived from the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""External engines: hand the work over, ask how it goes at persisted times, and never ask after the end."""
+"""External engines: submit the work, poll at persisted times, and never poll after the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed jobs come onto the claim index when their time has come."""
+"""Delayed jobs are put on the claim index when they are due."""
 
 from __future__ import annotations
 

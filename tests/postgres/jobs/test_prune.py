@@ -1,4 +1,4 @@
-"""Retention: what ended long ago goes with all that hangs on it, and nothing goes that somebody still needs."""
+"""Retention: old ended jobs are deleted with their rows, and nothing that is still needed is deleted."""
 
 from __future__ import annotations
 

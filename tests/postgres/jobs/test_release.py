@@ -1,4 +1,4 @@
-"""Release what a worker holds when it must end: nobody did anything wrong, and nothing is counted."""
+"""Release the jobs of a worker that must exit: neither an error nor a crash is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking jobs from holders that went silent: only from those, once, with a cause, and never for ever."""
+"""Rescue: only from workers whose lease has expired, once, with a cause, and within the crash budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trying again: when, how often, and that a job always comes to an end."""
+"""Retries: when, how often, and that a job always ends."""
 
 from __future__ import annotations
 

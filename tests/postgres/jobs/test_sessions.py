@@ -1,4 +1,4 @@
-"""A database session that stands for a worker: who ended with it is found, and who comes back keeps its jobs."""
+"""Rescue by ended database sessions: dead workers are found early, and a worker that reconnects keeps its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever publishes takes its time, and nobody else waits for that: neither for its lock nor for its slot.
+"""A slow `publish` does not block other jobs, neither by its lock nor by its slot.
 
 `publish` stands still where the test wants it. Everybody else is told to fail rather than to wait.
 """

@@ -1,4 +1,4 @@
-"""The connection dies during COMMIT: the error is the same whether it was written or not, a re-read tells which.
+"""The connection breaks during COMMIT: the error is the same in both cases, and a lookup shows whether it was committed.
 
 A small proxy stands between the client and Postgres and cuts the line at the COMMIT, before or after it was passed on.
 """

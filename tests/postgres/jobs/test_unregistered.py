@@ -1,4 +1,4 @@
-"""Jobs that are held by a worker whose row in `workers` is gone: found, given a lease to come back, and rescued."""
+"""Jobs held by a worker without a row in `workers`: found, given a lease to register again, and rescued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do to a loop: trigger, pause, resume; and what they see of it."""
+"""Trigger, pause and resume a loop, and read its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The helpers for tests of handlers: they die where they are told to, let time pass, and say what was mistaken."""
+"""The test helpers for handlers: crash points, moving time, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection that claims also hears; whatever happens to it, it hears again."""
+"""The connection that claims also listens, and reconnects after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An end that the database will never take fails its attempt; it is not written again for ever."""
+"""An end that the database always refuses fails its attempt and is not retried forever."""
 
 from __future__ import annotations
 

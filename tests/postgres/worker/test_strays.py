@@ -1,4 +1,4 @@
-"""Claims whose answer was lost: given back by attempt, so that nobody loses the next attempt that runs here already."""
+"""Claims whose response was lost are released by attempt, so that the next attempt of the same job is not released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who enters a lock: `admission.admit` decides it from what is wanted and what is taken, without a database."""
+"""Admission to a lock: `admission.admit` decides from wants, holders and waiters, without a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A payload is checked before it meets SQL; each refusal names the culprit and the way out."""
+"""Payloads are validated before SQL; each refusal names the value and the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one table of legal moves, as it stands in the code. The database's copy is tried out in tests/postgres."""
+"""The table of legal transitions in the code. The database's copy is tested in tests/postgres."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a remote worker says is what the control plane hears."""
+"""The wire format: what a remote worker sends is what the control plane reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line that is kept: without secrets, within bounds, and such that Postgres can store it, whatever somebody logs."""
+"""Stored log lines: without secrets, within bounds, and accepted by Postgres."""
 
 from __future__ import annotations
 

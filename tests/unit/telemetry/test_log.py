@@ -1,4 +1,4 @@
-"""What our programs write to standard error: one line an event, JSON or for people, whoever wrote it and whatever it says."""
+"""The log on standard error: one line per event, JSON or text, the same format for every logger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace is written once, by us: what the standard logger would add by itself nobody has cleaned."""
+"""A traceback is logged once, redacted: the standard logger adds no second one."""
 
 from __future__ import annotations
 

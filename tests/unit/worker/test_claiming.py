@@ -1,4 +1,4 @@
-"""When the worker asks for more: a free lane is a reason, unless the last look found less than was asked for."""
+"""When the worker claims again: a lane is free, unless the last claim found less than it asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The everyday calls, as people mistake them: each error names what was given and the way out."""
+"""Invalid arguments of the client's calls: each error names the value and the fix."""
 
 from __future__ import annotations
 

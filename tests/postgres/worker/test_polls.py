@@ -1,4 +1,4 @@
-"""Looks at external engines, beside the jobs of a worker with one lane or two: all are asked about, and none is in the way."""
+"""Polls of external engines, in a worker with one lane or two: all jobs are polled, and polls do not block lanes."""
 
 from __future__ import annotations
 

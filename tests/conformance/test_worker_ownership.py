@@ -1,4 +1,4 @@
-"""A principal acts over HTTP only for the workers that it registered: ids of workers and attempts are no secrets."""
+"""A principal acts over HTTP only for the workers that it registered: ids of workers and attempts are not secret."""
 
 from __future__ import annotations
 

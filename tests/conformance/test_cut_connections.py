@@ -1,4 +1,4 @@
-"""A connection that is cut under a handler of a remote worker: what may be done twice is sent again, within bounds."""
+"""Connections of a remote worker that are cut under a handler: idempotent requests are sent again, within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer that was read late says nothing: the process was frozen, and its lease lapsed and was renewed meanwhile (F-11).
+"""A response that is read late is not trusted: the process was frozen, and its lease expired and was renewed meanwhile (F-11).
 
 The freeze is stepped: between the kernel's answer and the handler that waits for it, the lease ends, somebody else takes
 the job, and the heartbeat thread, which woke up first, makes the lease good again.

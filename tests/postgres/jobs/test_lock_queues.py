@@ -1,4 +1,4 @@
-"""The line of a lock: nobody enters past a waiter that stands before it, and no waiter keeps others out for ever."""
+"""The wait queue of a lock: no job overtakes a waiter before it, and no waiter blocks others forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that end in ways that cannot be: each costs its own attempt, and never the worker that ran it."""
+"""Handlers that end in invalid ways: each fails its own attempt, and never the worker."""
 
 from __future__ import annotations
 
