@@ -88,7 +88,7 @@ def first_line(thing: object) -> str:
 
 PLAIN_MEANINGS = {  # of the names that speak for themselves in the code
     "COMPLETED": "the work is done",
-    "FAILED": "it will not run again by itself",
+    "FAILED": "it does not run again unless an operator retries it",
     "CANCELLED": "it was cancelled",
     "CLAIM": "a worker takes it",
     "COMPLETE": "the work is done",
@@ -111,12 +111,12 @@ def states() -> str:
             [[code(s.value), said[s.name], ", ".join(name for name, among in sets.items() if s in among)] for s in State],
         ),
         "## Moves",
-        "The word of the move stands in the job's history.",
+        "A move is a transition; the history of a job has its name.",
         table(
             ["Move", "When", "From → to"],
             [[code(m.value), said[m.name], "<br>".join(map(arrow, sorted(LEGAL_MOVES[m])))] for m in Move],
         ),
-        "The history has one word more, `act`, for what an operator asked and what has moved nothing yet: a request to cancel.",
+        "The history also has `act`: a request of an operator that has not changed the state yet, such as a cancel request.",
     )
 
 
@@ -169,7 +169,7 @@ def settings() -> str:
         "Google Cloud (`GOOGLE_APPLICATION_CREDENTIALS`, metadata server) find them. The last column has names that count only "
         "with `HOLDFAST_COMPATIBILITY_NAMES=true`. Where several names of a setting are set, the leftmost and topmost counts.",
         *parts,
-        "What else a worker can be told is on the [options page](options.md#worker-options).",
+        "Further options of a worker are on the [options page](options.md#worker-options).",
     )
 
 
@@ -300,8 +300,8 @@ MEANINGS: dict[type, dict[str, str]] = {
         "run_after": "not before this time, or this long from now by the database's clock",
         "priority": "smaller runs first",
         "queue": "only workers of this queue claim it",
-        "idempotency_key": "the same key and arguments give back the same job; other arguments are refused",
-        "unique_key": "no second job of this kind with this key",
+        "idempotency_key": "the same key with the same arguments returns the same job; with other arguments it is refused",
+        "unique_key": "returns the existing job of this kind with this key instead of a second one",
         "unique_while": "how long the unique key counts: while the job waits for its first run, or until it has ended",
         "slot_key": "the slot it belongs to",
         "locks": "the locks it needs; replaces those of the kind",
@@ -320,10 +320,10 @@ MEANINGS: dict[type, dict[str, str]] = {
         "max_crashes": "how many crashes quarantine a job",
         "max_runtime": "how long one attempt may take",
         "version": "stored with each job as `kind_version`",
-        "retry": "which exceptions are worth another try, and when",
+        "retry": "which exceptions are retried, and after which delay",
         "extra": "the extra that the handler needs, like `exports`: a worker without it does not take the kind",
-        "on_shutdown": "what becomes of a job that is not done when its worker must end: `release` gives it back unharmed, "
-        "`fail` fails it with `Worker received SIGTERM`, and its checkpoints say so before",
+        "on_shutdown": "what happens to a job that has not ended when its worker must exit: `release` returns it to the queue, "
+        "`fail` fails it with `Worker received SIGTERM`, and its checkpoints raise `ShutdownRequested`",
         "max_memory": "what the process of a job may allocate, as `'512MiB'` or in bytes; needs `run_in=\"process\"`",
         "run_in": "`loop`, `thread` or `process`; by default async functions run in the event loop and plain ones in a thread",
         "public": "`False`: the HTTP API and the command line refuse to enqueue it; only Python code may",
@@ -341,18 +341,18 @@ MEANINGS: dict[type, dict[str, str]] = {
         "queues": "which queues it claims from",
         "concurrency": "how many handlers run at once",
         "beat": "how often it renews its lease while it holds jobs",
-        "poll": "how often it looks around while it holds none; by default every second beat",
-        "lease": "how long it keeps its jobs when it falls silent",
+        "poll": "how often it polls while it holds no jobs; default: at every second heartbeat",
+        "lease": "how long it keeps its jobs without a heartbeat",
         "grace": "how long running jobs get at shutdown",
-        "name": "what people call it; the host's name if none is given",
-        "pod": "where it runs, for people",
-        "git_sha": "which code it runs, for people",
-        "runner": "what kind of process it is in",
-        "largest_batch": "how many jobs it claims at most at once",
+        "name": "the displayed name; default: the name of the host",
+        "pod": "the pod, shown with the worker",
+        "git_sha": "the commit of its code, shown with the worker",
+        "runner": "the kind of its process",
+        "largest_batch": "the maximum number of jobs in one claim",
         "keep_logs": "whether the last lines that handlers log are kept with their jobs (`HOLDFAST_KEEP_JOB_LOGS`)",
-        "max_memory": "bytes for a job in a process of its own whose kind does not say (`HOLDFAST_JOB_MAX_MEMORY`)",
-        "presence": "whether a database session stands for it (`HOLDFAST_RESCUE_ON_DISCONNECT`)",
-        "most": "how many jobs it takes in all; `--once` is 1",
+        "max_memory": 'memory limit in bytes of `run_in="process"` kinds without `max_memory` (`HOLDFAST_JOB_MAX_MEMORY`)',
+        "presence": "keeps a database session open whose end shows that it died (`HOLDFAST_RESCUE_ON_DISCONNECT`)",
+        "most": "the number of jobs after which it stops; `--once` is 1",
     },
     Loop: {
         "name": "small letters, digits and `_`; unique in a database",
@@ -361,17 +361,17 @@ MEANINGS: dict[type, dict[str, str]] = {
         "cron": "instead of `every`: minute hour day month weekday, as in crontab",
         "timezone": "of the cron expression",
         "first_run": "when a database has never seen the loop",
-        "catch_up": "how many missed ticks are made up for, one by one; none unless said",
-        "lease": "how long a silent holder keeps it",
+        "catch_up": "how many missed ticks run later, one by one; default: none",
+        "lease": "how long a process that stopped renewing keeps the loop",
         "retry_after": "when a failed tick is tried again, if the next is further away; then after twice that, at most an hour",
-        "is_needed": "asked with a connection when a scheduler starts: True runs the loop at once, whatever its schedule says",
+        "is_needed": "called with a connection when a scheduler starts: True runs the loop immediately",
         "is_quiet": "of passes that found nothing to do, only the first and one in five minutes are logged at INFO",
-        "description": "one line for people",
+        "description": "one line, shown with the loop",
     },
     SchedulerOptions: {
-        "look": "how often it looks at the rows of its loops: a triggered run begins within it",
+        "look": "how often it polls the rows of its loops: a triggered run starts within this time",
         "grace": "how long running passes may continue when it is asked to stop",
-        "name": "what people call it; the host's name if none is given",
+        "name": "the displayed name; default: the name of the host",
         "connections": "how many connections its passes share",
     },
     Lock: {
@@ -386,7 +386,7 @@ def options() -> str:
     return page(
         "Options",
         "## Enqueue options",
-        "What may stand beside the arguments of the function in `kind.enqueue(…)`, `kind.enqueue_sync(…)` and `kind.using(…)`. "
+        "The keywords of `kind.using(…)`: options of one job, such as its transaction. "
         "From `Options` in `src/holdfast/worker/kinds.py`.",
         fields_table(Options),
         "## Policy fields",
@@ -717,11 +717,11 @@ def http() -> str:
         parts.append(f"## {noun.noun.capitalize()}\n\n" + table(["Method", "Path", "Action", "Status", "What it does"], rows))
     return page(
         "HTTP API",
-        "Every route of `holdfast serve`, with the action that the [roles](roles.md) speak of and the status when all is well; "
-        "everything else is a [problem](problems.md). [openapi.json](openapi.json) has the whole of it for machines, and the "
-        "worker protocol, too.",
-        'A good answer is `{"data": …}`, a list has its `page` beside it. Lists take `limit` (1 to 200) and `cursor`. '
-        "`Idempotency-Key` on anything that changes something makes a repetition harmless for a day. `X-Request-Id` is echoed.",
+        "Every route of `holdfast serve`, with its action (see [roles](roles.md)) and the status of a successful response; "
+        "errors are [problems](problems.md). [openapi.json](openapi.json) is the OpenAPI document, including the "
+        "worker protocol.",
+        'A successful response is `{"data": …}`, for a list also `page`. Lists take `limit` (1 to 200) and `cursor`. '
+        "With an `Idempotency-Key`, a repeated write returns the stored response for a day. `X-Request-Id` is echoed.",
         *parts,
     )
 
@@ -736,8 +736,8 @@ def roles() -> str:
     said = comments_of(Role)
     return page(
         "Roles",
-        "Who may do what, from `src/holdfast/api/policy.py`, which is also what the code asks and what a test tries for every "
-        "route and every role. `own`: only to jobs that the caller enqueued. What is not here, nobody may.",
+        "The permissions of each role, from `src/holdfast/api/policy.py`, which the code uses and a test checks for every "
+        "route and every role. `own`: only for objects of the caller. Everything else is denied.",
         table(["Role", "Is"], [[code(role.value), said[role.name]] for role in Role]),
         table(["Action", "Means to", *(role.value for role in Role), "Reason needed"], rows),
         "An identity provider may also grant the permission `backoffice.data_management.sync`, which is `jobs.recover` by "
@@ -749,8 +749,8 @@ def problems_page() -> str:
     rows = [[code(code_of(slug)), str(kind.status), kind.title, kind.advice] for slug, kind in PROBLEMS.items()]
     return page(
         "Problems",
-        "Whatever does not go well is answered in the form of RFC 9457 (`application/problem+json`) with a stable `code`. "
-        "`type` is a path, `/problems/<slug>`, that says the same as the line here.",
+        "Error responses follow RFC 9457 (`application/problem+json`) and have a stable `code`. `type` is a path, "
+        "`/problems/<slug>`, with the same text as this table.",
         table(["Code", "Status", "Title", "What to do"], rows),
     )
 

@@ -225,7 +225,7 @@ def crash(world: World, worker: Worker) -> Work | None:
 
 
 def stall(world: World, worker: Worker) -> Work | None:
-    """The process is paused beyond its lease and remembers everything: the ghost of every fencing story."""
+    """The process is paused beyond its lease and remembers everything: the ghost of every fencing execution."""
 
     async def go() -> None:
         await expire(world, worker.id)

@@ -15,11 +15,11 @@ from proof.checker.attempts import ATTEMPTS
 from proof.checker.fairness import FAIR
 from proof.checker.orders import ORDERS
 from proof.checker.parents import FAMILIES
-from proof.checker.records import Story
+from proof.checker.records import Execution
 from proof.checker.sharing import SHARED
 from proof.checker.starts import STARTS
 
-INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = {**ATTEMPTS, **FAMILIES, **SHARED, **ORDERS, **STARTS, **FAIR}
+INVARIANTS: Mapping[str, Callable[[Execution], Iterator[str]]] = {**ATTEMPTS, **FAMILIES, **SHARED, **ORDERS, **STARTS, **FAIR}
 MOST_SENTENCES = 5  # of one invariant: the first few say it all
 
 
@@ -33,11 +33,11 @@ class Violation(NamedTuple):
         return f"{self.invariant}: {self.sentence}"
 
 
-def check(story: Story) -> list[Violation]:
-    """Everything that is wrong with the story; empty if nothing is."""
+def check(execution: Execution) -> list[Violation]:
+    """Everything that is wrong with the execution; empty if nothing is."""
     found = []
     for name, invariant in INVARIANTS.items():
-        for count, sentence in enumerate(invariant(story)):
+        for count, sentence in enumerate(invariant(execution)):
             if count >= MOST_SENTENCES:
                 break
             found.append(Violation(name, sentence))

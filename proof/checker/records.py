@@ -1,6 +1,6 @@
 """The system's log, read once after the schedule has ended, and joined with the witness's log. Called by: the checker.
 
-`Story` has both logs and computes once what most invariants need.
+`Execution` has both logs and computes once what most invariants need.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ async def read_records(conn: psycopg.AsyncConnection[Any], base: int) -> Records
     )
 
 
-class Story:
+class Execution:
     """Both logs of one schedule."""
 
     def __init__(self, records: Records, witness: Witness, outside: frozenset[str] = frozenset()) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 import psycopg
 from proof.checker import attempts, parents, sharing
 from proof.checker.check import MOST_SENTENCES, Violation
-from proof.checker.records import MoveRow, Story, read_records
+from proof.checker.records import Execution, MoveRow, read_records
 from proof.checker.witness import Witness
 
 from holdfast.jobs.model import NewJob
@@ -82,7 +82,7 @@ class Acknowledged:
 class Account:
     """Everything there is to know about one schedule."""
 
-    story: Story
+    execution: Execution
     lines: list[Line]
     acknowledged: list[Acknowledged]
     workers: list[tuple[str, datetime, datetime, datetime | None, int]]  # the last: which transaction wrote the row
@@ -91,7 +91,7 @@ class Account:
 
     @property
     def ends(self) -> dict[str, list[MoveRow]]:
-        return self.story.ends
+        return self.execution.ends
 
 
 def read_witness(folder: Path) -> list[Line]:
@@ -117,7 +117,7 @@ async def read_account(url: str, folder: Path, acknowledged: list[Acknowledged],
         records = await read_records(conn, 0)
         workers = await (await conn.execute(WORKERS)).fetchall()
         results = dict(await (await conn.execute(RESULTS)).fetchall())
-    return Account(Story(records, witness, frozenset(outside - late)), lines, acknowledged, workers, results, complaints)
+    return Account(Execution(records, witness, frozenset(outside - late)), lines, acknowledged, workers, results, complaints)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ async def read_account(url: str, folder: Path, acknowledged: list[Acknowledged],
 def one_job_for_each_call(account: Account) -> Violations:
     """I4: a job exists exactly if a call for it was acknowledged or a parent made it; one key is one job."""
     acknowledged = {one.job for one in account.acknowledged}
-    for job in account.story.jobs.values():
+    for job in account.execution.jobs.values():
         if job.parent_id is None and job.id not in acknowledged:
             yield f"job {job.id} exists, and nobody was told so"
     keys: dict[str, int] = {}
@@ -160,7 +160,7 @@ def attempts_are_known_to_both(account: Account) -> Violations:
 def completed_means_finished(account: Account) -> Violations:
     """I1, I2: a job completes under an attempt whose handler came to its end, and has the result of that attempt."""
     finished = {line.attempt for line in account.lines if line.what == "finish"}
-    for moves in account.story.moves.values():
+    for moves in account.execution.moves.values():
         for move in moves:
             if move.move != "complete":
                 continue
@@ -176,11 +176,11 @@ def published_once(account: Account) -> Violations:
     published = {line.job for line in account.lines if line.kind in PUBLISHERS}
     wanted = Counter(
         (move.job_id, move.attempt_id)
-        for moves in account.story.moves.values()
+        for moves in account.execution.moves.values()
         for move in moves
         if move.move == "complete" and move.job_id in published
     )
-    found: Counter[tuple[int, str | None]] = Counter((job, attempt) for job, attempt in account.story.records.published)
+    found: Counter[tuple[int, str | None]] = Counter((job, attempt) for job, attempt in account.execution.records.published)
     if wanted != found:
         yield f"published and not completed: {dict(found - wanted)}; completed and not published: {dict(wanted - found)}"
 
@@ -220,7 +220,7 @@ def nobody_is_robbed(account: Account) -> Violations:
     A beat that came too late waits for the rescue, which holds the row, and then writes the time at which it began to wait:
     that it is the later transaction of the two is what tells it from a beat that came in time."""
     leases = {worker: (beat, until, xid) for worker, beat, until, stopped, xid in account.workers if stopped is None}
-    for moves in account.story.moves.values():
+    for moves in account.execution.moves.values():
         for move in moves:
             if not move.is_crash or (move.detail or {}).get("cause") != "lease_lost" or move.worker_id not in leases:
                 continue
@@ -253,7 +253,7 @@ BOTH: Mapping[str, Callable[[Account], Violations]] = {
     "I17 outside": nothing_is_submitted_twice,
     "I21": harness_saw_nothing_wrong,
 }
-SYSTEM: Mapping[str, Callable[[Story], Violations]] = {
+SYSTEM: Mapping[str, Callable[[Execution], Violations]] = {
     "I1": attempts.at_most_one_end,
     "I3": attempts.no_job_is_lost,
     "I5": attempts.attempts_count_up_by_one,
@@ -271,8 +271,8 @@ SYSTEM: Mapping[str, Callable[[Story], Violations]] = {
 def check(account: Account) -> list[Violation]:
     """Everything that is wrong; empty if nothing is."""
     found: list[Violation] = []
-    for name, of_story in SYSTEM.items():
-        found += _some(name, of_story(account.story))
+    for name, of_execution in SYSTEM.items():
+        found += _some(name, of_execution(account.execution))
     for name, of_both in BOTH.items():
         found += _some(name, of_both(account))
     return found

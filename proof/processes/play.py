@@ -180,7 +180,7 @@ class Play:
         self.phases: dict[str, float] = {}
         self._since = time.monotonic()
 
-    # ------------------------------------------------------------------------------------------------- the story
+    # ------------------------------------------------------------------------------------------------- the execution
 
     def play(self) -> Result:
         began = time.monotonic()
@@ -301,7 +301,7 @@ class Play:
                 self.exercised[f"crash: {worker.order.crash_at.partition(':')[0]}"] += 1
                 self.exercised[f"crash in mode: {worker.order.mode}"] += 1
             self.exercised[f"mode: {worker.order.mode}"] += 1
-        for moves in account.story.moves.values():
+        for moves in account.execution.moves.values():
             self.exercised.update(f"move: {move.move}" for move in moves)
         self.exercised["frozen before its act"] += sum(not line.is_prompt for line in account.lines)
         for line in self._log().splitlines():

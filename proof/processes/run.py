@@ -135,13 +135,13 @@ def replay(seeds: list[int]) -> int:
 
 
 def show(result: Result) -> None:
-    """The whole story of a schedule: plan, witness, history, and what the workers said."""
+    """The whole execution of a schedule: plan, witness, history, and what the workers said."""
     print(f"seed {result.plan.seed}, {result.seconds:.2f} s {result.phases}")
     print(f"  workers: {result.plan.workers}\n  faults: {result.plan.faults}")
     begin = result.account.lines[0].wall if result.account.lines else 0.0
     lines = [(line.wall, f"witness  {line.what:7} job {line.job} attempt {line.number} {line.attempt[:8]} fence {line.fence} "
               f"process {line.pid} {line.key or line.tag or ''}") for line in result.account.lines]  # fmt: skip
-    for moves in result.account.story.moves.values():
+    for moves in result.account.execution.moves.values():
         for move in moves:
             what = f"{move.move:8} job {move.job_id} → {move.state} attempt {move.attempt_no} {(move.attempt_id or '')[:8]}"
             lines.append((move.at.timestamp(), f"history  {what} {move.actor or ''} {move.reason or ''}"))

@@ -22,7 +22,7 @@ import psycopg
 from proof.actors import enqueuing, finishing, observing, operating, prefetching, working
 from proof.actors.enqueuing import THEMES
 from proof.checker.check import Violation, check
-from proof.checker.records import Story, read_records
+from proof.checker.records import Execution, read_records
 from proof.schedules.quiesce import quiesce
 from proof.schedules.stepper import Part, SteppedConnection, Stepper, Stuck
 from proof.schedules.world import Stage, Work, Worker, World
@@ -93,7 +93,7 @@ class Result:
     exercised: Counter[str]
     events: int
     rounds: int
-    story: Story | None = field(default=None, repr=False)
+    execution: Execution | None = field(default=None, repr=False)
 
 
 async def play(stage: Stage, seed: int) -> Result:
@@ -126,12 +126,12 @@ async def _conclude(world: World) -> Result:
     records = await read_records(stage.watcher, world.base)
     for move in records.moves:
         world.witness.exercised[f"move: {move.move}"] += 1
-    story = Story(records, world.witness, frozenset(world.outside))
-    violations = check(story)
+    execution = Execution(records, world.witness, frozenset(world.outside))
+    violations = check(execution)
     if violations or stage.played % SEDIMENT == 0:
         await stage.clear()
     exercised, events = world.witness.exercised, len(world.witness.events)
-    return Result(world.seed, world.theme, violations, exercised, events, rounds, story)
+    return Result(world.seed, world.theme, violations, exercised, events, rounds, execution)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 import psycopg
 from proof.checker.check import never_exercised
-from proof.checker.records import Story
+from proof.checker.records import Execution
 from proof.schedules.play import Result, play_now
 from proof.termination import end_children_on_sigterm
 from psycopg.conninfo import conninfo_to_dict
@@ -160,20 +160,20 @@ def play_many(
 
 
 def show(result: Result) -> None:
-    """The whole story of a schedule."""
-    assert result.story is not None
-    short = Shortener(result.story)
+    """The whole execution of a schedule."""
+    assert result.execution is not None
+    short = Shortener(result.execution)
     print(f"seed {result.seed}, theme {result.theme}, {result.events} events")
-    for event in result.story.witness.events:
+    for event in result.execution.witness.events:
         names = [f"job {event.job}" if event.job else "", short(event.attempt), short(event.worker)]
         detail = {key: value for key, value in event.detail.items() if key not in ("claim", "spec", "clock", "lease", "until")}
         what = event.what if event.outcome == "ok" else f"{event.what}: {event.outcome}"
         spec = event.detail.get("spec")
         print(f"{event.begun:4}-{event.acked:<4} {what:22} {' '.join(filter(None, names))} {short(str(detail))} {spec or ''}")
     print("\nThe system's account:")
-    for job in result.story.records.jobs:
+    for job in result.execution.records.jobs:
         print(f"  job {job.id}: {job}")
-        for move in result.story.moves.get(job.id, ()):
+        for move in result.execution.moves.get(job.id, ()):
             attempt = f"attempt {move.attempt_no} {short(move.attempt_id)} {short(move.worker_id)}" if move.attempt_id else ""
             reason = f"{move.actor or ''} {move.reason or ''} {move.detail or ''}"
             print(f"    {move.at:%S.%f} x{move.xid} {move.move} → {move.state} {attempt} {reason}")
@@ -183,9 +183,9 @@ def show(result: Result) -> None:
 class Shortener:
     """Long ids as short names."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, execution: Execution) -> None:
         self._names: dict[str, str] = {}
-        for event in story.witness.events:
+        for event in execution.witness.events:
             if event.worker:
                 self._names.setdefault(event.worker, f"W{len(self._names)}")
             if event.attempt:

@@ -1,4 +1,4 @@
-"""The surface: every path, its method, who may call it, what it answers. A path of a document is served as written."""
+"""The routes: path, method, action and status of each. Compatibility paths are served as documented."""
 
 from __future__ import annotations
 
@@ -221,13 +221,13 @@ PUT    /api/ingestion/models/{name}                ingestion.change_model 200
 """
 
 
-def test_the_surface_is_the_one_in_the_table() -> None:
+def test_routes_match_the_contract_table() -> None:
     wanted = {tuple(line.split()) for line in CONTRACT.strip().splitlines()}
 
     assert {(route.method, route.path, route.action, str(route.status)) for route in table(catalog.nouns())} == wanted
 
 
-def test_every_path_that_a_document_names_is_served_as_it_is_written() -> None:
+def test_documented_paths_are_served() -> None:
     """P-01, P-08, P-09, K-60, Y-03: /sync/jobs/{id}/recover, /api/ops/jobs/trigger, /api/ops/state, /metrics and the probes."""
     served = {(route.method, route.path) for route in table(catalog.nouns())}
 
@@ -242,20 +242,20 @@ def test_every_path_that_a_document_names_is_served_as_it_is_written() -> None:
     }
 
 
-def test_every_action_of_the_policy_has_a_route_or_is_looked_at_within_one() -> None:
+def test_every_action_of_the_policy_has_a_route_or_is_checked_within_one() -> None:
     inside = {"jobs.read_payload", "work"}  # `work` is the worker protocol's
 
     assert {route.action for route in table(catalog.nouns())} | inside == set(POLICY)
 
 
-async def test_a_path_with_a_slash_too_many_is_not_redirected(viewer: Client) -> None:
+async def test_extra_slash_is_not_redirected(viewer: Client) -> None:
     """A redirected POST loses its body in many clients."""
     answer = await viewer.get("/api/jobs/")
 
     assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
 
 
-async def test_a_method_that_is_not_served_is_named_with_those_that_are(viewer: Client) -> None:
+async def test_method_not_allowed_lists_the_allowed_ones(viewer: Client) -> None:
     answer = await viewer.patch("/api/locks", json={})
 
     assert (answer.status_code, answer.json()["code"], answer.headers["Allow"]) == (405, "METHOD_NOT_ALLOWED", "GET")
@@ -263,7 +263,7 @@ async def test_a_method_that_is_not_served_is_named_with_those_that_are(viewer: 
     assert (await viewer.post("/api/locks/a/b", json={})).headers["Allow"] == "DELETE"
 
 
-async def test_the_advice_fits_the_problem(ops: Client, anyone: Client) -> None:
+async def test_advice_matches_the_problem(ops: Client, anyone: Client) -> None:
     whole = await ops.post("/api/snapshots", json={"mapping_id": 1, "engine": "nowhere"}, headers={"X-Use-Case-Id": "r"})
     single = await ops.put("/api/ops/drain", json={"enabled": True})
     link = await anyone.get("/login", params={"code": "used"})
@@ -273,13 +273,13 @@ async def test_the_advice_fits_the_problem(ops: Client, anyone: Client) -> None:
     assert "another link" in link.json()["what_to_do"]
 
 
-async def test_a_client_cannot_say_another_method_than_it_uses(ops: Client) -> None:
+async def test_method_override_is_ignored(ops: Client) -> None:
     answer = await ops.post("/api/jobs/bulk", headers={"X-HTTP-Method-Override": "GET"}, json={})
 
     assert answer.status_code == 422
 
 
-def test_the_committed_document_is_the_one_that_is_served(app: FastAPI) -> None:
+def test_committed_openapi_document_is_up_to_date(app: FastAPI) -> None:
     committed = json.loads((ROOT / "docs/reference/openapi.json").read_text())
     app.openapi_schema = None  # the fixture has put the committed one there
 
@@ -287,7 +287,7 @@ def test_the_committed_document_is_the_one_that_is_served(app: FastAPI) -> None:
     assert {**app.openapi(), "info": None} == {**committed, "info": None}, "run `python docs/generate.py`"
 
 
-async def test_every_answer_has_the_headers_that_keep_browsers_from_guessing(anyone: Client, viewer: Client) -> None:
+async def test_every_response_has_the_security_headers(anyone: Client, viewer: Client) -> None:
     for answer in (await anyone.get("/health"), await viewer.get("/api/jobs"), await anyone.get("/nowhere")):
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
@@ -297,14 +297,14 @@ async def test_every_answer_has_the_headers_that_keep_browsers_from_guessing(any
 
 
 @pytest.mark.parametrize("unsafe", ["a b", "a\tb", "x" * 200, "é", ""])
-async def test_a_request_id_that_could_do_harm_in_a_log_is_replaced(anyone: Client, unsafe: str) -> None:
+async def test_unsafe_request_id_is_replaced(anyone: Client, unsafe: str) -> None:
     answer = await anyone.get("/health", headers={"X-Request-Id": unsafe.encode()})
 
     assert answer.headers["X-Request-Id"] != unsafe
     assert answer.headers["X-Request-Id"].isalnum()
 
 
-async def test_the_interactive_documentation_is_closed_by_default_and_says_how_to_open_it(anyone: Client) -> None:
+async def test_interactive_documentation_is_off_by_default(anyone: Client) -> None:
     closed = await anyone.get("/docs")
 
     assert "HOLDFAST_DOCS_OPEN=true" in closed.text
@@ -312,7 +312,7 @@ async def test_the_interactive_documentation_is_closed_by_default_and_says_how_t
     assert (await anyone.get("/openapi.json")).status_code == 401
 
 
-async def test_the_start_page_has_the_name_the_version_and_links_that_exist(anyone: Client, app: FastAPI) -> None:
+async def test_start_page_has_name_version_and_valid_links(anyone: Client, app: FastAPI) -> None:
     data = (await anyone.get("/")).json()["data"]
     page = await anyone.get("/", headers={"Accept": "text/html,application/xhtml+xml"})
 
@@ -323,7 +323,7 @@ async def test_the_start_page_has_the_name_the_version_and_links_that_exist(anyo
         assert (await anyone.get(path)).status_code in (200, 401), path
 
 
-def test_the_document_has_a_bound_for_every_number_that_is_sent(document: dict[str, Any]) -> None:
+def test_every_number_in_the_openapi_document_has_a_bound(document: dict[str, Any]) -> None:
     """What Postgres cannot store must be refused by the model: 2**63 in a path was a fault of ours."""
     sent = [
         (f"{method} {path} {one['name']}", one["schema"])
@@ -352,7 +352,7 @@ def _inside(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _inside(one)
 
 
-def test_the_document_says_how_a_duration_is_written(document: dict[str, Any]) -> None:
+def test_openapi_document_describes_durations(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     for name in ("MappingAsked", "LifecycleAsked", "SnapshotAsked"):
         for field in ("ttl", "inactivity_timeout"):
@@ -363,7 +363,7 @@ def test_the_document_says_how_a_duration_is_written(document: dict[str, Any]) -
     "path", ["/api/jobs/bulk", "/api/jobs/1/cancel", "/api/ops/drain", "/api/failures/0123456789abcdef/retry"]
 )
 @pytest.mark.parametrize("given", [0, 1, "false", "no"])
-async def test_a_flag_is_true_or_false_and_nothing_else(path: str, given: Any, ops: Client) -> None:
+async def test_flag_is_true_or_false(path: str, given: Any, ops: Client) -> None:
     """A dry run that is switched off by a 0 was meant to be something else."""
     body = {
         "/api/jobs/bulk": {"action": "cancel", "filter": {"kind": "k"}, "dry_run": given, "expected_count": 0},
@@ -379,12 +379,12 @@ async def test_a_flag_is_true_or_false_and_nothing_else(path: str, given: Any, o
 
 
 @pytest.mark.parametrize("path", ["/api/jobs/{}", "/api/mappings/{}", "/api/snapshots/{}", "/api/operations/{}"])
-async def test_a_number_that_no_row_can_have_is_refused(path: str, ops: Client) -> None:
+async def test_id_out_of_range_is_refused(path: str, ops: Client) -> None:
     for number in (0, -1, 2**63 - 1, 2**63, 10**30):
         assert (await ops.get(path.format(number))).status_code == 422
 
 
-async def test_the_worker_protocol_refuses_it_too(as_role: Any) -> None:
+async def test_worker_protocol_refuses_ids_out_of_range(as_role: Any) -> None:
     worker = await as_role("worker")
     shown = {"If-Match": f'"{uuid4()}"'}
     for number in (0, 2**63, 10**30):

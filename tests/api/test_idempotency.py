@@ -22,7 +22,7 @@ def options() -> ApiOptions:
     return replace(GENEROUS, gateway_secret="between-us", gateway_roles={"data-ops": Role.OPS, "everybody": Role.VIEWER})
 
 
-async def test_f_77_the_same_request_again_gets_the_same_answer_and_makes_nothing(analyst: Client, conn: Any) -> None:
+async def test_f_77_repeated_request_returns_the_same_response(analyst: Client, conn: Any) -> None:
     key = {"Idempotency-Key": "order-4711"}
     first = await analyst.post("/api/jobs", json={"kind": "k", "payload": {"a": 1}}, headers=key)
     again = await analyst.post("/api/jobs", json={"kind": "k", "payload": {"a": 1}}, headers=key)
@@ -35,7 +35,7 @@ async def test_f_77_the_same_request_again_gets_the_same_answer_and_makes_nothin
     assert await value(conn, "SELECT count(*) FROM holdfast.audit WHERE action = 'jobs.enqueue'") == 1
 
 
-async def test_f_77_the_same_key_for_something_else_is_refused(analyst: Client, conn: Any) -> None:
+async def test_f_77_reused_key_with_another_request_is_refused(analyst: Client, conn: Any) -> None:
     key = {"Idempotency-Key": "order-4711"}
     await analyst.post("/api/jobs", json={"kind": "k", "payload": {"a": 1}}, headers=key)
 
@@ -45,7 +45,7 @@ async def test_f_77_the_same_key_for_something_else_is_refused(analyst: Client, 
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 1
 
 
-async def test_f_77_a_key_belongs_to_who_used_it(analyst: Client, ops: Client, conn: Any) -> None:
+async def test_f_77_key_is_scoped_to_its_principal(analyst: Client, ops: Client, conn: Any) -> None:
     key = {"Idempotency-Key": "order-4711"}
     for client in (analyst, ops):
         assert (await client.post("/api/jobs", json={"kind": "k"}, headers=key)).status_code == 202
@@ -53,7 +53,7 @@ async def test_f_77_a_key_belongs_to_who_used_it(analyst: Client, ops: Client, c
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 2
 
 
-async def test_f_77_after_a_day_a_key_is_new_again(analyst: Client, conn: Any) -> None:
+async def test_f_77_key_expires_after_a_day(analyst: Client, conn: Any) -> None:
     key = {"Idempotency-Key": "order-4711"}
     await analyst.post("/api/jobs", json={"kind": "k"}, headers=key)
     await conn.execute("UPDATE holdfast.idempotency SET expires_at = clock_timestamp()")
@@ -64,7 +64,7 @@ async def test_f_77_after_a_day_a_key_is_new_again(analyst: Client, conn: Any) -
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 2
 
 
-async def test_f_77_many_at_once_with_one_key_make_one_job(analyst: Client, conn: Any) -> None:
+async def test_f_77_concurrent_requests_with_one_key_create_one_job(analyst: Client, conn: Any) -> None:
     """The later ones wait for the first to commit, and find its answer."""
     key = {"Idempotency-Key": "order-4711"}
     answers = await asyncio.gather(*(analyst.post("/api/jobs", json={"kind": "k"}, headers=key) for _ in range(8)))
@@ -75,7 +75,7 @@ async def test_f_77_many_at_once_with_one_key_make_one_job(analyst: Client, conn
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 1
 
 
-async def test_an_act_that_was_refused_leaves_its_key_free(ops: Client, conn: Any) -> None:
+async def test_refused_request_leaves_its_key_free(ops: Client, conn: Any) -> None:
     claim = await hold(conn)
     key = {"Idempotency-Key": "again"}
     assert (await ops.post(f"/api/jobs/{claim.id}/recover", headers=key)).status_code == 409
@@ -84,13 +84,13 @@ async def test_an_act_that_was_refused_leaves_its_key_free(ops: Client, conn: An
     assert (await ops.post(f"/api/jobs/{claim.id}/recover", headers=key)).status_code == 200
 
 
-async def test_a_key_that_is_none_is_refused(analyst: Client) -> None:
+async def test_invalid_key_is_refused(analyst: Client) -> None:
     for key in ("", "with space", "x" * 256):
         answer = await analyst.post("/api/jobs", json={"kind": "k"}, headers={"Idempotency-Key": key})
         assert answer.status_code == 422, key
 
 
-async def test_old_answers_are_taken_away_by_new_ones(analyst: Client, conn: Any) -> None:
+async def test_old_responses_are_removed_by_new_ones(analyst: Client, conn: Any) -> None:
     for number in range(5):
         await analyst.post("/api/jobs", json={"kind": "k"}, headers={"Idempotency-Key": f"old-{number}"})
     await conn.execute("UPDATE holdfast.idempotency SET expires_at = clock_timestamp() - interval '2 hours'")
@@ -107,7 +107,7 @@ async def test_old_answers_are_taken_away_by_new_ones(analyst: Client, conn: Any
 GATEWAY = {"X-Holdfast-Gateway": "between-us", "X-Forwarded-User": "ada", "X-Forwarded-Groups": "everybody, data-ops"}
 
 
-async def test_a_gateway_that_shows_our_secret_says_who_asks(anyone: Client) -> None:
+async def test_gateway_with_the_shared_secret_identifies_the_user(anyone: Client) -> None:
     answer = await anyone.get("/api/whoami", headers=GATEWAY)
 
     assert answer.json()["data"] == {"actor": "gateway:ada", "method": "gateway", "role": "ops"}
@@ -123,17 +123,17 @@ async def test_a_gateway_that_shows_our_secret_says_who_asks(anyone: Client) -> 
         {"X-Auth-Request-User": "ada", "X-Forwarded-For": "127.0.0.1", "X-Holdfast-Role": "admin"},
     ],
 )
-async def test_f_77_headers_that_anybody_can_send_are_nothing_but_text(anyone: Client, headers: dict[str, str]) -> None:
+async def test_f_77_gateway_headers_without_the_secret_are_ignored(anyone: Client, headers: dict[str, str]) -> None:
     assert (await anyone.get("/api/jobs", headers=headers)).status_code == 401
 
 
-async def test_f_77_a_token_counts_and_forged_headers_beside_it_do_not(viewer: Client) -> None:
+async def test_f_77_token_wins_over_forged_headers(viewer: Client) -> None:
     answer = await viewer.get("/api/whoami", headers={"X-Forwarded-User": "root", "X-Forwarded-Groups": "data-ops"})
 
     assert answer.json()["data"] == {"actor": "token:viewer", "method": "token", "role": "viewer"}
 
 
-async def test_a_user_of_the_gateway_without_a_known_group_may_do_nothing(anyone: Client) -> None:
+async def test_gateway_user_without_a_known_group_is_refused(anyone: Client) -> None:
     answer = await anyone.get("/api/jobs", headers=GATEWAY | {"X-Forwarded-Groups": "guests"})
 
     assert (answer.status_code, answer.json()["detail"]) == (
@@ -143,7 +143,7 @@ async def test_a_user_of_the_gateway_without_a_known_group_may_do_nothing(anyone
 
 
 @pytest.mark.parametrize("foreign", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}])
-async def test_f_77_another_sites_page_cannot_act_for_its_visitor(anyone: Client, foreign: dict[str, str], conn: Any) -> None:
+async def test_f_77_cross_site_request_is_refused(anyone: Client, foreign: dict[str, str], conn: Any) -> None:
     refused = await anyone.post("/api/jobs", json={"kind": "k"}, headers=GATEWAY | foreign)
     own = await anyone.post("/api/jobs", json={"kind": "k"}, headers=GATEWAY | {"Origin": "http://plane"})
 

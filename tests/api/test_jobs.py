@@ -16,7 +16,7 @@ from holdfast.jobs.outcome import Done, Fail
 Client = httpx2.AsyncClient
 
 
-async def test_an_enqueue_is_accepted_and_says_where_the_job_is(analyst: Client, conn: Any) -> None:
+async def test_enqueue_returns_202_with_the_location(analyst: Client, conn: Any) -> None:
     answer = await analyst.post("/api/jobs", json={"kind": "invoice.render", "payload": {"invoice_id": 7}})
 
     assert answer.status_code == 202, answer.text
@@ -32,7 +32,7 @@ async def test_an_enqueue_is_accepted_and_says_where_the_job_is(analyst: Client,
     ]
 
 
-async def test_a_busy_lock_with_reject_is_a_conflict_that_names_the_holder(analyst: Client, conn: Any) -> None:
+async def test_busy_lock_with_reject_returns_409_with_the_holder(analyst: Client, conn: Any) -> None:
     """K-26: 409, and nothing was written."""
     asked = {"kind": "k", "locks": [{"key": "table:orders", "when_busy": "reject"}]}
     first = (await analyst.post("/api/jobs", json=asked)).json()["data"]["id"]
@@ -49,7 +49,7 @@ async def test_a_busy_lock_with_reject_is_a_conflict_that_names_the_holder(analy
 
 
 @pytest.mark.parametrize("waits", [{"slot_key": "s"}, {"after": [1]}])
-async def test_a_lock_with_reject_beside_something_to_wait_for_is_a_mistake(analyst: Client, conn: Any, waits: Any) -> None:
+async def test_reject_lock_with_parents_is_refused(analyst: Client, conn: Any, waits: Any) -> None:
     asked = {"kind": "k", "locks": [{"key": "t", "when_busy": "reject"}], **waits}
 
     refused = await analyst.post("/api/jobs", json=asked)
@@ -58,7 +58,7 @@ async def test_a_lock_with_reject_beside_something_to_wait_for_is_a_mistake(anal
     assert "when_busy='wait'" in refused.json()["detail"]
 
 
-async def test_who_only_looks_does_not_see_what_others_put_in(viewer: Client, conn: Any) -> None:
+async def test_viewer_does_not_see_payloads(viewer: Client, conn: Any) -> None:
     job_id = await add(conn, payload={"salary": 1})
 
     shown = (await viewer.get(f"/api/jobs/{job_id}")).json()["data"]
@@ -68,7 +68,7 @@ async def test_who_only_looks_does_not_see_what_others_put_in(viewer: Client, co
     assert [job["payload"] for job in listed] == [None]
 
 
-async def test_jobs_are_found_by_time_failure_and_words(viewer: Client, conn: Any) -> None:
+async def test_jobs_are_filtered_by_time_failure_and_text(viewer: Client, conn: Any) -> None:
     failed = await hold(conn, kind="invoice.render", max_attempts=1)
     await end(conn, failed, Fail("no ink"))
     await add(conn, kind="other")
@@ -85,7 +85,7 @@ async def test_jobs_are_found_by_time_failure_and_words(viewer: Client, conn: An
     assert (await viewer.get("/api/jobs", params={"created_after": "yesterday"})).status_code == 422
 
 
-async def test_a_job_that_is_not_there_is_a_problem_that_says_what_to_do(viewer: Client) -> None:
+async def test_unknown_job_returns_a_problem_with_advice(viewer: Client) -> None:
     answer = await viewer.get("/api/jobs/4711", headers={"X-Request-Id": "mine-1"})
 
     assert answer.status_code == 404
@@ -105,7 +105,7 @@ async def test_a_job_that_is_not_there_is_a_problem_that_says_what_to_do(viewer:
     assert meaning.json()["data"]["code"] == "NOT_FOUND"
 
 
-async def test_k_62_a_waiting_job_is_cancelled_and_an_ended_one_cannot_be(ops: Client, conn: Any) -> None:
+async def test_k_62_waiting_job_is_cancelled_and_an_ended_one_is_not(ops: Client, conn: Any) -> None:
     job_id = await add(conn)
 
     answer = await ops.post(f"/api/jobs/{job_id}/cancel", json={"reason": "wrong year"})
@@ -119,9 +119,7 @@ async def test_k_62_a_waiting_job_is_cancelled_and_an_ended_one_cannot_be(ops: C
 
 
 @pytest.mark.parametrize("act", ["cancel", "retry"])
-async def test_an_operator_who_steers_the_job_of_somebody_else_says_why(
-    act: str, ops: Client, analyst: Client, conn: Any
-) -> None:
+async def test_operator_needs_a_reason_for_jobs_of_others(act: str, ops: Client, analyst: Client, conn: Any) -> None:
     """Q-05: the audit is there to be asked why."""
 
     async def ready(job_id: int) -> int:
@@ -144,7 +142,7 @@ async def test_an_operator_who_steers_the_job_of_somebody_else_says_why(
     assert audited == [(f"job/{own}", None), (f"job/{foreign}", "source is back")]
 
 
-async def test_at_an_address_of_a_document_a_missing_reason_is_on_record(ops: Client, conn: Any) -> None:
+async def test_compatibility_path_records_a_missing_reason(ops: Client, conn: Any) -> None:
     """Who wrote a client by the document has no field for it."""
     job_id = await add(conn)
 
@@ -153,7 +151,7 @@ async def test_at_an_address_of_a_document_a_missing_reason_is_on_record(ops: Cl
     assert await rows(conn, "SELECT actor, reason FROM holdfast.audit") == [("token:ops", "no reason was given")]
 
 
-async def test_an_analyst_steers_its_own_jobs_and_no_others(analyst: Client, conn: Any) -> None:
+async def test_analyst_controls_only_its_own_jobs(analyst: Client, conn: Any) -> None:
     own = (await analyst.post("/api/jobs", json={"kind": "k"})).json()["data"]["id"]
     foreign = await add(conn)
 
@@ -168,7 +166,7 @@ async def test_an_analyst_steers_its_own_jobs_and_no_others(analyst: Client, con
 
 @pytest.mark.parametrize("key", [{"unique_key": "u"}, {"unique_key": "u", "unique_while": "live"}, {"slot_key": "s"}])
 @pytest.mark.parametrize("act", ["cancel", "retry"])
-async def test_an_enqueue_that_finds_the_job_of_somebody_else_does_not_own_it(
+async def test_enqueue_that_finds_the_job_of_another_owner_does_not_own_it(
     key: dict[str, str], act: str, as_role: Any, conn: Any
 ) -> None:
     """Keys are shown to everybody who may read jobs: naming one must not give the right to act on its job."""
@@ -188,7 +186,7 @@ async def test_an_enqueue_that_finds_the_job_of_somebody_else_does_not_own_it(
     assert (await first.post(f"/api/jobs/{job_id}/{act}")).status_code == 202
 
 
-async def test_an_idempotency_key_of_somebody_else_is_another_key(as_role: Any) -> None:
+async def test_idempotency_key_is_scoped_to_its_principal(as_role: Any) -> None:
     first, second = await as_role("analyst", "analyst-1"), await as_role("analyst", "analyst-2")
     made = [
         (await client.post("/api/jobs", json={"kind": "k"}, headers={"Idempotency-Key": "i"})).json()["data"]
@@ -199,7 +197,7 @@ async def test_an_idempotency_key_of_somebody_else_is_another_key(as_role: Any) 
     assert (await second.post(f"/api/jobs/{made[0]['id']}/cancel")).status_code == 403
 
 
-async def test_jobs_made_in_python_and_children_have_no_owner(analyst: Client, conn: Any) -> None:
+async def test_jobs_from_python_and_children_have_no_owner(analyst: Client, conn: Any) -> None:
     """An analyst acts on what it asked for; what a handler made of it is for operators."""
     parent = (await analyst.post("/api/jobs", json={"kind": "k", "unique_key": "u"})).json()["data"]["id"]
     await end(conn, await take(conn, parent), Done(then=[NewJob("k", unique_key="u", step="s")]))
@@ -211,7 +209,7 @@ async def test_jobs_made_in_python_and_children_have_no_owner(analyst: Client, c
     assert (await analyst.post(f"/api/jobs/{child}/cancel")).status_code == 403
 
 
-async def test_a_failed_job_is_run_again(ops: Client, conn: Any) -> None:
+async def test_failed_job_is_rerun(ops: Client, conn: Any) -> None:
     claim = await hold(conn)
     await end(conn, claim, Fail("broken"))
 
@@ -221,7 +219,7 @@ async def test_a_failed_job_is_run_again(ops: Client, conn: Any) -> None:
     assert (await moves_of(conn, claim.id))[-1] == "rerun"
 
 
-async def test_k_60_and_k_61_only_a_job_whose_holder_went_silent_is_recovered(ops: Client, conn: Any) -> None:
+async def test_k_60_and_k_61_only_a_job_of_a_silent_worker_is_recovered(ops: Client, conn: Any) -> None:
     """K-60, K-61: under the path of the document as well."""
     claim = await hold(conn)
 
@@ -236,7 +234,7 @@ async def test_k_60_and_k_61_only_a_job_whose_holder_went_silent_is_recovered(op
     assert (await ops.post("/sync/jobs/4711/recover")).status_code == 404
 
 
-async def test_k_63_a_drained_plane_takes_no_new_jobs(analyst: Client, conn: Any) -> None:
+async def test_k_63_drained_system_accepts_no_new_jobs(analyst: Client, conn: Any) -> None:
     """K-63"""
     await control.drain(conn, actor="ada", reason="upgrade")
 
@@ -247,7 +245,7 @@ async def test_k_63_a_drained_plane_takes_no_new_jobs(analyst: Client, conn: Any
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
 
 
-async def test_a_write_by_somebody_who_saw_an_older_state_is_refused(ops: Client, conn: Any) -> None:
+async def test_write_with_an_outdated_etag_is_refused(ops: Client, conn: Any) -> None:
     job_id = await add(conn)
     seen = (await ops.get(f"/api/jobs/{job_id}")).headers["ETag"]
     assert (await ops.get(f"/api/jobs/{job_id}", headers={"If-None-Match": seen})).status_code == 304
@@ -260,14 +258,14 @@ async def test_a_write_by_somebody_who_saw_an_older_state_is_refused(ops: Client
     assert timely.status_code == 202
 
 
-async def test_the_control_planes_own_kinds_cannot_be_enqueued_by_hand(admin: Client) -> None:
+async def test_internal_kinds_cannot_be_enqueued(admin: Client) -> None:
     """Else whoever may enqueue could do in bulk what they may not do once."""
     answer = await admin.post("/api/jobs", json={"kind": "holdfast.bulk", "payload": {}})
 
     assert (answer.status_code, answer.json()["code"]) == (403, "RESERVED_KIND")
 
 
-async def test_explain_and_history_answer_for_one_job(viewer: Client, conn: Any) -> None:
+async def test_explain_and_history_of_one_job(viewer: Client, conn: Any) -> None:
     claim = await hold(conn)
     await end(conn, claim)
 

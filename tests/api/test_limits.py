@@ -63,7 +63,7 @@ async def test_f_72_hostile_bodies_are_refused_with_a_problem(analyst: Client, b
         assert answer.json()["what_to_do"]
 
 
-async def test_f_72_half_of_a_surrogate_pair_is_refused_in_every_text(admin: Client) -> None:
+async def test_f_72_lone_surrogate_is_refused_in_every_text(admin: Client) -> None:
     asked = {"name": "ci", "role": "viewer", "days": 7, "reason": "test"}
     for field in ("name", "reason"):
         answer = await admin.post("/api/tokens", content=json.dumps({**asked, field: "\ud800"}), headers=JSON)
@@ -71,7 +71,7 @@ async def test_f_72_half_of_a_surrogate_pair_is_refused_in_every_text(admin: Cli
         assert (answer.status_code, "surrogate" in answer.text) == (422, True), answer.text
 
 
-async def test_f_72_a_body_without_a_length_is_counted_while_it_comes(analyst: Client) -> None:
+async def test_f_72_body_without_a_length_is_counted_while_read(analyst: Client) -> None:
     async def endless() -> Any:
         yield b'{"kind": "k", "payload": {"a": "'
         for _ in range(100):
@@ -92,7 +92,7 @@ async def test_f_72_hostile_queries_are_refused_with_a_problem(ops: Client, path
     assert answer.status_code == 422 or "%ed" in path
 
 
-def test_depth_is_counted_outside_of_strings_only() -> None:
+def test_depth_ignores_brackets_in_strings() -> None:
     assert depth_of(b"[" * 150) == 150
     assert depth_of(b'"' + b"[" * 150 + b'"') == 0
     assert depth_of(b'"\\"' + b"[" * 150 + b'"') == 0
@@ -102,7 +102,7 @@ def test_depth_is_counted_outside_of_strings_only() -> None:
     assert depth_of(b"[" * DEEPEST) == 0, "few brackets cannot be deep, and are not counted"
 
 
-async def test_a_large_body_is_looked_through_beside_the_event_loop(analyst: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_body_is_parsed_outside_the_event_loop(analyst: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for the loop; a megabyte takes tens of milliseconds."""
     seen: list[bool] = []
 
@@ -123,7 +123,7 @@ async def test_a_large_body_is_looked_through_beside_the_event_loop(analyst: Cli
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_pages_go_on_where_the_last_one_ended_whatever_is_added_meanwhile(viewer: Client, conn: Any) -> None:
+async def test_pages_continue_when_rows_are_added(viewer: Client, conn: Any) -> None:
     made = [await add(conn) for _ in range(5)]
     first = (await viewer.get("/api/jobs", params={"limit": 2, "count": True})).json()
     await add(conn)
@@ -138,11 +138,11 @@ async def test_pages_go_on_where_the_last_one_ended_whatever_is_added_meanwhile(
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "201", "1000000000", "1e9", "x", ""])
-async def test_f_78_a_page_is_never_longer_than_it_may_be(viewer: Client, limit: str) -> None:
+async def test_f_78_page_size_is_bounded(viewer: Client, limit: str) -> None:
     assert (await viewer.get("/api/jobs", params={"limit": limit})).status_code == 422
 
 
-async def test_f_78_a_cursor_that_was_forged_or_meant_for_another_list_is_refused(viewer: Client, conn: Any) -> None:
+async def test_f_78_forged_or_foreign_cursor_is_refused(viewer: Client, conn: Any) -> None:
     for _ in range(3):
         await add(conn)
     cursor = (await viewer.get("/api/jobs", params={"limit": 1})).json()["page"]["next_cursor"]
@@ -163,7 +163,7 @@ async def test_f_78_a_cursor_that_was_forged_or_meant_for_another_list_is_refuse
     assert elsewhere.json()["code"] == "INVALID_CURSOR"
 
 
-async def test_f_73_what_sorts_and_filters_is_never_put_together_from_words_of_the_caller(viewer: Client, conn: Any) -> None:
+async def test_f_73_sort_and_filters_cannot_inject_sql(viewer: Client, conn: Any) -> None:
     job_id = await add(conn)
     for name in ("kind", "queue", "slot_key"):
         answer = await viewer.get("/api/jobs", params={name: "' OR true --"})
@@ -184,14 +184,14 @@ class TestHowOften:
     def options(self) -> ApiOptions:
         return replace(GENEROUS, per_minute=1, burst=3)
 
-    async def test_who_asks_too_often_is_told_how_long_to_wait(self, viewer: Client) -> None:
+    async def test_rate_limited_client_gets_retry_after(self, viewer: Client) -> None:
         answers = [await viewer.get("/api/jobs") for _ in range(4)]
 
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
         assert answers[3].json()["code"] == "RATE_LIMITED"
         assert 1 <= int(answers[3].headers["Retry-After"]) <= 60
 
-    async def test_time_gives_back_what_was_spent(self, viewer: Client, conn: Any) -> None:
+    async def test_rate_limit_recovers_over_time(self, viewer: Client, conn: Any) -> None:
         for _ in range(4):
             last = await viewer.get("/api/jobs")
         assert last.status_code == 429
@@ -200,9 +200,7 @@ class TestHowOften:
 
         assert [(await viewer.get("/api/jobs")).status_code for _ in range(2)] == [200, 429]
 
-    async def test_f_78_neither_paths_nor_addresses_nor_further_tokens_of_the_same_name_help(
-        self, as_role: Any, conn: Any
-    ) -> None:
+    async def test_f_78_rate_limit_applies_across_paths_addresses_and_tokens(self, as_role: Any, conn: Any) -> None:
         tokens = [await as_role("viewer", name="ada") for _ in range(3)]
         for number, client in enumerate(tokens):
             path = ("/api/jobs", "/API/jobs", "/api/locks")[number]
@@ -213,12 +211,12 @@ class TestHowOften:
         assert late.status_code == 429
         assert await rows(conn, "SELECT key FROM holdfast.rate_limits") == [("token:ada",)]
 
-    async def test_others_are_not_made_to_wait_for_one_who_asks_too_often(self, viewer: Client, ops: Client) -> None:
+    async def test_rate_limit_does_not_affect_other_clients(self, viewer: Client, ops: Client) -> None:
         for _ in range(5):
             await viewer.get("/api/jobs")
 
         assert (await ops.get("/api/jobs")).status_code == 200
 
-    async def test_probes_are_never_refused(self, anyone: Client, conn: Any) -> None:
+    async def test_probes_are_not_rate_limited(self, anyone: Client, conn: Any) -> None:
         assert {(await anyone.get("/health")).status_code for _ in range(20)} == {200}
         assert await value(conn, "SELECT count(*) FROM holdfast.rate_limits") == 0

@@ -1,4 +1,4 @@
-"""A link that works once: who opens it first is signed in, by a cookie in a browser and by a token elsewhere."""
+"""One-time login links: the first caller is signed in, by a cookie in a browser and by a token elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def code(app: FastAPI, conn: Any) -> str:
     return str(app.state.login.code)
 
 
-async def test_the_first_who_opens_it_gets_a_token_and_nobody_after_them(anyone: Client, conn: Any, code: str) -> None:
+async def test_login_link_gives_one_token(anyone: Client, conn: Any, code: str) -> None:
     wrong = await anyone.get("/login", params={"code": "guessed"})
     first = await anyone.get("/login", params={"code": code})
     second = await anyone.get("/login", params={"code": code})
@@ -37,7 +37,7 @@ async def test_the_first_who_opens_it_gets_a_token_and_nobody_after_them(anyone:
     assert audited == [("token:first look", "done")]
 
 
-async def test_a_browser_gets_a_cookie_that_neither_scripts_nor_other_sites_can_use(anyone: Client, code: str) -> None:
+async def test_browser_gets_an_http_only_same_site_cookie(anyone: Client, code: str) -> None:
     answer = await anyone.get("/login", params={"code": code}, headers=BROWSER)
 
     assert (answer.status_code, answer.headers["Location"]) == (303, "/api/whoami")
@@ -51,12 +51,12 @@ async def test_a_browser_gets_a_cookie_that_neither_scripts_nor_other_sites_can_
         assert (await anyone.post("/api/jobs", json={"kind": "k"}, headers=header)).status_code == 403
 
 
-async def test_without_a_link_there_is_nothing_to_guess(anyone: Client) -> None:
+async def test_login_without_a_link_is_refused(anyone: Client) -> None:
     assert (await anyone.get("/login", params={"code": "x"})).status_code == 401
     assert (await anyone.get("/login")).status_code == 422
 
 
-async def test_what_is_in_a_cookie_is_looked_at_like_any_token(anyone: Client) -> None:
+async def test_cookie_is_checked_like_a_token(anyone: Client) -> None:
     for wrong in ("", "hf_short", f"hf_{'a' * 8}_{'b' * 43}"):
         anyone.cookies.set("holdfast_token", wrong)
         assert (await anyone.get("/api/whoami")).status_code == 401

@@ -1,4 +1,4 @@
-"""What handlers have logged, over HTTP: who may read it, page by page and line by line, and what a worker may send."""
+"""Log lines of handlers over HTTP: permissions, pages, filters, and what a worker may send."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def say(conn: Any, claim: Claim, *messages: str, level: str = "info", firs
     assert await write(conn, lines) == {claim.attempt_id}
 
 
-async def test_a_line_has_its_place_its_time_its_level_and_its_fields(analyst: Client, conn: Any) -> None:
+async def test_line_has_position_time_level_and_fields(analyst: Client, conn: Any) -> None:
     claim = await hold(conn)
     await say(conn, claim, "begun", level="warning")
 
@@ -43,7 +43,7 @@ async def test_a_line_has_its_place_its_time_its_level_and_its_fields(analyst: C
     }
 
 
-async def test_pages_go_on_where_the_last_ended_and_over_attempts(analyst: Client, conn: Any) -> None:
+async def test_pages_continue_across_attempts(analyst: Client, conn: Any) -> None:
     first = await hold(conn, max_crashes=9)
     await say(conn, first, "a", "b", "c")
     second = await replace(conn, first)
@@ -75,7 +75,7 @@ async def test_pages_go_on_where_the_last_ended_and_over_attempts(analyst: Clien
         ({"after": "2.2"}, ""),
     ],
 )
-async def test_who_asks_for_some_lines_gets_those(analyst: Client, conn: Any, asked: dict[str, Any], told: str) -> None:
+async def test_lines_can_be_filtered(analyst: Client, conn: Any, asked: dict[str, Any], told: str) -> None:
     first = await hold(conn, max_crashes=9)
     await say(conn, first, "a", "b", "c")
     await say(conn, await replace(conn, first), "d", "e", level="error")
@@ -97,20 +97,20 @@ async def test_who_asks_for_some_lines_gets_those(analyst: Client, conn: Any, as
         {"limit": 0},
     ],
 )
-async def test_what_makes_no_sense_is_refused(analyst: Client, conn: Any, asked: dict[str, Any]) -> None:
+async def test_invalid_filter_is_refused(analyst: Client, conn: Any, asked: dict[str, Any]) -> None:
     claim = await hold(conn)
 
     assert (await analyst.get(f"/api/jobs/{claim.id}/logs", params=asked)).status_code == 422
 
 
-async def test_a_job_that_said_nothing_has_no_lines_and_one_that_is_not_there_is_not_found(analyst: Client, conn: Any) -> None:
+async def test_job_without_lines_is_empty_and_an_unknown_job_is_not_found(analyst: Client, conn: Any) -> None:
     claim = await hold(conn)
 
     assert (await analyst.get(f"/api/jobs/{claim.id}/logs")).json()["data"] == []
     assert (await analyst.get("/api/jobs/4711/logs")).status_code == 404
 
 
-async def test_who_may_not_see_payloads_may_not_read_what_handlers_say_of_them(viewer: Client, conn: Any) -> None:
+async def test_lines_need_the_right_to_see_payloads(viewer: Client, conn: Any) -> None:
     """Q-01."""
     claim = await hold(conn)
 
@@ -131,7 +131,7 @@ def sent(**fields: Any) -> dict[str, Any]:
     return {"lines": [line | fields]}
 
 
-async def test_a_worker_shows_its_attempt_and_a_replaced_one_is_refused(as_role: Any, conn: Any) -> None:
+async def test_worker_sends_its_attempt_id_and_a_replaced_one_is_refused(as_role: Any, conn: Any) -> None:
     worker = await as_role("worker")
     stale = await hold(conn, max_crashes=9)
     path = f"/api/worker/jobs/{stale.id}/logs"
@@ -153,7 +153,7 @@ async def test_a_worker_shows_its_attempt_and_a_replaced_one_is_refused(as_role:
 
 
 @pytest.mark.parametrize("role", ["viewer", "analyst", "ops", "admin", "autoscaler", None])
-async def test_nobody_else_writes_lines(as_role: Any, conn: Any, role: str | None) -> None:
+async def test_only_workers_write_lines(as_role: Any, conn: Any, role: str | None) -> None:
     claim = await hold(conn)
     client = await as_role(role)
 
@@ -162,9 +162,7 @@ async def test_nobody_else_writes_lines(as_role: Any, conn: Any, role: str | Non
     assert answer.status_code == (401 if role is None else 403)
 
 
-async def test_f_75_a_line_that_a_worker_sends_is_tidied_where_it_arrives(
-    as_role: Any, conn: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_f_75_line_sent_by_a_worker_is_sanitised(as_role: Any, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Q-02: whoever wrote that worker, no secret is kept, and nothing that Postgres could not store fails it."""
     monkeypatch.setattr(redact, "_hidden", {})
     redact.hide("the-canary")
@@ -199,7 +197,7 @@ async def test_f_75_a_line_that_a_worker_sends_is_tidied_where_it_arrives(
         {"lines": sent()["lines"] * 1001},
     ],
 )
-async def test_what_is_no_line_is_refused(as_role: Any, conn: Any, body: Any) -> None:
+async def test_invalid_line_is_refused(as_role: Any, conn: Any, body: Any) -> None:
     worker = await as_role("worker")
     claim = await hold(conn)
 

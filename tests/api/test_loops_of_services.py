@@ -17,7 +17,7 @@ from holdfast.settings import settings
 SIX = ("reconciliation", "lifecycle", "export_reconciliation", "schema_cache", "instance_orchestration", "resource_monitor")
 
 
-async def test_each_of_the_six_loops_can_be_triggered_and_no_other_name(ops: httpx2.AsyncClient, conn: Any) -> None:
+async def test_each_service_loop_can_be_triggered_and_no_other_name(ops: httpx2.AsyncClient, conn: Any) -> None:
     """P-05"""
     await ensure(conn, catalog.loops(settings()))
 

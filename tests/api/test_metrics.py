@@ -29,7 +29,7 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_v_06_every_metric_has_its_line_and_every_line_its_metric(viewer: Client) -> None:
+async def test_v_06_metrics_page_lists_exactly_the_exported_metrics(viewer: Client) -> None:
     """V-06, P-08"""
     answer = await viewer.get("/metrics")
 
@@ -61,7 +61,7 @@ async def test_requests_are_counted_and_timed_by_route_template_method_and_statu
     assert after[timed] - before.get(timed, 0) == 2
 
 
-async def test_a_client_that_leaves_in_mid_body_is_one_line_and_no_fault(
+async def test_client_that_disconnects_in_the_body_is_logged_once_without_error(
     app: Any, ops: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[dict[str, Any]] = []
@@ -98,7 +98,7 @@ async def test_a_client_that_leaves_in_mid_body_is_one_line_and_no_fault(
     assert [(line["event"], line["level"], line["status"]) for line in said] == [("http_request", "info", 499)]
 
 
-async def test_the_figures_are_those_of_the_database(viewer: Client, conn: Any) -> None:
+async def test_metrics_match_the_database(viewer: Client, conn: Any) -> None:
     await add(conn, "waits")
     await conn.execute("UPDATE holdfast.jobs SET created_at = created_at - interval '100 s'")
     silent = await hold(conn, "silent", locks=(Lock("a"),))
@@ -125,7 +125,7 @@ async def test_the_figures_are_those_of_the_database(viewer: Client, conn: Any) 
     assert found["holdfast_build_info", "test"] == 1
 
 
-async def test_the_connections_to_the_database_have_the_name_of_the_document(app: Any, viewer: Client) -> None:
+async def test_pool_metrics_have_the_documented_names(app: Any, viewer: Client) -> None:
     """R-13"""
     async with app.state.plane.pool.connection():
         found = samples((await viewer.get("/metrics")).text)
@@ -136,7 +136,7 @@ async def test_the_connections_to_the_database_have_the_name_of_the_document(app
     assert by_state["available"] + by_state["in_use"] == by_state["total"]
 
 
-async def test_two_scrapes_in_a_moment_look_once(app: Any, viewer: Client, conn: Any) -> None:
+async def test_scrapes_within_seconds_query_once(app: Any, viewer: Client, conn: Any) -> None:
     await viewer.get("/metrics")
     await add(conn)
     again = samples((await viewer.get("/metrics")).text)
@@ -146,7 +146,7 @@ async def test_two_scrapes_in_a_moment_look_once(app: Any, viewer: Client, conn:
     assert (again["holdfast_jobs", "pending"], later["holdfast_jobs", "pending"]) == (0, 1)
 
 
-async def test_q_04_an_autoscaler_learns_its_number_and_nothing_else(as_role: Any, conn: Any) -> None:
+async def test_q_04_autoscaler_role_reads_only_its_number(as_role: Any, conn: Any) -> None:
     """Q-04: KEDA needs no database; the number counts what is due, what is to be polled and what was left behind."""
     keda = await as_role("autoscaler")
     await add(conn)
@@ -160,7 +160,7 @@ async def test_q_04_an_autoscaler_learns_its_number_and_nothing_else(as_role: An
     assert (await keda.get("/api/jobs")).status_code == 403
 
 
-async def test_a_lone_running_job_is_demand(as_role: Any, conn: Any) -> None:
+async def test_single_running_job_is_demand(as_role: Any, conn: Any) -> None:
     """E-03: with a demand of 0 KEDA would stop the worker, the job would be released, and KEDA would start it again."""
     keda, viewer = await as_role("autoscaler"), await as_role("viewer")
     await hold(conn)
@@ -184,7 +184,7 @@ async def test_a_job_of_a_silent_worker_is_counted_once(as_role: Any, conn: Any)
     assert sum(value for key, value in shown.items() if key[0] == "holdfast_demand") == 1
 
 
-async def test_the_api_gives_the_same_number_by_kind(as_role: Any, conn: Any) -> None:
+async def test_api_returns_the_same_demand_by_kind(as_role: Any, conn: Any) -> None:
     keda = await as_role("autoscaler")
     await add(conn, "exports.run")
     await hold(conn, "maintenance.run")
@@ -201,7 +201,7 @@ class TestOpen:
     def options(self) -> ApiOptions:
         return replace(GENEROUS, metrics_open=True, docs_open=True)
 
-    async def test_metrics_and_documentation_are_open_only_where_that_was_said(self, anyone: Client) -> None:
+    async def test_metrics_and_documentation_need_a_token_unless_public(self, anyone: Client) -> None:
         assert (await anyone.get("/metrics")).status_code == 200
         assert (await anyone.get("/docs")).status_code == 200
         assert (await anyone.get("/openapi.json")).status_code == 200
@@ -213,7 +213,7 @@ class TestWithoutTheDatabase:
     def options(self) -> ApiOptions:
         return replace(GENEROUS, metrics_open=True)
 
-    async def test_the_process_tells_of_itself(
+    async def test_process_metrics_are_exported(
         self, anyone: Client, conn: Any, app: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The scrape during an outage is the one that somebody will look at."""

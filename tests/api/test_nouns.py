@@ -42,7 +42,7 @@ async def fail(conn: Any, error: str, kind: str = "k") -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_failures_that_differ_only_in_numbers_are_one(viewer: Client, conn: Any) -> None:
+async def test_failures_that_differ_only_in_numbers_are_grouped(viewer: Client, conn: Any) -> None:
     alike = [await fail(conn, f"Traceback …\nTimeout: row {n} of 9f8e7d6c5b4a took {n * 7} s") for n in range(3)]
     await fail(conn, "Traceback …\nKeyError: 'price'")
     await fail(conn, "Traceback …\nKeyError: 'price'", kind="other")
@@ -58,7 +58,7 @@ async def test_failures_that_differ_only_in_numbers_are_one(viewer: Client, conn
     assert (await viewer.get(f"/api/failures/{'0' * 16}")).status_code == 404
 
 
-async def test_all_that_failed_in_one_way_are_run_again_and_nothing_else(ops: Client, conn: Any, database: str) -> None:
+async def test_retry_of_a_failure_group_affects_only_its_jobs(ops: Client, conn: Any, database: str) -> None:
     alike = [await fail(conn, f"Timeout: {n}") for n in range(3)]
     other = await fail(conn, "KeyError: 'price'")
     fingerprint = next(one for one in (await ops.get("/api/failures")).json()["data"] if one["jobs"] == 3)["fingerprint"]
@@ -75,9 +75,7 @@ async def test_all_that_failed_in_one_way_are_run_again_and_nothing_else(ops: Cl
     assert [await state_of(conn, job_id) for job_id in (*alike, other)] == ["pending", "pending", "pending", "failed"]
 
 
-async def test_a_bulk_act_says_first_what_it_would_touch_and_touches_no_more_than_expected(
-    ops: Client, conn: Any, database: str
-) -> None:
+async def test_bulk_action_previews_its_count_and_affects_no_more(ops: Client, conn: Any, database: str) -> None:
     jobs = [await add(conn, kind) for kind in ("a", "a", "b")]
     spared = await add(conn, "a", queue="other")
     asked = {"action": "cancel", "filter": "state:pending queue:default", "reason": "wrong import"}
@@ -110,7 +108,7 @@ async def test_a_bulk_act_says_first_what_it_would_touch_and_touches_no_more_tha
     assert acted == [("token:ops", "wrong import")]
 
 
-async def test_a_bulk_act_goes_on_past_a_job_that_cannot_be_moved(ops: Client, conn: Any, database: str) -> None:
+async def test_bulk_action_continues_after_a_refused_job(ops: Client, conn: Any, database: str) -> None:
     first, second = await fail(conn, "x"), await fail(conn, "x")
     await conn.execute("UPDATE holdfast.jobs SET slot_key = 's' WHERE id = %s", [first])
     await add(conn, slot_key="s")
@@ -128,7 +126,7 @@ async def test_a_bulk_act_goes_on_past_a_job_that_cannot_be_moved(ops: Client, c
 @pytest.mark.parametrize(
     "filters", [{}, "nonsense", "state:gone", "colour:blue", {"pipeline_id": "x"}, "state:failed fingerprint:zz"]
 )
-async def test_a_filter_that_names_nothing_known_is_refused(ops: Client, filters: Any) -> None:
+async def test_unknown_filter_is_refused(ops: Client, filters: Any) -> None:
     answer = await ops.post("/api/jobs/bulk", json={"action": "cancel", "filter": filters, "reason": "r"})
 
     assert answer.status_code == 422, answer.text
@@ -139,7 +137,7 @@ async def test_a_filter_that_names_nothing_known_is_refused(ops: Client, filters
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_pipelines_are_listed_shown_and_stopped(ops: Client, conn: Any) -> None:
+async def test_pipelines_are_listed_shown_and_aborted(ops: Client, conn: Any) -> None:
     made = []
     for name in ("first", "second", "third"):
         pipeline = Pipeline(name)
@@ -185,7 +183,7 @@ async def test_a_lock_is_released_only_when_its_holder_has_ended(ops: Client, co
     assert (await ops.request("DELETE", "/api/locks/left", params={"reason": "again"})).status_code == 404
 
 
-async def test_workers_are_listed_with_what_they_hold(viewer: Client, conn: Any) -> None:
+async def test_workers_are_listed_with_their_jobs(viewer: Client, conn: Any) -> None:
     worker = await start_worker(conn, "pod-1")
     await hold(conn, worker=worker)
     await start_worker(conn, "pod-2", lease=timedelta(seconds=-1))
@@ -216,7 +214,7 @@ async def test_a_kind_is_paused_and_resumed(ops: Client, conn: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_drain_is_switched_on_and_off_and_leaves_a_pause_alone(ops: Client, conn: Any) -> None:
+async def test_drain_is_independent_of_a_pause(ops: Client, conn: Any) -> None:
     await ops.post("/api/job-kinds/*/pause", json={"reason": "also"})
     on = await ops.put("/api/ops/drain", json={"enabled": True, "reason": "upgrade"})
     assert on.json()["data"] == {"enabled": True, "reason": "upgrade", "actor": "token:ops"}
@@ -230,7 +228,7 @@ async def test_drain_is_switched_on_and_off_and_leaves_a_pause_alone(ops: Client
     assert await rows(conn, "SELECT kind, paused_at IS NOT NULL FROM holdfast.controls") == [("*", True)]
 
 
-async def test_p_08_the_state_of_everything_in_one_answer(ops: Client, conn: Any) -> None:
+async def test_p_08_overview_has_all_counts(ops: Client, conn: Any) -> None:
     """P-08, R-14: inventory is asked of the API, and not of the metrics."""
     await hold(conn, locks=(Lock("a"),))
     await add(conn)
@@ -257,7 +255,7 @@ async def registered(ops: Client) -> list[dict[str, Any]]:
             await asyncio.sleep(0.02)
 
 
-async def test_p_09_the_status_of_each_loop_says_whether_it_is_healthy(ops: Client, conn: Any) -> None:
+async def test_p_09_loop_status_includes_its_health(ops: Client, conn: Any) -> None:
     """P-09"""
     await ensure(conn, kernel_loops())
     await conn.execute("UPDATE holdfast.loops SET failures = 3, last_outcome = 'failed', last_error = 'E' WHERE name = 'prune'")
@@ -275,7 +273,7 @@ async def test_p_09_the_status_of_each_loop_says_whether_it_is_healthy(ops: Clie
     assert all(one["next_run"] and one["interval_seconds"] for name, one in found.items() if name != "rescue")
 
 
-async def test_p_01_a_loop_is_triggered_audited_and_only_once_a_minute(ops: Client, conn: Any, database: str) -> None:
+async def test_p_01_trigger_of_a_loop_is_audited_and_limited_to_once_a_minute(ops: Client, conn: Any, database: str) -> None:
     """P-01, P-03, P-04, P-06, P-07, Q-05"""
     async with Scheduler(database, kernel_loops(), SchedulerOptions(look=timedelta(hours=1))):
         listed = await registered(ops)
@@ -340,7 +338,7 @@ async def test_a_periodic_job_is_listed_run_paused_and_resumed(ops: Client, conn
     assert [action for (action,) in actions] == ["periodic.trigger", "periodic.control", "periodic.control"]
 
 
-async def test_g_05_values_are_changed_within_bounds_by_who_has_seen_them(admin: Client, ops: Client, conn: Any) -> None:
+async def test_g_05_config_is_changed_within_bounds_with_if_match(admin: Client, ops: Client, conn: Any) -> None:
     """G-05"""
     place = "/api/config/export.max_duration_seconds"
     first = await ops.get(place)
@@ -365,7 +363,7 @@ async def test_g_05_values_are_changed_within_bounds_by_who_has_seen_them(admin:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_ready_says_what_is_missing_and_health_asks_nobody(app: Any, anyone: Client, conn: Any) -> None:
+async def test_ready_names_what_is_missing_and_health_uses_no_database(app: Any, anyone: Client, conn: Any) -> None:
     """Y-03: a process without its database is up, and not ready."""
     app.state.plane.wanted_revision = "9999"
     behind = await anyone.get("/ready")
@@ -379,7 +377,7 @@ async def test_ready_says_what_is_missing_and_health_asks_nobody(app: Any, anyon
     assert (await anyone.get("/api/health")).json()["data"]["status"] == "ok"
 
 
-async def test_a_lock_that_somebody_holds_for_long_is_answered_and_not_waited_for(
+async def test_locked_job_returns_busy_instead_of_waiting(
     app: Any, ops: Client, conn: psycopg.AsyncConnection[Any], connect: Any
 ) -> None:
     job_id = await add(conn)
@@ -399,7 +397,7 @@ async def test_a_lock_that_somebody_holds_for_long_is_answered_and_not_waited_fo
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_worker_is_made_quiet_with_a_reason_and_on_record(ops: Client, viewer: Client, conn: Any) -> None:
+async def test_quiet_needs_a_reason_and_is_audited(ops: Client, viewer: Client, conn: Any) -> None:
     worker = await start_worker(conn, "pod-a")
     path = f"/api/workers/{worker}/quiet"
 

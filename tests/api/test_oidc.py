@@ -110,7 +110,7 @@ async def whoami(client: httpx2.AsyncClient, token: str) -> httpx2.Response:
     return await client.get("/api/whoami", headers={"Authorization": f"Bearer {token}"})
 
 
-async def test_a_token_of_the_provider_says_who_asks(anyone: Any, provider: Provider) -> None:
+async def test_oidc_token_identifies_the_user(anyone: Any, provider: Provider) -> None:
     for token in (provider.token(), provider.token(CURVE, kid="two", alg="ES256")):
         answer = await whoami(anyone, token)
         assert answer.json()["data"] == {"actor": "oidc:ada", "method": "oidc", "role": "ops"}
@@ -161,9 +161,7 @@ async def test_f_77_forged_tokens_are_refused(anyone: Any, provider: Provider) -
     assert provider.asked.count("/keys") == 1, "nobody can make us ask again and again"
 
 
-async def test_a_user_without_a_known_group_may_do_nothing_and_the_highest_group_counts(
-    anyone: Any, provider: Provider
-) -> None:
+async def test_user_without_a_known_group_is_refused_and_the_highest_group_counts(anyone: Any, provider: Provider) -> None:
     nobody = await anyone.get("/api/jobs", headers={"Authorization": f"Bearer {provider.token(groups=['guests'])}"})
     both = await whoami(anyone, provider.token(groups=["everybody", "data-ops"]))
 
@@ -171,9 +169,7 @@ async def test_a_user_without_a_known_group_may_do_nothing_and_the_highest_group
     assert both.json()["data"]["role"] == "ops"
 
 
-async def test_q_01_a_permission_of_the_document_is_enough_to_recover_and_for_nothing_else(
-    anyone: Any, provider: Provider, conn: Any
-) -> None:
+async def test_q_01_documented_permission_allows_only_recover(anyone: Any, provider: Provider, conn: Any) -> None:
     """Q-01, K-60: backoffice.data_management.sync"""
     claim = await hold(conn)
     await silence(conn, claim)
@@ -185,7 +181,7 @@ async def test_q_01_a_permission_of_the_document_is_enough_to_recover_and_for_no
     assert (await anyone.post(f"/sync/jobs/{claim.id}/recover", headers=headers)).status_code == 200
 
 
-async def test_a_key_that_the_provider_has_changed_is_found(anyone: Any, provider: Provider, app: FastAPI) -> None:
+async def test_rotated_key_is_found(anyone: Any, provider: Provider, app: FastAPI) -> None:
     assert (await whoami(anyone, provider.token())).status_code == 200
     provider.keys["keys"].append(
         json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(STRANGER.public_key())) | {"kid": "new", "alg": "RS256"}
@@ -196,7 +192,7 @@ async def test_a_key_that_the_provider_has_changed_is_found(anyone: Any, provide
     assert (await whoami(anyone, provider.token(STRANGER, kid="new"))).status_code == 200
 
 
-async def test_a_key_that_was_withdrawn_stops_counting(anyone: Any, provider: Provider, app: FastAPI) -> None:
+async def test_withdrawn_key_is_no_longer_accepted(anyone: Any, provider: Provider, app: FastAPI) -> None:
     """Nobody shows an unknown key: it is the known one that must be looked at again."""
     assert (await whoami(anyone, provider.token())).status_code == 200
     withdrawn = provider.keys["keys"].pop(0)
@@ -207,7 +203,7 @@ async def test_a_key_that_was_withdrawn_stops_counting(anyone: Any, provider: Pr
     assert withdrawn["kid"] == "one"
 
 
-async def test_a_provider_that_is_away_is_believed_for_a_day(anyone: Any, provider: Provider, app: FastAPI) -> None:
+async def test_keys_of_an_unreachable_provider_are_used_for_a_day(anyone: Any, provider: Provider, app: FastAPI) -> None:
     assert (await whoami(anyone, provider.token())).status_code == 200
     provider.status = 500
 
@@ -234,9 +230,7 @@ async def test_a_provider_that_is_away_is_believed_for_a_day(anyone: Any, provid
     ],
     ids=["list", "null", "number", "no keys", "no objects", "odd id", "deep", "deep keys", "too large", "no text", "nothing"],
 )
-async def test_keys_that_cannot_be_read_leave_the_known_ones_for_a_day(
-    keys: Any, anyone: Any, provider: Provider, app: FastAPI
-) -> None:
+async def test_unreadable_keys_keep_the_known_ones_for_a_day(keys: Any, anyone: Any, provider: Provider, app: FastAPI) -> None:
     assert (await whoami(anyone, provider.token())).status_code == 200
     provider.keys = keys
 
@@ -246,7 +240,7 @@ async def test_keys_that_cannot_be_read_leave_the_known_ones_for_a_day(
     assert (await whoami(anyone, provider.token())).status_code == 401
 
 
-async def test_a_key_set_that_never_ends_is_given_up(
+async def test_endless_key_set_is_refused(
     anyone: Any, provider: Provider, app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte now and then keeps every time limit of a single read."""
@@ -259,7 +253,7 @@ async def test_a_key_set_that_never_ends_is_given_up(
         assert (await whoami(anyone, provider.token())).status_code == 401
 
 
-async def test_a_key_that_is_not_for_signatures_is_no_key(anyone: Any, provider: Provider) -> None:
+async def test_non_signature_key_is_ignored(anyone: Any, provider: Provider) -> None:
     provider.keys["keys"][0]["use"] = "enc"
 
     assert (await whoami(anyone, provider.token())).status_code == 401
@@ -267,7 +261,7 @@ async def test_a_key_that_is_not_for_signatures_is_no_key(anyone: Any, provider:
 
 
 @pytest.mark.parametrize("sub", ["", " ", "a\ud800", "a\x00b", "a\nb", "x" * 256], ids=lambda sub: ascii(sub)[:10])
-async def test_a_subject_that_names_nobody_is_refused(sub: str, anyone: Any, provider: Provider) -> None:
+async def test_invalid_subject_is_refused(sub: str, anyone: Any, provider: Provider) -> None:
     """Cut to a length, two long ones would be one principal, with one owner's rights."""
     assert (await whoami(anyone, provider.token(sub=sub))).status_code == 401
     assert (await whoami(anyone, provider.token(sub="x" * 255))).json()["data"]["actor"] == "oidc:" + "x" * 255
@@ -283,7 +277,7 @@ async def test_a_token_that_cannot_be_parsed_is_refused(anyone: Any, provider: P
     assert (await whoami(anyone, provider.token(exp=float("inf")))).status_code == 401
 
 
-async def test_keys_come_from_the_provider_itself_or_from_where_the_settings_say(anyone: Any, provider: Provider) -> None:
+async def test_keys_come_from_the_provider_or_the_configured_url(anyone: Any, provider: Provider) -> None:
     """A document that points elsewhere would let whoever writes it sign for everybody."""
     provider.keys_at = provider.issuer.replace("127.0.0.1", "localhost") + "/keys"
 
@@ -293,7 +287,7 @@ async def test_keys_come_from_the_provider_itself_or_from_where_the_settings_say
     assert (await said_so.principal(provider.token())).actor == "oidc:ada"
 
 
-async def test_a_provider_that_answers_slowly_keeps_no_connection(anyone: Any, provider: Provider, app: FastAPI) -> None:
+async def test_slow_provider_holds_no_database_connection(anyone: Any, provider: Provider, app: FastAPI) -> None:
     provider.may_answer.clear()
     held: list[int] = []
     borrow = app.state.plane.pool.connection

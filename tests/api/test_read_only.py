@@ -7,7 +7,7 @@ from typing import Any
 from tests.api.conftest import Client
 
 
-async def test_f_31_a_read_only_database_is_unavailable_and_no_fault_of_ours(analyst: Client, conn: Any) -> None:
+async def test_f_31_read_only_database_returns_503(analyst: Client, conn: Any) -> None:
     assert (await analyst.post("/api/jobs", json={"kind": "a.kind"})).status_code == 202
     name = conn.info.dbname
     await conn.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")

@@ -13,7 +13,7 @@ from factories import add, everything
 Client = httpx2.AsyncClient
 
 
-async def test_an_unknown_filter_is_refused_with_the_allowed_ones(viewer: Client) -> None:
+async def test_unknown_filter_error_lists_the_allowed_ones(viewer: Client) -> None:
     answer = await viewer.get("/api/jobs", params={"stat": "failed", "limit": 1})
 
     assert answer.status_code == 422
@@ -38,13 +38,13 @@ async def test_every_declared_route_refuses_unknown_parameters(app: FastAPI, adm
         assert {"pointer": "/query/no_such_parameter"}.items() <= answer.json()["errors"][0].items(), route.path
 
 
-async def test_a_path_without_parameters_says_so(viewer: Client) -> None:
+async def test_path_without_parameters_refuses_any(viewer: Client) -> None:
     answer = await viewer.get("/api/whoami", params={"verbose": "1"})
 
     assert answer.json()["detail"] == "/query/verbose: this path takes no query parameters"
 
 
-async def test_who_is_not_known_learns_nothing_of_parameters(anyone: Client) -> None:
+async def test_unauthenticated_request_learns_nothing_of_parameters(anyone: Client) -> None:
     assert (await anyone.get("/api/jobs", params={"stat": "failed"})).status_code == 401
 
 
@@ -55,7 +55,7 @@ async def test_who_is_not_known_learns_nothing_of_parameters(anyone: Client) -> 
         ("application/x-www-form-urlencoded", "Content-Type is 'application/x-www-form-urlencoded'; send the body as JSON"),
     ],
 )
-async def test_a_body_that_is_not_declared_as_json_is_refused(ops: Client, conn: Any, given: str | None, said: str) -> None:
+async def test_body_without_a_json_content_type_is_refused(ops: Client, conn: Any, given: str | None, said: str) -> None:
     before = await everything(conn)
 
     answer = await ops.post("/api/jobs", content=b'{"kind": "k"}', headers={"Content-Type": given} if given else {})
@@ -66,13 +66,13 @@ async def test_a_body_that_is_not_declared_as_json_is_refused(ops: Client, conn:
 
 
 @pytest.mark.parametrize("given", ["application/json; charset=utf-8", "application/merge-patch+json", "Application/JSON"])
-async def test_json_is_taken_by_each_of_its_names(ops: Client, given: str) -> None:
+async def test_every_json_content_type_is_accepted(ops: Client, given: str) -> None:
     answer = await ops.post("/api/jobs", content=b'{"kind": "k"}', headers={"Content-Type": given})
 
     assert answer.status_code == 202
 
 
-async def test_a_missing_reason_has_a_pointer(ops: Client, conn: Any) -> None:
+async def test_missing_reason_has_a_pointer(ops: Client, conn: Any) -> None:
     answer = await ops.post(f"/api/jobs/{await add(conn)}/cancel", json={})
 
     problem = answer.json()

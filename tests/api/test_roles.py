@@ -1,4 +1,4 @@
-"""Every route by every role, exactly as the policy says; and everybody who should not get in at all."""
+"""Every route with every role, as the policy says, and without authentication."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def no_streams(app: FastAPI) -> None:
 
 
 @pytest.mark.parametrize("role", list(Role))
-async def test_f_76_every_route_lets_in_exactly_whom_the_policy_names(
+async def test_f_76_every_route_allows_exactly_the_roles_of_the_policy(
     role: Role, document: Any, as_role: Any, conn: Any
 ) -> None:
     """Q-01, P-02, Q-04: triggers are for ops and admins; an autoscaler gets its number and a worker the protocol."""
@@ -146,7 +146,7 @@ async def _strangers(as_role: Any, conn: Any) -> AsyncIterator[tuple[str, Client
         yield name, client
 
 
-async def test_f_76_nobody_else_gets_in_anywhere(document: Any, as_role: Any, conn: Any) -> None:
+async def test_f_76_unauthenticated_requests_are_refused_everywhere(document: Any, as_role: Any, conn: Any) -> None:
     async for name, client in _strangers(as_role, conn):
         for one in operations(document):
             answer = await ask(client, one)
@@ -159,7 +159,7 @@ async def test_f_76_nobody_else_gets_in_anywhere(document: Any, as_role: Any, co
     assert known == {"token:admin", "token:gone"}, "who had a good token once is named; strangers leave no rows"
 
 
-def test_f_76_the_document_has_everything_that_is_served(app: FastAPI, document: Any) -> None:
+def test_f_76_openapi_document_has_every_route(app: FastAPI, document: Any) -> None:
     """Else a route could hide from the two tests above."""
     routes: list[Any] = [*worker_protocol.router.routes, *(route for route in app.routes if hasattr(route, "methods"))]
     served = {(method, route.path) for route in routes for method in route.methods}
@@ -169,21 +169,21 @@ def test_f_76_the_document_has_everything_that_is_served(app: FastAPI, document:
     assert {one.action for one in operations(document) if one.path.startswith("/api/worker/")} == {"work"}
 
 
-async def test_who_is_unknown_is_not_asked_for_a_body(anyone: Client) -> None:
+async def test_unauthenticated_request_is_refused_before_its_body_is_read(anyone: Client) -> None:
     """The guard stands before the body: neither its size nor its mistakes are looked at."""
     answer = await anyone.post("/api/jobs", content=b"{" * 2_000_000)
 
     assert answer.status_code == 401
 
 
-async def test_a_token_with_scopes_does_no_more_than_those(as_role: Any) -> None:
+async def test_token_is_limited_to_its_scopes(as_role: Any) -> None:
     client = await as_role("admin", scopes=["jobs.read"])
 
     assert (await client.get("/api/jobs")).status_code == 200
     assert (await client.post("/api/jobs", json={"kind": "k"})).status_code == 403
 
 
-async def test_a_secret_is_shown_once_and_kept_nowhere(admin: Client, conn: Any) -> None:
+async def test_token_secret_is_shown_once_and_not_stored(admin: Client, conn: Any) -> None:
     made = await admin.post(
         "/api/tokens",
         json={"name": "ci", "role": "viewer", "days": 7, "reason": "for the pipeline"},
@@ -208,7 +208,7 @@ async def test_a_secret_is_shown_once_and_kept_nowhere(admin: Client, conn: Any)
     assert {one["name"] for one in listed.json()["data"]} == {"admin", "ci"}
 
 
-async def test_a_revoked_token_opens_nothing_from_that_moment(admin: Client, as_role: Any, conn: Any) -> None:
+async def test_revoked_token_is_refused_immediately(admin: Client, as_role: Any, conn: Any) -> None:
     client = await as_role("viewer", name="ada")
     token_id = await value(conn, "SELECT id FROM holdfast.tokens WHERE name = 'ada'")
     assert (await client.get("/api/jobs")).status_code == 200
@@ -222,7 +222,7 @@ async def test_a_revoked_token_opens_nothing_from_that_moment(admin: Client, as_
     ]
 
 
-async def test_the_last_use_of_a_token_is_known_to_the_minute(viewer: Client, conn: Any) -> None:
+async def test_last_use_of_a_token_is_recorded_to_the_minute(viewer: Client, conn: Any) -> None:
     await viewer.get("/api/jobs")
     first = await value(conn, "SELECT last_used_at FROM holdfast.tokens")
     await viewer.get("/api/jobs")
@@ -231,7 +231,7 @@ async def test_the_last_use_of_a_token_is_known_to_the_minute(viewer: Client, co
     assert await value(conn, "SELECT last_used_at FROM holdfast.tokens") == first, "not a write with every request"
 
 
-async def test_no_token_lives_longer_than_ninety_days(admin: Client, conn: Any) -> None:
+async def test_token_lifetime_is_at_most_ninety_days(admin: Client, conn: Any) -> None:
     refused = await admin.post("/api/tokens", json={"name": "x", "role": "viewer", "days": 91, "reason": "r"})
 
     assert refused.status_code == 422
@@ -242,7 +242,7 @@ async def test_no_token_lives_longer_than_ninety_days(admin: Client, conn: Any) 
 @pytest.mark.parametrize(
     "statement", ["UPDATE holdfast.audit SET actor = 'x'", "DELETE FROM holdfast.audit", "TRUNCATE holdfast.audit"]
 )
-async def test_the_audit_is_only_ever_added_to(statement: str, analyst: Client, conn: Any) -> None:
+async def test_audit_is_append_only(statement: str, analyst: Client, conn: Any) -> None:
     """Q-05"""
     await analyst.post("/api/jobs", json={"kind": "k"})
 
@@ -250,7 +250,7 @@ async def test_the_audit_is_only_ever_added_to(statement: str, analyst: Client, 
         await conn.execute(statement)
 
 
-async def test_the_audit_of_an_act_that_failed_has_no_line_and_the_act_no_trace(ops: Client, conn: Any) -> None:
+async def test_failed_action_has_no_audit_row(ops: Client, conn: Any) -> None:
     """One transaction: neither without the other."""
     await conn.execute(
         """CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
@@ -266,13 +266,13 @@ async def test_the_audit_of_an_act_that_failed_has_no_line_and_the_act_no_trace(
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
 
 
-async def test_an_operators_act_needs_its_reason(ops: Client) -> None:
+async def test_operator_action_needs_a_reason(ops: Client) -> None:
     answer = await ops.put("/api/ops/drain", json={"enabled": True})
 
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/body/reason")
 
 
-async def test_the_audit_can_be_read_by_what_was_done_to_what(ops: Client, analyst: Client, viewer: Client) -> None:
+async def test_audit_can_be_filtered_by_action_and_target(ops: Client, analyst: Client, viewer: Client) -> None:
     made = (await analyst.post("/api/jobs", json={"kind": "k"})).json()["data"]["id"]
     await ops.post(f"/api/jobs/{made}/cancel", json={"reason": "why not"})
 

@@ -16,7 +16,7 @@ def newer(url: str, oldest: str) -> None:
         conn.execute(f"COMMENT ON TABLE holdfast.alembic_version IS 'oldest code: {oldest}'".encode())
 
 
-async def test_an_api_stays_ready_while_the_next_version_is_rolled_out(as_role: Any, app: Any, database: str) -> None:
+async def test_api_stays_ready_during_a_rollout(as_role: Any, app: Any, database: str) -> None:
     """Otherwise all replicas would be taken out of the Service as soon as the migration has run."""
     app.state.plane.wanted_revision = revision.wanted()
     caller = await as_role(None)

@@ -1,4 +1,4 @@
-"""Event streams on a real server: what they hear, how soon, and that nobody pays for them while nobody watches."""
+"""Event streams on a real server: events, latency, and no cost without clients."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_console_hears_of_every_job_however_many_there_are(conn: Conn, database: str):
+async def test_console_stream_has_every_job(conn: Conn, database: str):
     """Counts stop at their cap; a stream that told of counts alone would fall silent on a large table."""
     many = "INSERT INTO holdfast.jobs (kind, payload) SELECT 'k', '{}' FROM generate_series(1, %s)"
     await conn.execute(many, [CAP + 1])
@@ -77,7 +77,7 @@ async def test_a_console_hears_of_every_job_however_many_there_are(conn: Conn, d
                     break
 
 
-async def test_what_a_console_asks_for_reads_no_history(conn: Conn):
+async def test_console_stream_query_reads_no_history(conn: Conn):
     """However long that is: it has no index that a look could use."""
     plan = "\n".join(row[0] for row in await rows(conn, f"EXPLAIN {watch.NEWEST}"))
 
@@ -97,7 +97,7 @@ async def at_work(transport: Any, name: str, watched: Callable[[], bool]) -> Non
 
 
 @pytest.mark.parametrize("path", ["/api/jobs/{job}/events", "/api/events"])
-async def test_an_end_is_heard_without_a_look(conn: Conn, database: str, path: str, monkeypatch: pytest.MonkeyPatch):
+async def test_end_of_a_job_is_streamed_without_polling(conn: Conn, database: str, path: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(watch, "SAY_EVERY", 0.0)
     job = await add(conn, "slow")
     transport, may_end = Direct(database), asyncio.Event()
@@ -119,7 +119,7 @@ async def test_an_end_is_heard_without_a_look(conn: Conn, database: str, path: s
     await working
 
 
-async def test_an_end_that_comes_over_http_is_heard_without_a_look(conn: Conn, database: str):
+async def test_end_over_http_is_streamed_without_polling(conn: Conn, database: str):
     _, token = await create_token(conn, "remote", Role.WORKER, by="test")
     job = await add(conn, "slow")
     async with plane(database, conn) as client, client.stream("GET", f"/api/jobs/{job}/events") as answer:
@@ -158,7 +158,7 @@ async def test_a_stream_ends_with_its_token(conn: Conn, database: str, how: str)
                     break
 
 
-async def test_one_person_has_so_many_streams_and_no_more(conn: Conn, database: str):
+async def test_streams_per_principal_are_limited(conn: Conn, database: str):
     """Else one could take the room of everybody."""
     async with (
         plane(database, conn, replace(GENEROUS, streams_each=2)) as client,
@@ -177,7 +177,7 @@ async def test_one_person_has_so_many_streams_and_no_more(conn: Conn, database: 
             assert answer.status_code == 200
 
 
-async def test_a_look_that_fails_in_any_way_is_not_the_last_one(conn: Conn, database: str, monkeypatch: pytest.MonkeyPatch):
+async def test_failed_poll_does_not_end_the_stream(conn: Conn, database: str, monkeypatch: pytest.MonkeyPatch):
     """A fault of ours must not make every stream fall silent until somebody restarts the process."""
     asked: list[int] = []
     glance = watch.glance
@@ -207,7 +207,7 @@ async def test_a_look_that_fails_in_any_way_is_not_the_last_one(conn: Conn, data
             pytest.fail("the stream ended before the job's end was heard")
 
 
-def test_who_is_known_can_be_told_afterwards():
+def test_revoked_or_expired_principal_is_detected():
     token, person = Principal("token:a", "token", None, token_id="a"), Principal("oidc:b", "oidc", None, expires_at=100.0)
 
     assert [is_known(token, live, 0.0) for live in ({"a"}, {"b"}, set())] == [True, False, False]
@@ -215,7 +215,7 @@ def test_who_is_known_can_be_told_afterwards():
     assert is_known(Principal("gateway:c", "gateway", None), set(), 1e12), "a gateway would have to be asked"
 
 
-async def test_while_nobody_watches_nobody_is_told(conn: Conn, database: str):
+async def test_no_notification_without_watchers(conn: Conn, database: str):
     told = await _words(database, lambda: at_work(Direct(database), "slow", lambda: True), conn)
 
     assert told == []
@@ -231,7 +231,7 @@ async def _words(database: str, act: Callable[[], Awaitable[None]], conn: Conn) 
         return [one.payload async for one in listening.notifies(timeout=90, stop_after=1) if one.payload != "the end"]
 
 
-async def test_a_burst_of_changes_is_two_words(database: str):
+async def test_burst_of_changes_sends_two_notifications(database: str):
     """One at once, and one for all that came after it."""
     said: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Who submits over HTTP inside a span finds the job's span linked to it: `traceparent`, as the W3C has it."""
+"""The span of a job is linked to the span of the HTTP request that enqueued it (W3C `traceparent`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 async def nothing() -> None: ...
 
 
-async def test_the_span_of_a_job_is_linked_to_the_callers(analyst: Any, database: str) -> None:
+async def test_job_span_is_linked_to_the_callers_span(analyst: Any, database: str) -> None:
     made = await analyst.post("/api/jobs", json={"kind": "traced"}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
     assert made.status_code == 202
     exporter, provider = InMemorySpanExporter(), TracerProvider()
@@ -40,7 +40,7 @@ async def test_the_span_of_a_job_is_linked_to_the_callers(analyst: Any, database
 @pytest.mark.parametrize(
     "wrong", ["", "00-x-y-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01\tx", f"00-{TRACE.upper()}-{SPAN}-01"]
 )
-async def test_what_is_no_span_is_not_carried(analyst: Any, conn: Any, wrong: str) -> None:
+async def test_invalid_trace_header_is_ignored(analyst: Any, conn: Any, wrong: str) -> None:
     await analyst.post("/api/jobs", json={"kind": "traced"}, headers={"traceparent": wrong})
 
     assert "traceparent" not in str(await value(conn, "SELECT trace FROM holdfast.jobs"))

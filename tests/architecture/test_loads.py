@@ -17,7 +17,7 @@ print(len(loops), *(name for name in {web!r} if name in sys.modules))
 """
 
 
-def test_the_scheduler_with_the_loops_of_all_services_loads_no_web_framework():
+def test_scheduler_loads_no_web_framework():
     program = SCHEDULER.format(web=WEB)
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

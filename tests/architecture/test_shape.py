@@ -1,4 +1,4 @@
-"""The shape of the code is tested like its behaviour: sizes, names, where SQL may stand, and what is public."""
+"""The structure of the code: sizes, names, where SQL is allowed, and public names."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_no_file_is_longer_than_400_lines():
     assert {name(p) for p in MODULES if len(p.read_text().splitlines()) > 400} == set()
 
 
-def test_no_module_has_a_name_that_says_nothing():
+def test_no_module_has_a_generic_name():
     assert {name(p) for p in MODULES if VAGUE.match(p.stem)} == set()
 
 
-def test_no_two_test_modules_have_one_name():
+def test_test_module_names_are_unique():
     """They are imported by it: the second would not be collected, and a whole run would end with an error."""
     names = Counter(path.name for path in Path(__file__).parent.parent.rglob("test_*.py"))
 
@@ -57,7 +57,7 @@ def test_no_function_is_longer_than_60_lines():
     assert long == set()
 
 
-def test_sql_on_our_tables_stands_in_the_kernel_above_the_function_that_runs_it():
+def test_kernel_sql_is_above_the_function_that_runs_it():
     """Elsewhere only where a reason is given: the demo watches from outside, the harness moves time, and the number of the
     schema is read before any kernel is at work."""
     allowed = {"apps/demo.py", "testing/__init__.py", "database/revision.py"}
@@ -82,7 +82,7 @@ def test_no_loop_has_sql_on_our_tables():
     assert {name(p) for p in loops if SQL.search(p.read_text())} == set()
 
 
-def test_every_module_says_what_it_is_for():
+def test_every_module_has_a_docstring():
     assert {name(p) for p in MODULES if not ast.get_docstring(parsed(p))} == set()
 
 
@@ -91,7 +91,7 @@ def test_only_the_settings_read_the_environment():
     assert readers <= {"environment.py", "toolkit/client/environment.py"}, "the second has a test that compares both"
 
 
-def test_no_import_hides_in_a_function():
+def test_no_import_inside_a_function():
     hidden = {
         name(p)
         for p in MODULES
@@ -103,7 +103,7 @@ def test_no_import_hides_in_a_function():
     assert hidden == set()
 
 
-def test_every_event_that_is_logged_has_its_line_and_every_line_its_event():
+def test_events_page_lists_exactly_the_logged_events():
     used = {event for p in MODULES for event in re.findall(r'\b(?:log\.\w+|say)\(\s*"(\w+)"', p.read_text())}
     used |= set(re.findall(r'Move\.\w+: "(job_\w+)"', (SOURCE / "worker/outcome_writer.py").read_text())) | {"job_ended"}
     assert used == set(EVENTS)
@@ -125,20 +125,20 @@ def test_a_service_has_sql_only_on_its_own_tables():
     assert len(owners) > 20
 
 
-def test_every_metric_has_its_line_and_every_line_its_metric():
+def test_metrics_page_lists_exactly_the_exported_metrics():
     for service in holdfast.catalog.SERVICES:
         import_module(f"{service.place}.measures")
     made = {metric.name.removesuffix("_total") for metric in REGISTRY.collect()}
     assert {name.removesuffix("_total") for name in METRICS} == made
 
 
-def test_the_public_names_are_all_there():
+def test_all_public_names_exist():
     assert [public for public in holdfast.__all__ if not hasattr(holdfast, public)] == []
     assert sorted(holdfast.__all__) == holdfast.__all__
 
 
 @pytest.mark.parametrize("forbidden", ["time.time(", "datetime.now(", "datetime.utcnow("])
-def test_no_wall_clock_of_a_process_decides_anything(forbidden: str):
+def test_no_code_uses_the_wall_clock_of_a_process(forbidden: str):
     """The doctor looks at it, to show how far it is off; nothing follows from that. The session of a browser ends by it, as the
     tokens of an identity provider do."""
     assert {name(p) for p in MODULES if forbidden in p.read_text()} <= {"cli/doctor.py", "api/sessions.py"}

@@ -1,4 +1,4 @@
-"""The card of a notebook: what comes from outside stays text."""
+"""The card in a notebook: external text is escaped."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def _read(html: str) -> _Tags:
     return reader
 
 
-def test_nothing_that_comes_from_outside_becomes_markup() -> None:
+def test_external_text_is_escaped() -> None:
     seen = _read(card(ProgressView(NASTY, NASTY, [Line(NASTY, NASTY, 0.5, NASTY)], NASTY)))
 
     assert seen.tags == {"div", "span", "strong"}
     assert seen.text.count(NASTY) == 5
 
 
-def test_a_bar_says_how_far_it_is_to_those_who_cannot_see_it() -> None:
+def test_progress_bar_has_an_accessible_value() -> None:
     html = card(ProgressView("snapshot 1", "creating", [Line("Person", "claimed", 0.25), Line("KNOWS", "completed", None)]))
 
     assert 'role="progressbar" aria-valuenow="25"' in html
     assert 'role="progressbar" aria-valuenow="100"' in html
 
 
-def test_a_share_beyond_its_bounds_stays_within_the_bar() -> None:
+def test_progress_beyond_its_bounds_is_clamped() -> None:
     html = card(ProgressView("t", "s", [Line("a", "claimed", 7.0), Line("b", "claimed", -1.0)]))
 
     assert 'aria-valuenow="100"' in html
@@ -67,7 +67,7 @@ def _notebook(shown: list[str]) -> ModuleType:
     return made
 
 
-def test_a_notebook_has_one_output_that_is_replaced_when_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_output_is_replaced_on_change(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]

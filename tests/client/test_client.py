@@ -49,7 +49,7 @@ edges:
 """
 
 
-def test_what_a_job_has_logged_can_be_read(hf: Connection, viewer: Connection, database: str) -> None:
+def test_job_logs_can_be_read(hf: Connection, viewer: Connection, database: str) -> None:
     made = hf.jobs.enqueue("client.says")
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute(
@@ -66,7 +66,7 @@ def test_what_a_job_has_logged_can_be_read(hf: Connection, viewer: Connection, d
         viewer.jobs.logs(made)
 
 
-def test_from_a_mapping_to_files_in_two_calls(hf: Connection, at_work: Any) -> None:
+def test_mapping_to_files_takes_two_calls(hf: Connection, at_work: Any) -> None:
     seen: list[str] = []
     mapping = hf.mappings.create("people", nodes=[PERSON], edges=[KNOWS])
 
@@ -80,7 +80,7 @@ def test_from_a_mapping_to_files_in_two_calls(hf: Connection, at_work: Any) -> N
     assert [one.id for one in hf.snapshots.list(mapping=mapping)] == [snapshot.id]
 
 
-def test_a_file_is_applied_once_and_again_only_where_it_differs(hf: Connection, tmp_path: Path) -> None:
+def test_unchanged_file_is_applied_once(hf: Connection, tmp_path: Path) -> None:
     file = tmp_path / "map.yaml"
     file.write_text(MAP)
 
@@ -94,7 +94,7 @@ def test_a_file_is_applied_once_and_again_only_where_it_differs(hf: Connection, 
     assert hf.mappings.diff(made.id, 1, 2)["summary"]
 
 
-def test_every_mistake_of_a_mapping_is_said_at_once(hf: Connection) -> None:
+def test_all_errors_of_a_mapping_are_reported_together(hf: Connection) -> None:
     wrong = PERSON | {"label": "1person", "properties": [{"name": "name", "type": "WORD"}]}
 
     with pytest.raises(Invalid) as refused:
@@ -106,7 +106,7 @@ def test_every_mistake_of_a_mapping_is_said_at_once(hf: Connection) -> None:
     assert "/nodes/0/properties/0/type: " in str(refused.value)
 
 
-def test_a_snapshot_that_fails_says_why(hf: Connection, at_work: Any) -> None:
+def test_failed_snapshot_has_its_reason(hf: Connection, at_work: Any) -> None:
     sql = "SELECT range AS id, CASE WHEN range = 2 THEN error('no such luck') ELSE 'p' END AS name FROM range(3)"
     broken = PERSON | {"sql": sql}
     mapping = hf.mappings.create("broken", nodes=[broken])
@@ -119,14 +119,14 @@ def test_a_snapshot_that_fails_says_why(hf: Connection, at_work: Any) -> None:
         failed.value.snapshot.files("Person")
 
 
-def test_who_waits_too_short_is_told_that_it_goes_on(hf: Connection) -> None:
+def test_wait_timeout_reports_that_the_job_continues(hf: Connection) -> None:
     mapping = hf.mappings.create("people", nodes=[PERSON])
 
     with pytest.raises(TimeoutError, match=r"snapshot \d+ is pending after 0.1 s; it continues"):
         hf.snapshots.create_and_wait(mapping, timeout=0.1)
 
 
-def test_what_depends_on_it_keeps_a_mapping(hf: Connection) -> None:
+def test_mapping_with_snapshots_cannot_be_deleted(hf: Connection) -> None:
     mapping = hf.mappings.create("people", nodes=[PERSON])
     hf.snapshots.create(mapping)
 
@@ -140,31 +140,31 @@ def test_sql_to_files_without_a_mapping(hf: Connection, at_work: Any, tmp_path: 
     assert result["rows"] == 10
 
 
-def test_a_job_that_fails_says_why(hf: Connection, at_work: Any, tmp_path: Path) -> None:
+def test_failed_job_has_its_reason(hf: Connection, at_work: Any, tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="no_such_table"):
         hf.exports.run("SELECT * FROM no_such_table", str(tmp_path / "out"), timeout=120)
 
 
-def test_who_may_not_is_told_so(viewer: Connection) -> None:
+def test_forbidden_call_is_reported(viewer: Connection) -> None:
     with pytest.raises(Forbidden) as refused:
         viewer.mappings.create("people", nodes=[PERSON])
 
     assert refused.value.status == 403
 
 
-def test_what_is_not_there(hf: Connection) -> None:
+def test_unknown_resource_is_not_found(hf: Connection) -> None:
     with pytest.raises(NotFound):
         hf.snapshots.get(1)
 
 
-def test_an_address_where_nobody_is_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.toolkit.client.api._sleep", lambda seconds: None)
 
     with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:9 did not answer"), connect("http://127.0.0.1:9", "t") as hf:
         hf.snapshots.get(1)
 
 
-def test_without_an_address_the_ways_to_name_one_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_address_error_lists_the_ways_to_set_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOLDFAST_CONFIG_DIR", str(tmp_path))
     monkeypatch.delenv("HOLDFAST_API_URL", raising=False)
 
@@ -172,14 +172,14 @@ def test_without_an_address_the_ways_to_name_one_are_said(monkeypatch: pytest.Mo
         connect()
 
 
-def test_a_path_in_a_file_that_is_no_mapping(hf: Connection, tmp_path: Path) -> None:
+def test_file_that_is_no_mapping_is_refused(hf: Connection, tmp_path: Path) -> None:
     (tmp_path / "map.yaml").write_text("nodes: 3")
 
     with pytest.raises(UsageError, match="must have a `name` and a list of `nodes`"):
         hf.mappings.apply(tmp_path / "map.yaml")
 
 
-def test_what_is_applied_again_changes_whatever_differs(hf: Connection) -> None:
+def test_apply_updates_whatever_differs(hf: Connection) -> None:
     said = {"name": "people", "nodes": [PERSON], "edges": [KNOWS], "description": "first", "ttl": "P7D"}
     made = hf.mappings.apply(said)
     assert hf.mappings.apply(said).version == 1
@@ -195,7 +195,7 @@ def test_what_is_applied_again_changes_whatever_differs(hf: Connection) -> None:
         hf.mappings.apply({**said, "engine": "trino"})
 
 
-def test_a_name_with_signs_in_it_is_one_name_of_a_path(hf: Connection, database: str) -> None:
+def test_special_characters_in_a_name_are_escaped(hf: Connection, database: str) -> None:
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute(
             "INSERT INTO holdfast.schema_cache (engine, catalog, schema_name, table_name, column_name, refreshed_at)"
@@ -208,7 +208,7 @@ def test_a_name_with_signs_in_it_is_one_name_of_a_path(hf: Connection, database:
 
 
 @pytest.mark.parametrize("role", [Role.OPS, Role.ANALYST])
-def test_what_somebody_else_calls_by_the_same_name_is_left_alone(hf: Connection, as_role: Any, role: Role) -> None:
+def test_mapping_of_another_owner_with_the_same_name_is_unchanged(hf: Connection, as_role: Any, role: Role) -> None:
     theirs = hf.mappings.create("people", nodes=[PERSON], edges=[KNOWS])
 
     mine = as_role(role).mappings.apply({"name": "people", "nodes": [PERSON]})
@@ -217,7 +217,7 @@ def test_what_somebody_else_calls_by_the_same_name_is_left_alone(hf: Connection,
     assert hf.mappings.get(theirs.id) == theirs
 
 
-def test_a_key_that_no_mapping_has_is_refused_and_no_edges_are_none(hf: Connection) -> None:
+def test_unknown_mapping_key_is_refused_and_edges_are_optional(hf: Connection) -> None:
     said = {"name": "people", "nodes": [PERSON], "edges": [KNOWS]}
     hf.mappings.apply(said)
 
@@ -252,7 +252,7 @@ def test_an_address_may_end_in_api(hf: Connection) -> None:
         assert again.jobs.list() == []
 
 
-def test_the_address_of_a_database_is_refused() -> None:
+def test_database_url_is_refused() -> None:
     with pytest.raises(UsageError, match=r"holdfast\.connect\('postgresql"):
         connect("postgresql://localhost/x")
 

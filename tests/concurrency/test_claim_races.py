@@ -1,4 +1,4 @@
-"""Many pods, one table: who gets what. Real connections, real contention, in numbers."""
+"""Many workers, one table: every job is claimed once. Real connections and contention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.jobs.rescue import rescue
 PODS = 8
 
 
-async def test_of_eight_pods_that_want_the_same_job_exactly_one_gets_it(connect: Any) -> None:
+async def test_one_of_eight_workers_gets_the_job(connect: Any) -> None:
     """K-09, K-70."""
     pods = [await connect() for _ in range(PODS)]
     workers = [await start_worker(pods[0]) for _ in pods]
@@ -30,7 +30,7 @@ async def test_of_eight_pods_that_want_the_same_job_exactly_one_gets_it(connect:
     assert await rows(pods[0], "SELECT DISTINCT attempt_no FROM holdfast.jobs") == [(1,)]
 
 
-async def test_batches_of_eight_pods_share_out_everything_without_a_double(connect: Any) -> None:
+async def test_concurrent_batches_share_all_jobs_without_duplicates(connect: Any) -> None:
     """K-02, K-03."""
     pods = [await connect() for _ in range(PODS)]
     made = {m.id for m in await enqueue_many(pods[0], [NewJob("k")] * 400)}
@@ -48,7 +48,7 @@ async def test_batches_of_eight_pods_share_out_everything_without_a_double(conne
     assert set(claimed) == made
 
 
-async def test_a_job_ends_once_whoever_is_slow_dead_or_too_eager(connect: Any) -> None:
+async def test_job_ends_once_with_slow_dead_and_concurrent_workers(connect: Any) -> None:
     """K-19: claims, ends and rescues of the same few jobs from eight connections at once.
 
     Every lease is over from the start, so that a rescue may come at any moment.

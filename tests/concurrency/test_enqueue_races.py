@@ -18,7 +18,7 @@ CALLERS = 8
 @pytest.mark.parametrize(
     "fields", [{"idempotency_key": "i"}, {"unique_key": "u"}, {"unique_key": "u", "unique_while": "live"}, {"slot_key": "s"}]
 )
-async def test_of_many_callers_exactly_one_makes_the_job_and_all_get_it(connect: Any, fields: dict[str, Any]) -> None:
+async def test_concurrent_callers_create_one_job_and_all_get_it(connect: Any, fields: dict[str, Any]) -> None:
     """P11."""
     callers = [await connect() for _ in range(CALLERS)]
     for turn in range(10):
@@ -41,7 +41,7 @@ async def test_the_second_caller_waits_for_the_first_and_gets_its_job(connect: A
     assert await enqueueing == (made.id, False)
 
 
-async def test_the_second_caller_makes_the_job_if_the_first_did_not_commit(connect: Any) -> None:
+async def test_second_caller_creates_the_job_if_the_first_rolls_back(connect: Any) -> None:
     conn, first, second = await connect(), await connect(), await connect()
 
     async with first.transaction(force_rollback=True):
@@ -52,7 +52,7 @@ async def test_the_second_caller_makes_the_job_if_the_first_did_not_commit(conne
     assert (await enqueueing).created
 
 
-async def test_the_second_caller_hears_of_a_conflict_with_what_the_first_is_just_making(connect: Any) -> None:
+async def test_second_caller_gets_a_conflict_with_the_uncommitted_first(connect: Any) -> None:
     conn, first, second = await connect(), await connect(), await connect()
 
     async with first.transaction():
@@ -64,7 +64,7 @@ async def test_the_second_caller_hears_of_a_conflict_with_what_the_first_is_just
         await enqueueing
 
 
-async def test_a_child_of_one_step_is_made_once(connect: Any) -> None:
+async def test_child_of_one_step_is_created_once(connect: Any) -> None:
     callers = [await connect() for _ in range(CALLERS)]
     parent = await add(callers[0])
 

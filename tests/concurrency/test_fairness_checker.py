@@ -11,8 +11,8 @@ from proof.actors.lanes import Clock, SteppedLanes
 from proof.checker.check import check
 from proof.checker.fairness import FAIR
 
+from executions import Broken, ExecutionBuilder, MakeExecution
 from holdfast.worker import prefetch as product
-from tales import Broken, MakeStory, Tale
 
 SHORT, LONG = "short", "long"
 BOTH = [LONG, SHORT]
@@ -27,135 +27,137 @@ def facts(**more: Any) -> dict[str, Any]:
     return free | more
 
 
-def holding(tale: Tale, count: int, kind: str, *, worker: str = "busy", **more: Any) -> None:
+def holding(built: ExecutionBuilder, count: int, kind: str, *, worker: str = "busy", **more: Any) -> None:
     """A worker claims so many for its lanes, and none of them begins."""
-    begun = tale.witness.tick()
+    begun = built.witness.tick()
     for number in range(1, count + 1):
-        tale.enqueue(number, attempt_no=1, kind=kind)
-        claim = tale.claim(number, f"{worker}{number}", worker=worker, kind=kind, begins=False, for_lanes=True)
-        tale.witness.events[-1] = replace(claim, begun=begun)
-    tale.witness.note("claims", begun, worker=worker, limit=count, got=count, taken=[], **facts(free=0) | more)
+        built.enqueue(number, attempt_no=1, kind=kind)
+        claim = built.claim(number, f"{worker}{number}", worker=worker, kind=kind, begins=False, for_lanes=True)
+        built.witness.events[-1] = replace(claim, begun=begun)
+    built.witness.note("claims", begun, worker=worker, limit=count, got=count, taken=[], **facts(free=0) | more)
 
 
-def asking(tale: Tale, *, limit: int = 2, **more: Any) -> None:
+def asking(built: ExecutionBuilder, *, limit: int = 2, **more: Any) -> None:
     """Another worker with free lanes asks, and gets nothing."""
-    tale.note("claims", worker="idle", limit=limit, got=0, taken=[], **facts(**more))
+    built.note("claims", worker="idle", limit=limit, got=0, taken=[], **facts(**more))
 
 
-def broken(tale: Tale) -> set[str]:
-    return {violation.invariant for violation in check(tale.story())} & set(FAIR)
-
-
-@breaks("fair")
-def more_long_jobs_than_lanes_wait(tale: Tale) -> None:
-    holding(tale, 3, LONG)
-    asking(tale)
+def broken(built: ExecutionBuilder) -> set[str]:
+    return {violation.invariant for violation in check(built.execution())} & set(FAIR)
 
 
 @breaks("fair")
-def a_kind_that_was_short_once_is_held_ahead(tale: Tale) -> None:
-    holding(tale, 3, SHORT, last={SHORT: 0.2, LONG: 2.0})
-    asking(tale)
+def more_long_jobs_than_lanes_wait(built: ExecutionBuilder) -> None:
+    holding(built, 3, LONG)
+    asking(built)
 
 
 @breaks("fair")
-def more_short_jobs_wait_than_the_lanes_finish_in_a_moment(tale: Tale) -> None:
-    holding(tale, 7, SHORT)
-    asking(tale)
+def a_kind_that_was_short_once_is_held_ahead(built: ExecutionBuilder) -> None:
+    holding(built, 3, SHORT, last={SHORT: 0.2, LONG: 2.0})
+    asking(built)
 
 
 @breaks("fair")
-def a_beat_that_returns_nothing(tale: Tale) -> None:
-    holding(tale, 1, SHORT)
-    tale.note("return", worker="busy", clock=101.5, jobs=[])
-    asking(tale)
+def more_short_jobs_wait_than_the_lanes_finish_in_a_moment(built: ExecutionBuilder) -> None:
+    holding(built, 7, SHORT)
+    asking(built)
 
 
 @breaks("fair")
-def a_free_lane_that_no_long_job_may_use(tale: Tale) -> None:
-    asking(tale)
-    asking(tale, kinds=[SHORT])
+def a_beat_that_returns_nothing(built: ExecutionBuilder) -> None:
+    holding(built, 1, SHORT)
+    built.note("return", worker="busy", clock=101.5, jobs=[])
+    asking(built)
 
 
-def claims(tale: Tale, claimable: list[tuple[int, str, bool]], taken: list[int], *, limit: int = 2, **more: Any) -> None:
+@breaks("fair")
+def a_free_lane_that_no_long_job_may_use(built: ExecutionBuilder) -> None:
+    asking(built)
+    asking(built, kinds=[SHORT])
+
+
+def claims(
+    built: ExecutionBuilder, claimable: list[tuple[int, str, bool]], taken: list[int], *, limit: int = 2, **more: Any
+) -> None:
     facts = {"kinds": ["k"], "claimable": claimable} | more
-    tale.note("claims", worker="w", limit=limit, got=len(taken), taken=taken, **facts)
+    built.note("claims", worker="w", limit=limit, got=len(taken), taken=taken, **facts)
 
 
 @breaks("priority")
-def a_claim_that_takes_the_last_first(tale: Tale) -> None:
-    claims(tale, [(3, "k", False), (1, "k", False), (2, "k", False)], [1, 2])
+def a_claim_that_takes_the_last_first(built: ExecutionBuilder) -> None:
+    claims(built, [(3, "k", False), (1, "k", False), (2, "k", False)], [1, 2])
 
 
 @breaks("priority")
-def a_claim_that_leaves_what_it_could_take(tale: Tale) -> None:
-    claims(tale, [(3, "k", False), (1, "k", False)], [3])
+def a_claim_that_leaves_what_it_could_take(built: ExecutionBuilder) -> None:
+    claims(built, [(3, "k", False), (1, "k", False)], [3])
 
 
 @breaks("priority")
-def a_job_that_took_the_place_of_one_with_a_lock(tale: Tale) -> None:
-    claims(tale, [(3, "k", True), (1, "k", False)], [1], limit=1)
+def a_job_that_took_the_place_of_one_with_a_lock(built: ExecutionBuilder) -> None:
+    claims(built, [(3, "k", True), (1, "k", False)], [1], limit=1)
 
 
 @breaks("priority")
-def a_worker_that_never_asks_for_long_jobs(tale: Tale) -> None:
-    asking(tale, free=0)
-    asking(tale, free=0, kinds=[SHORT], clock=100.6)
+def a_worker_that_never_asks_for_long_jobs(built: ExecutionBuilder) -> None:
+    asking(built, free=0)
+    asking(built, free=0, kinds=[SHORT], clock=100.6)
 
 
-@pytest.mark.parametrize(("invariant", "story"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
-def test_a_broken_story_is_noticed(invariant: str, story: MakeStory) -> None:
-    tale = Tale()
+@pytest.mark.parametrize(("invariant", "execution"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
+def test_violation_is_detected(invariant: str, execution: MakeExecution) -> None:
+    built = ExecutionBuilder()
 
-    story(tale)
+    execution(built)
 
-    assert broken(tale) == {invariant}
+    assert broken(built) == {invariant}
 
 
-def test_every_invariant_is_broken_by_some_story() -> None:
+def test_every_invariant_has_a_violating_history() -> None:
     assert {invariant for invariant, _ in BROKEN} == set(FAIR)
 
 
 @pytest.mark.parametrize(("count", "kind"), [(2, LONG), (6, SHORT)])
-def test_what_prefetching_permits_is_no_violation(count: int, kind: str) -> None:
-    tale = Tale()
-    holding(tale, count, kind)
-    tale.note("return", worker="busy", clock=100.9, jobs=[])
+def test_permitted_prefetch_is_no_violation(count: int, kind: str) -> None:
+    built = ExecutionBuilder()
+    holding(built, count, kind)
+    built.note("return", worker="busy", clock=100.9, jobs=[])
 
-    asking(tale)
+    asking(built)
 
-    assert broken(tale) == set()
-
-
-def test_jobs_that_have_begun_or_were_returned_do_not_wait() -> None:
-    tale = Tale()
-    holding(tale, 4, LONG)
-    tale.note("start", job=1, attempt="busy1", worker="busy")
-    tale.end(2, "busy2", 1, "release", "pending")
-
-    asking(tale)
-
-    assert broken(tale) == set()
+    assert broken(built) == set()
 
 
-def test_nobody_is_judged_for_jobs_that_may_have_begun_while_another_worker_asked() -> None:
-    tale = Tale()
-    holding(tale, 3, LONG)
-    begun = tale.witness.tick()
-    tale.note("start", job=1, attempt="busy1", worker="busy")
+def test_begun_or_released_jobs_do_not_wait() -> None:
+    built = ExecutionBuilder()
+    holding(built, 4, LONG)
+    built.note("start", job=1, attempt="busy1", worker="busy")
+    built.end(2, "busy2", 1, "release", "pending")
 
-    tale.witness.note("claims", begun, worker="idle", limit=2, got=0, taken=[], **facts())
+    asking(built)
 
-    assert broken(tale) == set()
+    assert broken(built) == set()
 
 
-def test_a_worker_that_gets_all_it_asks_for_misses_nothing() -> None:
-    tale = Tale()
-    holding(tale, 3, LONG)
+def test_jobs_that_may_have_begun_during_the_claim_are_ignored() -> None:
+    built = ExecutionBuilder()
+    holding(built, 3, LONG)
+    begun = built.witness.tick()
+    built.note("start", job=1, attempt="busy1", worker="busy")
 
-    tale.note("claims", worker="idle", limit=2, got=2, taken=[8, 9], **facts())
+    built.witness.note("claims", begun, worker="idle", limit=2, got=0, taken=[], **facts())
 
-    assert broken(tale) == set()
+    assert broken(built) == set()
+
+
+def test_worker_that_gets_all_requested_jobs_is_no_violation() -> None:
+    built = ExecutionBuilder()
+    holding(built, 3, LONG)
+
+    built.note("claims", worker="idle", limit=2, got=2, taken=[8, 9], **facts())
+
+    assert broken(built) == set()
 
 
 @pytest.mark.parametrize(
@@ -168,41 +170,41 @@ def test_a_worker_that_gets_all_it_asks_for_misses_nothing() -> None:
     ],
     ids=["more than it may take", "a kind that it does not ask for", "all", "beside other transactions"],
 )
-def test_a_claim_that_takes_the_first_is_no_violation(claimable: Any, kinds: list[str]) -> None:
-    tale = Tale()
+def test_claim_of_the_first_job_is_no_violation(claimable: Any, kinds: list[str]) -> None:
+    built = ExecutionBuilder()
 
-    claims(tale, claimable, [3, 1], kinds=kinds)
+    claims(built, claimable, [3, 1], kinds=kinds)
 
-    assert broken(tale) == set()
-
-
-def test_a_job_whose_lock_is_busy_may_be_left_and_takes_its_place_in_the_batch() -> None:
-    tale = Tale()
-
-    claims(tale, [(3, "k", True), (1, "k", False), (2, "k", False)], [1])
-
-    assert broken(tale) == set()
+    assert broken(built) == set()
 
 
-def test_short_kinds_alone_may_be_asked_for_within_half_a_second() -> None:
-    tale = Tale()
+def test_job_with_a_busy_lock_may_be_skipped_and_counts_in_the_batch() -> None:
+    built = ExecutionBuilder()
 
-    asking(tale, free=0)
-    asking(tale, free=0, kinds=[SHORT], clock=100.4)
+    claims(built, [(3, "k", True), (1, "k", False), (2, "k", False)], [1])
 
-    assert broken(tale) == set()
+    assert broken(built) == set()
 
 
-def a_flow_of_short_jobs(tale: Tale, rounds: int = 120) -> int:
+def test_claims_of_short_kinds_only_are_allowed_within_half_a_second() -> None:
+    built = ExecutionBuilder()
+
+    asking(built, free=0)
+    asking(built, free=0, kinds=[SHORT], clock=100.4)
+
+    assert broken(built) == set()
+
+
+def a_flow_of_short_jobs(built: ExecutionBuilder, rounds: int = 120) -> int:
     """A worker works through short jobs, and asks once more while its lanes run; how often it left out the long kind."""
     clock, left_out = Clock(), 0
-    lanes = SteppedLanes(tale.witness, clock, "busy", queues=["default"], usual={SHORT: 0.02, LONG: 2.0})
+    lanes = SteppedLanes(built.witness, clock, "busy", queues=["default"], usual={SHORT: 0.02, LONG: 2.0})
     running: list[Any] = []
     for number in range(rounds):
         wanted = lanes.wanted()
         if wanted.limit > 0:
             asked = {"kinds": sorted(wanted.takes.versions), "limit": wanted.limit, "got": wanted.limit, "taken": []}
-            tale.note("claims", worker="busy", **lanes.facts() | asked)
+            built.note("claims", worker="busy", **lanes.facts() | asked)
             left_out += not wanted.any_kind
             running += lanes.hand_out([_short_job(f"{number}-{count}") for count in range(wanted.limit)])
         if number % 2:
@@ -215,16 +217,16 @@ def _short_job(attempt: str) -> Any:
     return SimpleNamespace(id=1, kind=SHORT, attempt_id=attempt, attempt_no=2, waited=None)
 
 
-def test_a_flow_of_short_jobs_does_not_keep_the_worker_from_asking_for_long_ones() -> None:
-    tale = Tale()
+def test_claims_include_long_kinds_during_a_stream_of_short_jobs() -> None:
+    built = ExecutionBuilder()
 
-    assert a_flow_of_short_jobs(tale) > 10
-    assert broken(tale) == set()
+    assert a_flow_of_short_jobs(built) > 10
+    assert broken(built) == set()
 
 
-def test_a_worker_that_asks_only_for_short_jobs_during_a_flow_of_them_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_of_short_kinds_only_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "ANY_KIND_EVERY", 3600.0)
-    tale = Tale()
+    built = ExecutionBuilder()
 
-    assert a_flow_of_short_jobs(tale) > 10
-    assert broken(tale) == {"priority"}
+    assert a_flow_of_short_jobs(built) > 10
+    assert broken(built) == {"priority"}

@@ -1,4 +1,4 @@
-"""Locks under contention, in numbers: never more holders than allowed, nobody is forgotten, everything ends."""
+"""Locks under contention: permits are never exceeded, every waiter is woken, everything ends."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Witness:
 
 
 @pytest.mark.parametrize("mix", MIXES)
-async def test_there_are_never_more_holders_than_any_of_them_allows_and_all_jobs_end(connect: Any, mix: str) -> None:
+async def test_permits_are_never_exceeded_and_all_jobs_end(connect: Any, mix: str) -> None:
     """P5, P6: exact, by rows under unique indexes and never by counting."""
     pods = [await connect() for _ in range(PODS)]
     locks, witness, chance = MIXES[mix], Witness(), random.Random(7)
@@ -84,7 +84,7 @@ async def test_there_are_never_more_holders_than_any_of_them_allows_and_all_jobs
         assert await value(pods[0], f"SELECT count(*) FROM holdfast.{table}") == 0
 
 
-async def test_jobs_that_need_several_locks_neither_deadlock_nor_starve(connect: Any) -> None:
+async def test_jobs_with_several_locks_neither_deadlock_nor_starve(connect: Any) -> None:
     """Keys are always taken in one order, whatever the order in which they were asked for."""
     pods = [await connect() for _ in range(PODS)]
     chance = random.Random(3)
@@ -115,9 +115,7 @@ async def test_jobs_that_need_several_locks_neither_deadlock_nor_starve(connect:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-async def test_of_many_triggers_that_would_rather_be_rejected_exactly_as_many_get_in_as_there_is_room(
-    connect: Any, most: int
-) -> None:
+async def test_concurrent_enqueues_with_reject_fill_all_permits_exactly(connect: Any, most: int) -> None:
     """K-26."""
     pods = [await connect() for _ in range(PODS)]
     for turn in range(10):
@@ -131,7 +129,7 @@ async def test_of_many_triggers_that_would_rather_be_rejected_exactly_as_many_ge
     assert await value(pods[0], "SELECT count(*) FROM holdfast.jobs") == 10 * most, "a refusal leaves no job behind"
 
 
-async def test_jobs_that_reject_and_wait_in_all_orders_all_end(connect: Any) -> None:
+async def test_jobs_with_reject_and_wait_in_any_order_all_end(connect: Any) -> None:
     """A job that held one key while it waited for another could close a circle of jobs that wait for each other."""
     pods = [await connect() for _ in range(PODS)]
     chance = random.Random(5)

@@ -1,4 +1,4 @@
-"""Every mutant still applies to the code as it is: one that changes nothing would be caught by nobody, and prove nothing.
+"""Every mutant still applies to the current code: one that changes nothing proves nothing.
 
 That the suite catches them is shown by `make prove`, which takes minutes.
 """
@@ -37,13 +37,13 @@ for mutant in MUTANTS:
 """
 
 
-def test_every_mutant_applies_to_the_code_as_it_is() -> None:
+def test_every_mutant_applies_to_the_current_code() -> None:
     done = subprocess.run([sys.executable, "-c", APPLY_EACH], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_there_are_enough_of_them_and_each_has_its_own_name_and_mistake() -> None:
+def test_mutants_have_unique_names_and_changes() -> None:
     names = Counter(mutant.name for mutant in MUTANTS)
     mistakes = Counter(mutant.mistake for mutant in MUTANTS)
 
@@ -59,7 +59,7 @@ def test_every_mutant_names_tests_that_exist() -> None:
     assert missing == set()
 
 
-def test_a_piece_that_is_not_there_is_no_mutation() -> None:
+def test_text_that_is_missing_cannot_be_mutated() -> None:
     with pytest.raises(DoesNotApply, match="does not contain"):
         Text("finish.FINISH", "DROP DATABASE", "").apply()
 
@@ -79,7 +79,7 @@ def test_every_mutant_runs(database: str, mutant: Mutant) -> None:
     ],
     ids=["syntax", "missing index behind ON CONFLICT", "text that is not there"],
 )
-def test_a_mutant_that_does_not_run_is_found(database: str, change: Change, reason: str) -> None:
+def test_mutant_that_does_not_run_is_detected(database: str, change: Change, reason: str) -> None:
     found = why_it_does_not_run(Mutant("broken", "it does not run", (change,)), database)
 
     assert found is not None

@@ -1,4 +1,4 @@
-"""Whoever ends jobs holds rows first and keys after, each in one order: these schedules once met halfway."""
+"""Ends lock rows first and keys after, each in one order: these schedules deadlocked before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from proof.schedules.run import HOW_TO_REPLAY
 SEEDS = [7808, 1768, 2058, 5507, 2101, 3988]
 
 
-async def test_schedules_that_once_deadlocked_do_not_any_more(database: str) -> None:
+async def test_former_deadlock_schedules_pass(database: str) -> None:
     """An end with dependants that hold locks beside a claim, a cancel and an enqueue that want the same keys."""
     played: list[int] = []
     broken: list[str] = []

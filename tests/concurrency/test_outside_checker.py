@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from proof.checker.records import JobRow, MoveRow, Records, Story
+from proof.checker.records import Execution, JobRow, MoveRow, Records
 from proof.checker.witness import Witness
 from proof.processes.checks import Account, Acknowledged, Line, check
 
@@ -32,7 +32,7 @@ def an_account(**changes: object) -> Account:
     witness = Witness()
     witness.note("enqueue", witness.tick(), job=1, token=1, spec=new, created=True)
     account = Account(
-        Story(Records(jobs=[job], moves=[move]), witness),
+        Execution(Records(jobs=[job], moves=[move]), witness),
         [line("start", 0.1), line("effect", 1.0, checked=0.999, until=9.0), line("finish", 1.5)],
         [Acknowledged(1, new)],
         [("w", at(1), at(2), None, 7)],
@@ -45,16 +45,16 @@ def rescued(seconds: float) -> MoveRow:
     return MoveRow(0, 1, "rescue", "pending", at(seconds), "8", 1, "x", "w", at(0), detail={"cause": "lease_lost"})
 
 
-def with_moves(*moves: MoveRow) -> Story:
-    sound = an_account().story
-    return Story(replace(sound.records, moves=list(moves)), sound.witness)
+def with_moves(*moves: MoveRow) -> Execution:
+    sound = an_account().execution
+    return Execution(replace(sound.records, moves=list(moves)), sound.witness)
 
 
 def broken(account: Account) -> set[str]:
     return {violation.invariant for violation in check(account)}
 
 
-def test_nothing_is_wrong_with_a_sound_account():
+def test_correct_log_has_no_violation():
     assert check(an_account()) == []
 
 
@@ -71,35 +71,35 @@ LIES = {
             line("effect", 1.2, checked=1.199, until=9.0, key="k", fence=1),
         ]
     ),
-    "I10": an_account(story=with_moves(rescued(1.5), replace(an_account().story.records.moves[0], attempt_no=2))),
+    "I10": an_account(execution=with_moves(rescued(1.5), replace(an_account().execution.records.moves[0], attempt_no=2))),
     "I17 outside": an_account(lines=[*an_account().lines, line("submit", 0.2, tag="t"), line("submit", 0.3, tag="u")]),
     "I21": an_account(complaints=["a job was left over"]),
 }
 
 
 @pytest.mark.parametrize("invariant", LIES)
-def test_a_lie_is_noticed(invariant: str):
+def test_violation_is_detected(invariant: str):
     assert invariant in broken(LIES[invariant])
 
 
-def test_another_result_than_that_of_the_attempt_is_noticed():
+def test_wrong_result_is_detected():
     assert broken(an_account(results={1: "b"})) == {"finish"}
 
 
-def test_an_attempt_that_the_history_does_not_know_is_noticed():
+def test_attempt_without_history_is_detected():
     assert "I2" in broken(an_account(lines=[*an_account().lines, line("start", 0.3, attempt="b")]))
 
 
-def test_what_was_frozen_between_the_look_and_the_act_is_nobodys_fault():
+def test_freeze_between_check_and_effect_is_no_violation():
     """F-12: it cannot be excluded, and it carries its fence."""
     assert check(an_account(lines=[*an_account().lines, line("effect", 3.0, checked=1.0, until=2.0)])) == []
 
 
-def test_who_is_allowed_to_act_long_after_its_deadline_has_not_looked():
+def test_check_allowed_after_its_deadline_is_detected():
     assert broken(an_account(lines=[*an_account().lines, line("effect", 5.0, checked=4.9, until=2.0)])) == {"I11"}
 
 
-def test_a_beat_that_had_to_wait_for_the_rescue_came_too_late():
+def test_heartbeat_that_waited_for_the_rescue_is_late():
     """It writes when it began to wait, which is before the rescue, and a lease that nobody had when the job was taken."""
     robbed = LIES["I10"]
     assert "I10" not in broken(replace(robbed, workers=[("w", at(1), at(2), None, 9)]))

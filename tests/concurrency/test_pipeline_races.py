@@ -1,4 +1,4 @@
-"""Parents that end at once, and an abort that comes while they do."""
+"""Parents that end concurrently, and a concurrent abort."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def _fan_in(conn: Any, parts: int) -> tuple[Pipeline, list[int]]:
     return pipeline, [made.id for made in await pipeline.enqueue(conn)]
 
 
-async def test_a_join_is_woken_once_by_whoever_of_its_parents_ends_last(connect: Any) -> None:
+async def test_join_is_woken_once_by_its_last_parent(connect: Any) -> None:
     pods = [await connect() for _ in range(PODS)]
     for _ in range(5):
         _, (*parents, join) = await _fan_in(pods[0], 16)
@@ -38,7 +38,7 @@ async def test_a_join_is_woken_once_by_whoever_of_its_parents_ends_last(connect:
         assert await moves_of(pods[0], join) == ["wake"]
 
 
-async def test_of_parents_that_complete_and_fail_at_once_the_failure_wins(connect: Any) -> None:
+async def test_failure_wins_over_concurrent_completions(connect: Any) -> None:
     pods = [await connect() for _ in range(PODS)]
     for _ in range(5):
         pipeline, (*parents, join) = await _fan_in(pods[0], PODS)
@@ -55,7 +55,7 @@ async def test_of_parents_that_complete_and_fail_at_once_the_failure_wins(connec
         assert (await read_pipeline(pods[0], pipeline.id)).status == "partial"
 
 
-async def test_an_abort_and_an_end_do_not_wait_for_each_other(connect: Any) -> None:
+async def test_abort_and_finish_do_not_deadlock(connect: Any) -> None:
     """Stepped: the end has its own row and is about to go to its child, when the abort comes for both."""
     conn, ending, aborting = await connect(), await connect(), await connect()
     pipeline, (parent, join) = await _fan_in(conn, 1)
@@ -71,7 +71,7 @@ async def test_an_abort_and_an_end_do_not_wait_for_each_other(connect: Any) -> N
     assert (await state_of(conn, parent), await state_of(conn, join)) == ("completed", "cancelled")
 
 
-async def test_a_child_that_is_made_while_the_abort_waits_for_its_parent_is_stopped_with_it(connect: Any) -> None:
+async def test_child_created_during_the_abort_is_aborted(connect: Any) -> None:
     conn, ending, aborting = await connect(), await connect(), await connect()
     pipeline = Pipeline("chain")
     pipeline.add(NewJob("k"))
@@ -87,7 +87,7 @@ async def test_a_child_that_is_made_while_the_abort_waits_for_its_parent_is_stop
     assert (await read_pipeline(conn, pipeline.id)).counts == {"completed": 1, "cancelled": 3}
 
 
-async def test_aborts_ends_and_failures_at_once_leave_nothing_alive(connect: Any) -> None:
+async def test_concurrent_aborts_finishes_and_failures_leave_no_live_job(connect: Any) -> None:
     pods = [await connect() for _ in range(PODS)]
     for _ in range(5):
         pipeline, (*parents, _) = await _fan_in(pods[0], PODS - 2)
@@ -108,7 +108,7 @@ async def test_aborts_ends_and_failures_at_once_leave_nothing_alive(connect: Any
         assert await rows(pods[0], live, pipeline.id) == []
 
 
-async def test_a_chain_of_steps_over_many_pods_never_forks(connect: Any) -> None:
+async def test_chain_over_many_workers_never_forks(connect: Any) -> None:
     pods = [await connect() for _ in range(3)]
     first = await hold(pods[0])
     for _ in range(10):

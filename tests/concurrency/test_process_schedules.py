@@ -22,7 +22,7 @@ def tracker() -> None:
 
 
 @pytest.mark.usefixtures("tracker")
-def test_schedules_of_real_processes_keep_every_invariant() -> None:
+def test_process_schedules_keep_every_invariant() -> None:
     summary = play_many(SEEDS, stages=2)
 
     assert summary.played == len(SEEDS)

@@ -31,13 +31,13 @@ async def test_schedules_keep_every_invariant(database: str) -> None:
 
 
 async def test_a_seed_plays_the_same_schedule_again(database: str) -> None:
-    stories: list[list[tuple[str, str]]] = []
+    executions: list[list[tuple[str, str]]] = []
 
     def on_result(result: Result) -> bool:
-        assert result.story is not None
-        stories.append([(event.what, event.outcome) for event in result.story.witness.events if event.what != "waited"])
+        assert result.execution is not None
+        executions.append([(event.what, event.outcome) for event in result.execution.witness.events if event.what != "waited"])
         return False
 
     await play_all(database, [7, 7], on_result)
 
-    assert stories[0] == stories[1]
+    assert executions[0] == executions[1]

@@ -16,7 +16,7 @@ from holdfast.jobs.promote import wake_forgotten
 SLOTS, TRIGGERS, PODS = 3, 120, 5
 
 
-async def test_no_trigger_is_lost_and_no_slot_runs_twice_at_once(connect: Any) -> None:
+async def test_no_enqueue_is_lost_and_no_slot_runs_twice(connect: Any) -> None:
     """E-30, E-40: triggers write their data and enqueue in one transaction; a run reads what is there when it starts."""
     pods, sources = [await connect() for _ in range(PODS)], [await connect() for _ in range(3)]
     await pods[0].execute("CREATE TABLE data (slot text PRIMARY KEY, version int NOT NULL)")

@@ -70,7 +70,7 @@ async def lines_of(conn: Any, job_id: Any, **which: Any) -> list[tuple[int, str,
     return [(line.attempt_no, line.level, line.message) for line in await read_lines(conn, job_id, **which)]
 
 
-async def test_what_async_and_plain_handlers_say_is_there_with_its_attempt(counted: Any, conn: Any) -> None:
+async def test_lines_of_async_and_sync_handlers_are_stored_with_their_attempt(counted: Any, conn: Any) -> None:
     async def in_loop(ctx: Context) -> Any:
         ctx.log.info("in the loop", rows=5)
         await asyncio.create_task(asyncio.to_thread(ctx.log.warning, "in a thread of a task"))
@@ -91,7 +91,7 @@ async def test_what_async_and_plain_handlers_say_is_there_with_its_attempt(count
     assert [line.fields for line in await read_lines(conn, second)] == [{"part": 2}, {"logger": "theirs"}]
 
 
-async def test_a_handler_that_says_nothing_costs_no_statement(counted: Any, conn: Any) -> None:
+async def test_handler_without_logs_costs_no_statement(counted: Any, conn: Any) -> None:
     async def silent(number: int) -> None: ...
 
     kind = a_kind(silent)
@@ -102,9 +102,7 @@ async def test_a_handler_that_says_nothing_costs_no_statement(counted: Any, conn
     assert counted.batches == []
 
 
-async def test_what_we_say_ourselves_about_the_end_of_an_attempt_is_no_line_of_its_handler(
-    counted: Any, conn: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_own_log_lines_are_not_stored_as_handler_lines(counted: Any, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def fails() -> Fail:
         return Fail("and says nothing")
 
@@ -119,7 +117,7 @@ async def test_what_we_say_ourselves_about_the_end_of_an_attempt_is_no_line_of_i
     assert counted.batches == []
 
 
-async def test_lines_go_in_batches_and_the_last_thousand_are_kept(counted: Any, conn: Any) -> None:
+async def test_lines_are_written_in_batches_and_the_last_thousand_kept(counted: Any, conn: Any) -> None:
     async def chatty(ctx: Context) -> None:
         for n in range(MOST_LINES + 500):
             ctx.log.info(f"line {n}")
@@ -153,7 +151,7 @@ async def test_lines_of_many_attempts_share_a_batch(counted: Any, conn: Any) -> 
     assert len(counted.batches) < 40
 
 
-async def test_who_watches_sees_a_line_while_the_handler_runs(make: Make, conn: Any) -> None:
+async def test_follower_sees_a_line_while_the_handler_runs(make: Make, conn: Any) -> None:
     go_on = asyncio.Event()
 
     async def slow(ctx: Context) -> None:
@@ -202,7 +200,7 @@ async def test_lines_of_an_attempt_that_lost_its_job_are_refused_and_counted(cou
 
 
 @pytest.mark.parametrize("trouble", ["the database is away", "it cannot be stored", "nobody answers"])
-async def test_a_job_ends_as_it_should_when_its_lines_cannot_be_written(
+async def test_job_ends_normally_when_its_lines_cannot_be_written(
     counted: Any, conn: Any, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.worker.log_buffer.FINISH_TIMEOUT", 0.1)
@@ -224,7 +222,7 @@ async def test_a_job_ends_as_it_should_when_its_lines_cannot_be_written(
     assert counted.batches, "it was tried"
 
 
-async def test_what_could_not_be_written_once_is_written_with_the_next(counted: Any, conn: Any) -> None:
+async def test_failed_lines_are_written_with_the_next_batch(counted: Any, conn: Any) -> None:
     go_on = asyncio.Event()
 
     async def says(ctx: Context) -> None:
@@ -248,7 +246,7 @@ async def test_what_could_not_be_written_once_is_written_with_the_next(counted: 
     assert await lines_of(conn, job_id) == [(1, "info", "first"), (1, "info", "second")]
 
 
-async def test_a_thread_that_goes_on_after_its_attempt_says_nothing_more(make: Make, conn: Any) -> None:
+async def test_thread_that_outlives_its_attempt_logs_nothing(make: Make, conn: Any) -> None:
     """It ran too long and was given up; whatever it says now belongs to nobody."""
     go_on, over = threading.Event(), threading.Event()
 
@@ -268,7 +266,7 @@ async def test_a_thread_that_goes_on_after_its_attempt_says_nothing_more(make: M
     assert await lines_of(conn, job_id) == [(1, "info", "in time")]
 
 
-async def test_a_copy_that_a_handler_forked_adds_nothing(make: Make, conn: Any) -> None:
+async def test_forked_copy_of_a_handler_adds_nothing(make: Make, conn: Any) -> None:
     def forks(ctx: SyncContext) -> None:
         ctx.log.info("before")
         child = os.fork()
@@ -288,7 +286,7 @@ async def test_a_copy_that_a_handler_forked_adds_nothing(make: Make, conn: Any) 
     assert await lines_of(conn, job_id) == [(1, "info", "before"), (1, "info", "after")]
 
 
-async def test_the_lines_of_an_attempt_that_is_cut_off_are_written_before_it_is_given_back(
+async def test_lines_of_a_stopped_attempt_are_written_before_its_release(
     make: Make, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.worker.log_buffer.PAUSE", 3600)  # what comes after the first write waits for the end
@@ -311,7 +309,7 @@ async def test_the_lines_of_an_attempt_that_is_cut_off_are_written_before_it_is_
     assert await lines_of(conn, job_id) == [(1, "info", "begun"), (1, "info", "still here")]
 
 
-async def test_nothing_is_kept_where_that_is_not_wanted(counted: Any, conn: Any) -> None:
+async def test_disabled_log_keeping_stores_nothing(counted: Any, conn: Any) -> None:
     async def says(ctx: Context) -> None:
         ctx.log.info("for the log of the process alone")
 
@@ -323,7 +321,7 @@ async def test_nothing_is_kept_where_that_is_not_wanted(counted: Any, conn: Any)
     assert counted.batches == []
 
 
-async def test_a_worker_runs_its_jobs_through_an_api_from_before_there_were_logs(api: Api, database: str, conn: Any) -> None:
+async def test_worker_runs_with_an_api_without_logs(api: Api, database: str, conn: Any) -> None:
     async def says(ctx: Context) -> None:
         ctx.log.info("nobody keeps this")
 

@@ -32,7 +32,7 @@ def the_kind(version: int) -> Job[..., Any]:
     return job(KIND, version=version, locks=["table:{table}"], slot=lambda table: table)(render)
 
 
-async def test_a_worker_publishes_what_its_kinds_declare(make: Make, conn: Any) -> None:
+async def test_worker_publishes_its_declarations(make: Make, conn: Any) -> None:
     kind = the_kind(1)
 
     await Worker(make(), [kind], WorkerOptions(name="publisher")).run(until_empty=True)
@@ -42,7 +42,7 @@ async def test_a_worker_publishes_what_its_kinds_declare(make: Make, conn: Any) 
     assert found.versions[0].published_by == "publisher"
 
 
-async def test_while_two_versions_run_new_jobs_are_of_the_newer_and_then_of_the_one_that_is_left(make: Make, conn: Any) -> None:
+async def test_newest_live_version_is_used_for_new_jobs(make: Make, conn: Any) -> None:
     async def is_published(version: int) -> bool:
         found = await rows(conn, f"SELECT FROM holdfast.workers WHERE (kinds->>'{KIND}')::int = {version}")
         return bool(found)
@@ -72,7 +72,7 @@ async def test_while_two_versions_run_new_jobs_are_of_the_newer_and_then_of_the_
         {"kind": "k", "locks": [{"key": "{b}"}], "arguments": {"properties": {"a": {}}}},
     ],
 )
-async def test_a_declaration_that_could_not_be_applied_is_refused(api: Api, conn: Any, wrong: dict[str, Any]) -> None:
+async def test_invalid_declaration_is_refused(api: Api, conn: Any, wrong: dict[str, Any]) -> None:
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {api.token}"}) as client:
         address = f"{api.url}/api/worker/0e984725-c51c-4bf4-9960-e1c80e27aba0/kinds"
         answer = await client.put(address, json={"name": "w", "kinds": [wrong]})
@@ -81,9 +81,7 @@ async def test_a_declaration_that_could_not_be_applied_is_refused(api: Api, conn
     assert await rows(conn, "SELECT FROM holdfast.kinds") == []
 
 
-async def test_a_worker_runs_its_jobs_through_an_api_from_before_there_were_declarations(
-    api: Api, database: str, conn: Any
-) -> None:
+async def test_worker_runs_with_an_api_without_declarations(api: Api, database: str, conn: Any) -> None:
     app = make_app(pool(database, most=8), GENEROUS)
 
     async def without_kinds(scope: Any, receive: Any, send: Any) -> None:

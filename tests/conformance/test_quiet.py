@@ -1,4 +1,4 @@
-"""A worker that was told to be quiet claims nothing more, lives on, ends what it has, and can be told to go on."""
+"""A quiet worker claims nothing, keeps its lease, finishes its jobs, and can claim again later."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def _two_more_beats(conn: Any, worker: Worker) -> None:
         await until(has_beaten)
 
 
-async def test_a_quiet_worker_ends_what_it_has_and_takes_nothing_until_it_may_again(make: Make, conn: Any) -> None:
+async def test_quiet_worker_finishes_its_jobs_and_claims_nothing(make: Make, conn: Any) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @job("quiet.slow")
@@ -72,7 +72,7 @@ async def test_a_quiet_worker_ends_what_it_has_and_takes_nothing_until_it_may_ag
         assert (await ended(conn, other.id)).state == "completed"
 
 
-async def test_told_twice_it_is_quiet_since_the_first_time_and_it_lives_all_the_while(make: Make, conn: Any) -> None:
+async def test_second_quiet_keeps_the_first_time_and_the_lease(make: Make, conn: Any) -> None:
     @job("quiet.nothing")
     async def nothing() -> None: ...
 
@@ -85,7 +85,7 @@ async def test_told_twice_it_is_quiet_since_the_first_time_and_it_lives_all_the_
     assert (again.quiet_at, again.alive) == (first.quiet_at, True)
 
 
-async def test_a_job_that_only_quiet_workers_could_take_is_explained(make: Make, conn: Any) -> None:
+async def test_explain_reports_that_only_quiet_workers_run_the_kind(make: Make, conn: Any) -> None:
     @job("quiet.waits")
     async def waits() -> None: ...
 

@@ -46,7 +46,7 @@ async def start(folder: Path, api: Api, *options: str, **more: str) -> asyncio.s
     )  # fmt: skip
 
 
-async def test_it_runs_jobs_with_a_token_from_a_file_and_ends_when_nothing_is_left(api: Api, conn: Any, tmp_path: Path) -> None:
+async def test_remote_worker_reads_its_token_from_a_file_and_drains(api: Api, conn: Any, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{api.token}\n")
     made = [await add(conn, "remote.double", payload={"n": n}) for n in range(5)]
 
@@ -59,7 +59,7 @@ async def test_it_runs_jobs_with_a_token_from_a_file_and_ends_when_nothing_is_le
     assert not (tmp_path / ".holdfast").exists(), "no database was started"
 
 
-async def test_sigterm_gives_back_what_it_runs(api: Api, conn: Any, tmp_path: Path) -> None:
+async def test_sigterm_releases_running_jobs(api: Api, conn: Any, tmp_path: Path) -> None:
     made = await add(conn, "remote.endless")
     process = await start(tmp_path, api, HOLDFAST_API_TOKEN=api.token, HOLDFAST_GRACE_SECONDS="0.1")
     async with asyncio.timeout(120):
@@ -73,7 +73,7 @@ async def test_sigterm_gives_back_what_it_runs(api: Api, conn: Any, tmp_path: Pa
     assert (process.returncode, job_now.state, job_now.crashes) == (0, "pending", 0)
 
 
-async def test_what_is_missing_is_said_in_a_sentence(api: Api, tmp_path: Path) -> None:
+async def test_missing_options_are_reported(api: Api, tmp_path: Path) -> None:
     for more, sentence in (
         ({"HOLDFAST_API_URL": ""}, "the address of the API must start with http:// or https://"),
         ({"HOLDFAST_API_TOKEN": "hf_wrong"}, "does not accept this worker's token (401)"),
@@ -86,7 +86,7 @@ async def test_what_is_missing_is_said_in_a_sentence(api: Api, tmp_path: Path) -
         assert "Traceback" not in said
 
 
-async def test_it_says_how_it_is_without_a_database(api: Api, conn: Any, tmp_path: Path) -> None:
+async def test_probe_answers_without_a_database(api: Api, conn: Any, tmp_path: Path) -> None:
     """Ready once a beat got through, not while it is on its way out; what it counted is there to be scraped."""
     made = await add(conn, "remote.double", payload={"n": 1})
     await add(conn, "remote.endless")

@@ -1,4 +1,4 @@
-"""One suite for every way from a worker to the kernel: whoever was replaced writes nothing, whoever claims is alone.
+"""One suite for both transports: a replaced attempt writes nothing, and a claim has one owner.
 
 K-14 to K-19 and E-34 over both transports. Each refusal compares every row of every table before and after.
 """
@@ -166,7 +166,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("lose_it", WAYS, ids=lambda way: way.__name__.strip("_"))
-async def test_no_write_of_a_lost_attempt_changes_a_single_row(transport: Transport, conn: Any, lose_it: Any) -> None:
+async def test_no_write_of_a_lost_attempt_changes_any_row(transport: Transport, conn: Any, lose_it: Any) -> None:
     """K-14, K-15, K-17, K-18, K-19, P2."""
     stale = await hold(conn, max_attempts=9, max_crashes=9, locks=(Lock("t"),), slot_key="s")
     await lose_it(conn, stale)
@@ -178,7 +178,7 @@ async def test_no_write_of_a_lost_attempt_changes_a_single_row(transport: Transp
         assert await everything(conn) == before, name
 
 
-async def test_the_writes_of_an_attempt_that_holds_its_job_are_let_in(transport: Transport, conn: Any) -> None:
+async def test_writes_of_the_holding_attempt_are_accepted(transport: Transport, conn: Any) -> None:
     """The other half: a suite in which everything is refused would pass the test above, too."""
     for name, write in WRITES.items():
         mine = await hold(conn)
@@ -188,7 +188,7 @@ async def test_the_writes_of_an_attempt_that_holds_its_job_are_let_in(transport:
             assert await everything(conn) != before, name
 
 
-async def test_a_lost_attempt_can_neither_confirm_nor_adopt_what_exists_outside(transport: Transport, conn: Any) -> None:
+async def test_lost_attempt_can_neither_confirm_nor_adopt_effects(transport: Transport, conn: Any) -> None:
     first = await hold(conn, max_crashes=9)
     query = await transport.plan(first, "query", tag=None, detail={"a": 1}, temporary=False, adoptable=True)
     second = await replace(conn, first)
@@ -209,7 +209,7 @@ async def test_a_lost_attempt_can_neither_confirm_nor_adopt_what_exists_outside(
     assert await everything(conn) == before
 
 
-async def test_a_lost_poll_cannot_write_over_the_poll_that_follows(transport: Transport, conn: Any) -> None:
+async def test_lost_poll_cannot_overwrite_the_next_poll(transport: Transport, conn: Any) -> None:
     """K-39, K-40."""
     claim = await hold(conn, max_crashes=9)
     await submit(conn, claim, {"next_uri": "1"})
@@ -226,7 +226,7 @@ async def test_a_lost_poll_cannot_write_over_the_poll_that_follows(transport: Tr
     assert await everything(conn) == before
 
 
-async def test_a_batch_takes_those_that_are_held_and_leaves_the_rest(transport: Transport, conn: Any) -> None:
+async def test_batch_accepts_held_jobs_and_refuses_the_rest(transport: Transport, conn: Any) -> None:
     """K-14: each row of a batch is fenced by itself."""
     worker = await start_worker(conn)
     good, stale = await hold(conn, worker=worker), await hold(conn, worker=worker, max_crashes=9)
@@ -240,7 +240,7 @@ async def test_a_batch_takes_those_that_are_held_and_leaves_the_rest(transport: 
     assert [await state_of(conn, one.id) for one in (stale, tied)] == ["running", "running"]
 
 
-async def test_the_follower_of_a_kind_runs_in_the_transaction_of_the_end(transport: Transport, conn: Any) -> None:
+async def test_follower_runs_in_the_transaction_of_the_end(transport: Transport, conn: Any) -> None:
     await conn.execute(
         "CREATE TABLE holdfast.calls (job_id bigint, state text);"
         " CREATE FUNCTION holdfast.note_call(job holdfast.jobs, old_state text) RETURNS void LANGUAGE sql AS"
@@ -256,7 +256,7 @@ async def test_the_follower_of_a_kind_runs_in_the_transaction_of_the_end(transpo
     assert sorted(await rows(conn, called)) == [(plain.id, "completed"), (failed.id, "failed")]
 
 
-async def test_the_next_beat_says_what_is_lost_and_what_should_stop(transport: Transport, conn: Any) -> None:
+async def test_heartbeat_returns_lost_and_cancelled_attempts(transport: Transport, conn: Any) -> None:
     """K-16: a renewal cannot revive an attempt."""
     me = a_worker()
     await transport.register(me, lease=LEASE)
@@ -271,7 +271,7 @@ async def test_the_next_beat_says_what_is_lost_and_what_should_stop(transport: T
     assert (beat.known, beat.lost, beat.cancelled) == (True, [lost.attempt_id], [asked.attempt_id])
 
 
-async def test_progress_and_checkpoint_say_that_somebody_wants_it_to_stop(transport: Transport, conn: Any) -> None:
+async def test_progress_and_checkpoint_report_a_cancellation_request(transport: Transport, conn: Any) -> None:
     claim = await hold(conn)
     await transport.progress(claim, 0.5, "half")
     await cancel(conn, claim.id, actor="ada", reason="enough")
@@ -288,7 +288,7 @@ async def test_progress_and_checkpoint_say_that_somebody_wants_it_to_stop(transp
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_claims_that_race_give_every_job_one_owner(make: Any, conn: Any) -> None:
+async def test_concurrent_claims_give_every_job_one_owner(make: Any, conn: Any) -> None:
     """K-08."""
     jobs = [await add(conn) for _ in range(60)]
     transports = [make() for _ in range(4)]
@@ -311,7 +311,7 @@ async def test_claims_that_race_give_every_job_one_owner(make: Any, conn: Any) -
     assert len({claim.attempt_id for claim in claimed}) == len(jobs)
 
 
-async def test_two_that_want_the_same_job_by_its_id_get_it_once(make: Any, conn: Any) -> None:
+async def test_concurrent_claims_by_id_succeed_once(make: Any, conn: Any) -> None:
     one, other, me = make(), make(), a_worker()
     for transport in (one, other):
         await transport.open()
@@ -325,7 +325,7 @@ async def test_two_that_want_the_same_job_by_its_id_get_it_once(make: Any, conn:
         await transport.close()
 
 
-async def test_a_claim_brings_everything_that_is_needed_to_run(transport: Transport, conn: Any) -> None:
+async def test_claim_has_everything_that_the_attempt_needs(transport: Transport, conn: Any) -> None:
     me = a_worker()
     await transport.register(me, lease=LEASE)
     payload = {"text": 'ü 🙂 \\ " \n', "deep": [[[{"n": 1.5}]]], "big": 2**60, "none": None}
@@ -338,7 +338,7 @@ async def test_a_claim_brings_everything_that_is_needed_to_run(transport: Transp
     assert (claim.id, claim.payload, claim.max_runtime, claim.max_attempts) == (job_id, payload, timedelta(seconds=1.5), 7)
 
 
-async def test_an_engine_that_is_due_is_claimed_to_poll(transport: Transport, conn: Any) -> None:
+async def test_due_poll_is_claimed(transport: Transport, conn: Any) -> None:
     me = a_worker()
     await transport.register(me, lease=LEASE)
     claim = await hold(conn)
@@ -356,7 +356,7 @@ async def test_an_engine_that_is_due_is_claimed_to_poll(transport: Transport, co
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_children_and_their_join_come_with_all_that_was_said_of_them(transport: Transport, conn: Any) -> None:
+async def test_children_and_join_keep_all_fields(transport: Transport, conn: Any) -> None:
     claim = await hold(conn)
     child = NewJob(
         "k",
@@ -385,7 +385,7 @@ async def test_children_and_their_join_come_with_all_that_was_said_of_them(trans
     assert (await job(conn, claim.id)).result == {"r": 1}
 
 
-async def test_the_next_step_of_a_chain_is_held_in_the_same_commit(transport: Transport, conn: Any) -> None:
+async def test_next_step_of_a_chain_is_claimed_in_the_same_commit(transport: Transport, conn: Any) -> None:
     claim = await hold(conn)
 
     following = await transport.complete_and_chain(claim, '{"done": 1}', NewJob("k", {"left": 1}))
@@ -407,7 +407,7 @@ async def test_an_error_is_written_with_its_traceback(transport: Transport, conn
     assert "traceback" in await value(conn, "SELECT detail FROM holdfast.history WHERE job_id = %s", claim.id)
 
 
-async def test_what_cannot_be_stored_is_refused_with_the_reason(transport: Transport, conn: Any) -> None:
+async def test_value_that_cannot_be_stored_is_refused_with_the_reason(transport: Transport, conn: Any) -> None:
     claim = await hold(conn)
     deep: Any = []
     for _ in range(300):
@@ -425,7 +425,7 @@ async def test_what_cannot_be_stored_is_refused_with_the_reason(transport: Trans
     await transport.finish(claim, decide(claim, None))
 
 
-async def test_an_end_is_found_again_by_its_attempt(transport: Transport, conn: Any) -> None:
+async def test_end_is_found_by_its_attempt(transport: Transport, conn: Any) -> None:
     """P13."""
     ended, running, taken = await hold(conn), await hold(conn), await hold(conn, max_crashes=9)
     await transport.finish(ended, decide(ended, Retry("later")))
@@ -442,7 +442,7 @@ async def test_an_end_is_found_again_by_its_attempt(transport: Transport, conn: 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_worker_registers_lives_and_resigns_by_the_databases_clock(transport: Transport, conn: Any, sort: str) -> None:
+async def test_worker_registers_renews_and_resigns_by_the_database_clock(transport: Transport, conn: Any, sort: str) -> None:
     me = a_worker(pod="pod-1", git_sha="abc", concurrency=7)
     await transport.register(me, lease=LEASE)
     read = "SELECT pod, git_sha, concurrency, kinds, runner FROM holdfast.workers WHERE id = %s"
@@ -462,7 +462,7 @@ async def test_a_worker_registers_lives_and_resigns_by_the_databases_clock(trans
     assert await value(conn, left, me.id) <= timedelta(0)
 
 
-async def test_delayed_jobs_are_brought_back_when_their_time_has_come(transport: Transport, conn: Any) -> None:
+async def test_delayed_jobs_are_promoted_when_due(transport: Transport, conn: Any) -> None:
     due, later = await add(conn, run_after=timedelta(hours=1)), await add(conn, run_after=timedelta(hours=1))
     await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() WHERE id = %s", [due])
 
@@ -474,7 +474,7 @@ async def test_delayed_jobs_are_brought_back_when_their_time_has_come(transport:
     assert [await column(conn, one, "run_after IS NULL") for one in (due, later)] == [True, False]
 
 
-async def test_something_to_claim_wakes_a_worker_that_listens(make: Any, conn: Any) -> None:
+async def test_new_job_wakes_a_listening_worker(make: Any, conn: Any) -> None:
     transport, woken, me = make(), asyncio.Event(), a_worker()
     await transport.open()
     await transport.register(me, lease=LEASE)
@@ -495,7 +495,7 @@ async def test_something_to_claim_wakes_a_worker_that_listens(make: Any, conn: A
         await transport.close()
 
 
-async def test_a_connection_is_there_or_the_error_names_the_way_out(transport: Transport, sort: str, conn: Any) -> None:
+async def test_connection_is_available_or_the_error_names_the_fix(transport: Transport, sort: str, conn: Any) -> None:
     claim = await hold(conn)
     publish = decide(claim, Done(publish=_publish))
     if sort == "direct":
@@ -530,7 +530,7 @@ async def test_a_handler_reads_the_results_of_its_parents(transport: Transport, 
     assert found == [Parent(second.id, "k", None, "completed", [2]), Parent(first.id, "k", None, "completed", {"rows": 1})]
 
 
-async def test_promoting_enqueues_periodic_jobs(transport: Transport, conn: Any) -> None:
+async def test_promote_enqueues_periodic_jobs(transport: Transport, conn: Any) -> None:
     worker = a_worker()
     declared = as_json(Declaration("k", periodic=Schedule(timedelta(hours=1))))
     await transport.publish(worker, [declared])

@@ -1,4 +1,4 @@
-"""Two versions of the code side by side: each job is run, and its engine asked, by a worker that knows its version.
+"""Two versions of the code side by side: each job is run and polled by a worker that knows its version.
 
 The history checker looks over everything that the system and its workers say.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from proof.checker.check import check
-from proof.checker.records import Story, read_records
+from proof.checker.records import Execution, read_records
 from proof.checker.witness import Witness
 
 from conformance.conftest import Make
@@ -53,7 +53,7 @@ def working(make: Make, version: int, witness: Witness) -> AbstractAsyncContextM
     return beside(Worker(Witnessed(make(), witness), [the_kind(version)], QUICK))  # type: ignore[arg-type]
 
 
-async def test_two_versions_run_side_by_side_and_each_job_by_a_worker_that_knows_it(make: Make, conn: Any) -> None:
+async def test_each_job_runs_on_a_worker_of_its_version(make: Make, conn: Any) -> None:
     await conn.execute("CREATE SCHEMA proof; CREATE TABLE proof.published (job_id bigint, attempt_id uuid)")
     witness = Witness()
     for n in range(1, 61):
@@ -79,9 +79,9 @@ async def test_two_versions_run_side_by_side_and_each_job_by_a_worker_that_knows
     )
     assert {(version, worker) for version, worker, _ in ran} >= {(1, old.id), (2, new.id)}
     assert not [row for row in ran if row[0] == 2 and row[1] != new.id]
-    story = Story(await read_records(conn, 0), witness)
-    assert [str(violation) for violation in check(story)] == []
-    assert len(story.claims) == sum(count for *_, count in ran)
+    execution = Execution(await read_records(conn, 0), witness)
+    assert [str(violation) for violation in check(execution)] == []
+    assert len(execution.claims) == sum(count for *_, count in ran)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ async def test_two_versions_run_side_by_side_and_each_job_by_a_worker_that_knows
 
 
 @pytest.mark.parametrize(("known", "gets"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3])])
-async def test_no_claim_takes_what_is_newer_than_the_worker(conn: Any, known: int, gets: list[int]) -> None:
+async def test_claim_skips_jobs_of_newer_versions(conn: Any, known: int, gets: list[int]) -> None:
     worker = await start_worker(conn)
     jobs = {version: await add(conn, kind_version=version) for version in (3, 1, 2)}
 
@@ -105,7 +105,7 @@ async def test_no_claim_takes_what_is_newer_than_the_worker(conn: Any, known: in
     assert sorted(one.kind_version for one in claims) == gets
 
 
-async def test_a_beat_does_not_say_that_there_is_something_to_claim_when_it_is_too_new(conn: Any) -> None:
+async def test_heartbeat_does_not_announce_jobs_of_newer_versions(conn: Any) -> None:
     worker = await start_worker(conn)
     await add(conn, kind_version=2)
     lease = timedelta(minutes=1)
@@ -115,7 +115,7 @@ async def test_a_beat_does_not_say_that_there_is_something_to_claim_when_it_is_t
     assert (await renew(conn, worker, lease=lease, kinds=["k"])).can_claim, "who does not say knows them all"
 
 
-async def test_an_engine_is_asked_only_by_who_knows_the_version(conn: Any) -> None:
+async def test_poll_skips_jobs_of_newer_versions(conn: Any) -> None:
     worker = await start_worker(conn)
     job_id = await add(conn, kind_version=2)
     await submit(conn, await take(conn, job_id, worker))
@@ -126,7 +126,7 @@ async def test_an_engine_is_asked_only_by_who_knows_the_version(conn: Any) -> No
     assert [one.id for one in await claim_to_poll(conn, worker, kinds={"k": 2})] == [job_id]
 
 
-async def test_the_next_step_of_a_chain_is_not_taken_along_when_it_is_too_new() -> None:
+async def test_chain_does_not_claim_a_step_of_a_newer_version() -> None:
     takes = Takes({"k": 2}, ("default",))
 
     assert takes.knows("k", 2)
@@ -134,7 +134,7 @@ async def test_the_next_step_of_a_chain_is_not_taken_along_when_it_is_too_new() 
     assert not takes.knows("other", 1)
 
 
-async def test_what_a_worker_knows_is_on_its_row_and_explained(conn: Any) -> None:
+async def test_worker_row_has_its_versions_and_explain_shows_them(conn: Any) -> None:
     job_id = await add(conn, "invoice.render", kind_version=3)
     info = WorkerInfo(await start_worker(conn), "old", "h", 1, "1", kinds={"invoice.render": 2})
     renewed = replace(info, id=type(info.id)("00000000-0000-4000-8000-000000000001"))

@@ -36,7 +36,7 @@ def working(transport: Transport, *kinds: Job[..., Any], options: WorkerOptions 
     return beside(Worker(transport, kinds, options))
 
 
-async def test_many_jobs_are_each_completed_once(make: Make, conn: Any) -> None:
+async def test_many_jobs_are_completed_once_each(make: Make, conn: Any) -> None:
     seen: list[int] = []
 
     async def count(number: int) -> dict[str, int]:
@@ -55,7 +55,7 @@ async def test_many_jobs_are_each_completed_once(make: Make, conn: Any) -> None:
     assert await value(conn, "SELECT count(*) FROM holdfast.history") == 200
 
 
-async def test_a_plain_function_reports_and_passes_its_checkpoint(make: Make, conn: Any) -> None:
+async def test_sync_handler_reports_progress_and_passes_its_checkpoint(make: Make, conn: Any) -> None:
     def slow(ctx: SyncContext, number: int) -> dict[str, int]:
         ctx.progress(0.5, f"half, in {threading.current_thread().name}")
         ctx.checkpoint()
@@ -70,7 +70,7 @@ async def test_a_plain_function_reports_and_passes_its_checkpoint(make: Make, co
     assert job_now.message.startswith("half")
 
 
-async def test_a_chain_a_fan_out_and_its_join(make: Make, conn: Any) -> None:
+async def test_chain_fan_out_and_join(make: Make, conn: Any) -> None:
     order: list[str] = []
 
     async def first(ctx: Context, left: int) -> Done:
@@ -100,7 +100,7 @@ async def _is(reached: bool) -> bool:
     return reached
 
 
-async def test_work_at_an_engine_is_submitted_polled_and_completed(make: Make, conn: Any) -> None:
+async def test_external_work_is_submitted_polled_and_completed(make: Make, conn: Any) -> None:
     async def query(ctx: Context) -> Any:
         if not ctx.job.is_poll:
             async with ctx.effect("engine.query") as planned:
@@ -118,7 +118,7 @@ async def test_work_at_an_engine_is_submitted_polled_and_completed(make: Make, c
     assert await value(conn, "SELECT state FROM holdfast.effects") == "kept"
 
 
-async def test_an_error_is_tried_again_until_the_budget_ends(make: Make, conn: Any) -> None:
+async def test_error_is_retried_until_the_budget_is_used(make: Make, conn: Any) -> None:
     tries: list[int] = []
 
     async def flaky(ctx: Context) -> Retry:
@@ -133,7 +133,7 @@ async def test_an_error_is_tried_again_until_the_budget_ends(make: Make, conn: A
     assert (job_now.state, job_now.errors, tries) == ("failed", 3, [1, 2, 3])
 
 
-async def test_a_job_that_is_asked_to_stop_stops(make: Make, conn: Any) -> None:
+async def test_cancelled_job_stops(make: Make, conn: Any) -> None:
     started = asyncio.Event()
 
     async def endless(ctx: Context) -> None:
@@ -148,7 +148,7 @@ async def test_a_job_that_is_asked_to_stop_stops(make: Make, conn: Any) -> None:
         assert (await ended(conn, made.id)).state == "cancelled"
 
 
-async def test_stopping_gives_back_what_has_not_ended(make: Make, conn: Any) -> None:
+async def test_stop_releases_running_jobs(make: Make, conn: Any) -> None:
     started = asyncio.Event()
 
     async def endless() -> None:
@@ -166,7 +166,7 @@ async def test_stopping_gives_back_what_has_not_ended(make: Make, conn: Any) -> 
     assert await value(conn, "SELECT lease_until <= clock_timestamp() FROM holdfast.workers")
 
 
-async def test_the_jobs_of_a_silent_worker_are_rescued_and_run(make: Make, conn: Any) -> None:
+async def test_jobs_of_a_silent_worker_are_rescued_and_run(make: Make, conn: Any) -> None:
     """Also where every worker is remote: the API sweeps for them."""
 
     async def work() -> None: ...
@@ -186,7 +186,7 @@ async def test_the_jobs_of_a_silent_worker_are_rescued_and_run(make: Make, conn:
     assert await moves_of(conn, made.id) == ["rescue", "complete"]
 
 
-async def test_a_claim_whose_answer_was_lost_is_given_back(make: Make, conn: Any) -> None:
+async def test_claim_whose_response_was_lost_is_released(make: Make, conn: Any) -> None:
     async def work() -> None: ...
 
     kind = a_kind(work)
@@ -209,7 +209,7 @@ async def _has_worker(conn: Any) -> bool:
     return bool(await value(conn, "SELECT count(*) = 1 FROM holdfast.workers"))
 
 
-async def test_a_remote_worker_fails_a_job_that_needs_the_database_and_says_why(api: Api, conn: Any) -> None:
+async def test_remote_worker_fails_a_job_that_needs_the_database_with_the_reason(api: Api, conn: Any) -> None:
     async def publishes(ctx: Context, how: str) -> Any:
         if how == "connection":
             async with ctx.connection() as inner:
@@ -250,7 +250,9 @@ async def cut_once(sort: str, word: str, when: When, database: str, api: Api) ->
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_an_end_whose_answer_was_lost_is_written_once(sort: str, when: When, database: str, conn: Any, api: Api) -> None:
+async def test_finish_whose_response_was_lost_is_written_once(
+    sort: str, when: When, database: str, conn: Any, api: Api
+) -> None:
     """P13: the outcome is looked up under the attempt before anything is written again."""
     ran: list[int] = []
 
@@ -275,7 +277,7 @@ async def test_an_end_whose_answer_was_lost_is_written_once(sort: str, when: Whe
 
 @pytest.mark.parametrize("word", ["/completions HTTP", "/chain HTTP", "/claims HTTP", "/progress HTTP", "/beat HTTP"])
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_no_lost_answer_of_the_api_costs_a_job(word: str, when: When, database: str, conn: Any, api: Api) -> None:
+async def test_lost_responses_of_the_api_lose_no_job(word: str, when: When, database: str, conn: Any, api: Api) -> None:
     async def parent(ctx: Context) -> Done:
         await ctx.progress(0.5, "half")
         return Done(then=[child_kind.new()])

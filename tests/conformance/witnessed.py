@@ -1,4 +1,4 @@
-"""A transport that writes down what its worker was told, for the history checker (`proof/checker/check.py`)."""
+"""A transport that records the responses to its worker, for the history checker (`proof/checker/check.py`)."""
 
 from __future__ import annotations
 

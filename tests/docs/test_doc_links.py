@@ -21,20 +21,20 @@ REACHABLE_FROM = ROOT / "docs/index.md"
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     broken = [link for link in _links(page) if not _leads_somewhere(page, link)]
 
     assert not broken
 
 
-def test_every_block_is_closed_and_says_what_it_is() -> None:
+def test_every_code_block_is_closed_and_has_a_language() -> None:
     found = [block for page in (ROOT / "docs").rglob("*.md") for block in blocks(page)]
 
     assert len(found) > 100
     assert [str(block) for block in found if not block.language] == []
 
 
-def test_every_page_can_be_reached_from_the_index() -> None:
+def test_every_page_is_linked_from_the_index() -> None:
     seen: set[Path] = set()
     ahead = [REACHABLE_FROM]
     while ahead:
@@ -46,7 +46,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if page not in seen} == set()
 
 
-def test_every_file_on_the_map_is_there() -> None:
+def test_every_file_on_the_map_exists() -> None:
     named = re.findall(r"`([\w./-]+\.(?:py|md|tla))`", MAP.read_text())
 
     assert len(named) > 40
@@ -59,7 +59,7 @@ def test_every_file_of_the_kernel_is_on_the_map() -> None:
     assert {name for name in kernel if f"`{name}`" not in MAP.read_text()} == set()
 
 
-def test_no_page_names_a_path_of_one_machine() -> None:
+def test_no_page_names_a_machine_path() -> None:
     own = re.compile(r"/(?:work|home|root|Users|tmp)/")
 
     assert [str(page.relative_to(ROOT)) for page in pages() if own.search(page.read_text())] == []

@@ -24,7 +24,7 @@ ATTACH = '{"library": "library.duckdb"}'
 
 
 @pytest.mark.processes
-def test_the_tutorial_on_graphs_prints_what_it_says(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_tutorial_prints_the_documented_output(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """D.16: three tables, a mapping, a graph, Cypher and PageRank, as a reader types it."""
     monkeypatch.setenv("HOLDFAST_DUCKDB_ATTACH", ATTACH)
     with holdfast_up(database, tmp_path):
@@ -33,7 +33,7 @@ def test_the_tutorial_on_graphs_prints_what_it_says(database: str, tmp_path: Pat
     check_outputs(TUTORIAL, output)
 
 
-def test_every_file_and_command_of_the_tutorial_on_graphs_is_run() -> None:
+def test_every_file_and_command_of_the_graph_tutorial_is_run() -> None:
     shown = {block.line for block in blocks(TUTORIAL) if block.language in ("python", "sh", "yaml")}
     ran = {block.line for block in blocks(TUTORIAL) if block.value("file") or block.has("run") or block.has("no-run")}
 

@@ -1,4 +1,4 @@
-"""The README's quickstart is run as it stands, in a process of its own."""
+"""The README's quickstart runs as printed, in a separate process."""
 
 from __future__ import annotations
 

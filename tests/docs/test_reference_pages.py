@@ -14,7 +14,7 @@ import generate  # noqa: E402
 from holdfast.jobs.states import Move, State  # noqa: E402
 
 
-def test_the_committed_pages_are_what_the_generator_makes(database: str) -> None:
+def test_committed_pages_are_up_to_date(database: str) -> None:
     made = generate.pages(database)
 
     stale = {name: _difference(name, text) for name, text in made.items() if _committed(name) != text}
@@ -22,7 +22,7 @@ def test_the_committed_pages_are_what_the_generator_makes(database: str) -> None
     assert {path.name for path in generate.FOLDER.iterdir()} == set(made), "a page that nobody makes"
 
 
-def test_the_diagram_has_every_state_and_every_move() -> None:
+def test_diagram_has_every_state_and_transition() -> None:
     drawn = generate.diagram()
 
     assert all(state.value in drawn for state in State)

@@ -25,7 +25,7 @@ WITH_COMMANDS = [page for page in HOWTOS if any(block.has("run") for block in bl
 
 
 @pytest.mark.processes
-def test_the_tutorial_prints_what_it_says_while_holdfast_up_runs(database: str, tmp_path: Path) -> None:
+def test_tutorial_prints_the_documented_output(database: str, tmp_path: Path) -> None:
     with holdfast_up(database, tmp_path):
         output = play(TUTORIAL, tmp_path, database)
 
@@ -34,7 +34,7 @@ def test_the_tutorial_prints_what_it_says_while_holdfast_up_runs(database: str, 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
-def test_the_commands_of_a_page_do_what_it_says(page: Path, database: str, tmp_path: Path) -> None:
+def test_commands_of_a_page_work_as_documented(page: Path, database: str, tmp_path: Path) -> None:
     said = play(page, tmp_path, database)
 
     check_outputs(page, said)
@@ -67,7 +67,7 @@ def test_every_file_and_command_of_the_tutorial_is_run() -> None:
     assert shown == ran, "a block of the tutorial is neither a file, nor run, nor marked no-run"
 
 
-def test_the_worker_of_the_tutorial_is_really_killed() -> None:
+def test_tutorial_worker_is_killed() -> None:
     script, _ = as_script(TUTORIAL)
 
     assert "kill -9" in script

@@ -41,7 +41,7 @@ def test_a_process_dies_at_every_crash_point_and_nothing_is_lost(scene: Scene, m
 
 
 @pytest.mark.parametrize("point", ["claim.in_tx", "run.mid", "complete.in_tx_after_update"])
-def test_an_executor_dies_and_its_keeper_sees_the_job_through(scene: Scene, point: str):
+def test_executor_dies_at_every_crash_point_and_its_keeper_recovers_the_job(scene: Scene, point: str):
     """The keeper lives, so nobody waits for a lease: the job is given back with the cause at once."""
     job = scene.add("proof.steps", steps=2, pause=0.0)
     scene.worker(point, mode="keeper", concurrency=1, lease=60.0)

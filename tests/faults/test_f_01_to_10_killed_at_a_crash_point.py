@@ -141,7 +141,7 @@ def test_f_09_killed_after_the_unlock_leaves_nothing_to_do(scene: Scene):
 
 
 @pytest.mark.parametrize("point", ["reap.in_tx", "reap.after"])
-def test_f_10_a_killed_reaper_is_followed_by_another_and_reaps_once(scene: Scene, point: str):
+def test_f_10_killed_rescuer_is_replaced_and_the_job_rescued_once(scene: Scene, point: str):
     job = scene.add("proof.quick")
     scene.doomed("claim.after_commit")
     scene.doomed(point)
@@ -166,7 +166,7 @@ def test_f_10_a_killed_reaper_is_followed_by_another_and_reaps_once(scene: Scene
         ("poll.after_reply_before_persist", 1),
     ],
 )
-def test_f_05_killed_around_a_submit_gives_the_work_to_the_engine_once(scene: Scene, point: str, queries: int):
+def test_f_05_killed_around_a_submit_submits_once(scene: Scene, point: str, queries: int):
     job = scene.add("proof.engine", seconds=0.0)
     scene.doomed(point)
     assert len(scene.lines("submit", job)) == queries

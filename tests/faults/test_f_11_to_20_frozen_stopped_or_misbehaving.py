@@ -1,4 +1,4 @@
-"""F-11 to F-20: processes that are frozen past their lease, told to stop, poisoned, blocked, or started all at once."""
+"""F-11 to F-20: processes that are frozen past their lease, stopped, crashing, blocked, or started simultaneously."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene
     scene.all_is_well()
 
 
-def test_f_12_frozen_between_the_look_and_the_act_is_attributable_and_not_published(scene: Scene):
+def test_f_12_freeze_between_check_and_effect_is_attributable_and_not_published(scene: Scene):
     job = scene.add("fault.late")
     worker = scene.worker(name="frozen", lease=5.0)  # the lease ends by itself: until then the effect would be allowed
     scene.until(lambda: scene.lines("start", job) and worker.is_stopped)
@@ -66,10 +66,10 @@ def test_f_12_frozen_between_the_look_and_the_act_is_attributable_and_not_publis
     other = [line for line in account.lines if line.what == "effect" and line.pid != worker.pid]
     assert late[0].fence < other[0].fence
     assert late[0].attempt != other[0].attempt
-    assert account.story.records.published == [(job, other[0].attempt)]
+    assert account.execution.records.published == [(job, other[0].attempt)]
 
 
-def test_f_13_frozen_inside_a_transaction_is_ended_by_the_server(scene: Scene):
+def test_f_13_transaction_of_a_frozen_process_is_ended_by_the_server(scene: Scene):
     """Its row locks would keep everybody from its jobs for as long as it is frozen."""
     job = scene.add("fault.holder")
     url = scene.postgres.url + "?options=-c%20idle_in_transaction_session_timeout%3D1s"
@@ -102,7 +102,7 @@ def test_f_13_every_connection_of_a_worker_has_a_limit_on_idle_transactions(scen
         assert given["tcp_user_timeout"] == "5000"
 
 
-def test_f_13_an_address_with_options_of_its_own_keeps_the_limit_unless_it_names_another(scene: Scene):
+def test_f_13_url_options_keep_the_idle_limit_unless_they_set_it(scene: Scene):
     def limit(options: str) -> tuple[str, str]:
         with connect_sync(scene.postgres.url + options) as conn:
             row = conn.execute("SELECT current_setting(%s), current_setting('work_mem')", [IDLE_LIMIT]).fetchone()
@@ -114,7 +114,7 @@ def test_f_13_an_address_with_options_of_its_own_keeps_the_limit_unless_it_names
     assert limit("")[0] == "10s"
 
 
-def test_f_15_sigterm_gives_back_without_burning_an_attempt(scene: Scene):
+def test_f_15_sigterm_releases_jobs_without_using_an_attempt(scene: Scene):
     job = scene.add("fault.endless")
     worker = scene.worker(grace=0.1)
     scene.until(lambda: scene.lines("start", job))
@@ -127,7 +127,7 @@ def test_f_15_sigterm_gives_back_without_burning_an_attempt(scene: Scene):
     assert scene.moves(job) == ["release", "complete"]
 
 
-def test_f_16_sigterm_then_sigkill_is_a_crash_like_any_other(scene: Scene):
+def test_f_16_sigterm_then_sigkill_is_an_ordinary_crash(scene: Scene):
     job = scene.add("fault.stubborn")
     worker = scene.worker(grace=PATIENCE)
     scene.until(lambda: scene.job(job, "begun_at")[0])
@@ -143,7 +143,7 @@ def test_f_16_sigterm_then_sigkill_is_a_crash_like_any_other(scene: Scene):
 
 
 @pytest.mark.parametrize(("how", "code"), [("exit", 3), ("segfault", -signal.SIGSEGV)])
-def test_f_17_a_poison_job_is_quarantined_and_takes_nobody_along(scene: Scene, how: str, code: int):
+def test_f_17_crashing_job_is_quarantined_without_affecting_others(scene: Scene, how: str, code: int):
     poison = scene.add("fault.poison", how=how, _max_crashes=2)
     others = [scene.add("proof.steps", steps=3, pause=0.02) for _ in range(3)]
 
@@ -197,7 +197,7 @@ def test_f_19_a_handler_that_never_stops_loses_its_job_and_its_finish(scene: Sce
     scene.all_is_well()
 
 
-def test_f_20_a_herd_that_starts_at_once_claims_nothing_twice(scene: Scene):
+def test_f_20_many_simultaneous_starts_claim_nothing_twice(scene: Scene):
     """A small one, of real processes; `benchmarks/herd.py` has 50 workers and 50,000 jobs, and measures the claims."""
     with scene.conn.transaction():
         jobs = [scene.add("proof.quick") for _ in range(300)]

@@ -22,7 +22,7 @@ from serving import serving
 pytestmark = pytest.mark.processes
 
 
-def test_f_21_a_client_in_a_black_hole_gets_an_error_and_does_not_hang(scene: Scene):
+def test_f_21_client_without_network_gets_an_error_and_does_not_hang(scene: Scene):
     """Nothing is acknowledged: by default a client would hang for a quarter of an hour. The seconds are measured by
     `proof/recovery.py` (`partition_error_s`); here stands what bounds them, in the kernel's own words."""
     with psycopg.connect(careful(scene.postgres.through(scene.proxy.port)), autocommit=True) as conn:
@@ -36,7 +36,7 @@ def test_f_21_a_client_in_a_black_hole_gets_an_error_and_does_not_hang(scene: Sc
         scene.proxy.heal()
 
 
-def test_f_21_a_partitioned_worker_stops_by_its_own_deadline_and_its_job_goes_on_elsewhere(scene: Scene):
+def test_f_21_partitioned_worker_stops_at_its_deadline_and_its_job_runs_elsewhere(scene: Scene):
     job = scene.add("proof.steps", steps=100, pause=0.05)
     cut_off = scene.worker(by_proxy=True, name="cut off", lease=5.0)
     scene.until(lambda: scene.lines("effect", job))
@@ -52,7 +52,7 @@ def test_f_21_a_partitioned_worker_stops_by_its_own_deadline_and_its_job_goes_on
     assert successor.pid != cut_off.pid
 
 
-async def test_f_22_an_api_that_is_cut_off_from_its_database_says_so_and_never_hangs(scene: Scene, tmp_path: Path):
+async def test_f_22_api_without_its_database_returns_an_error_and_never_hangs(scene: Scene, tmp_path: Path):
     """On a connection that is open, and where one has to be waited for. The seconds are measured by `proof/recovery.py`
     (`partition_api_s`); what bounds them is looked at below."""
     with serving(scene.postgres.through(scene.proxy.port), tmp_path) as served:
@@ -78,7 +78,7 @@ async def test_f_22_an_api_that_is_cut_off_from_its_database_says_so_and_never_h
     assert scene.value("SELECT count(*) FROM holdfast.jobs") == 0, "what was refused was not done"
 
 
-async def test_f_22_no_request_waits_longer_for_a_connection_than_for_an_answer(scene: Scene):
+async def test_f_22_wait_for_a_connection_is_not_longer_than_the_request_timeout(scene: Scene):
     pool = bounded_pool(scene.postgres.url, 2)
     async with pool, pool.connection() as conn:
         bounds = conn.info.get_parameters()
@@ -98,7 +98,7 @@ async def test_f_22_no_request_waits_longer_for_a_connection_than_for_an_answer(
         ("proof.chain", {"length": 2}, "'running', $"),
     ],
 )
-def test_f_23_24_a_commit_whose_answer_is_lost_is_looked_up_and_has_one_effect(
+def test_f_23_24_commit_whose_response_was_lost_is_looked_up(
     scene: Scene, side: str, kind: str, arguments: dict[str, int], statement: str
 ):
     """Cut before it reached the server, or after it was done: to the worker both look the same."""
@@ -115,7 +115,7 @@ def test_f_23_24_a_commit_whose_answer_is_lost_is_looked_up_and_has_one_effect(
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_f_23_24_a_claim_whose_answer_is_lost_costs_no_crash(scene: Scene, side: str):
+def test_f_23_24_claim_whose_response_was_lost_counts_no_crash(scene: Scene, side: str):
     job = scene.add("proof.quick")
     scene.proxy.cut("FOR UPDATE SKIP LOCKED", side=side)
     scene.worker(by_proxy=True)
@@ -126,7 +126,7 @@ def test_f_23_24_a_claim_whose_answer_is_lost_costs_no_crash(scene: Scene, side:
     assert len(scene.lines("start", job)) == 1
 
 
-def test_f_25_terminated_backends_cost_nothing(scene: Scene):
+def test_f_25_terminated_backends_lose_nothing(scene: Scene):
     rng = random.Random(25)
     workers = [scene.worker(concurrency=4, lease=5.0, name=f"worker-{number}") for number in range(2)]
     while len(scene.said("worker_started")) < len(workers):  # one that cannot even register ends, as it should
@@ -164,11 +164,11 @@ def test_f_26_27_a_restart_under_load_loses_nothing(scene: Scene, how: str):
 
     account = scene.all_is_well()
 
-    assert len(account.story.jobs) == 20
-    assert len(account.story.records.published) == 10
+    assert len(account.execution.jobs) == 20
+    assert len(account.execution.records.published) == 10
 
 
-def test_f_26_a_long_outage_is_sat_out(scene: Scene):
+def test_f_26_worker_survives_a_long_outage(scene: Scene):
     job = scene.add("proof.steps", steps=10, pause=0.05)
     worker = scene.worker(lease=1.0)
     scene.until(lambda: scene.lines("effect", job))

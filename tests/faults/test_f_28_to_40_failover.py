@@ -128,7 +128,7 @@ def test_f_28_a_failover_to_a_synchronous_standby_loses_nothing(pair: Pair, fork
     assert count(pair.standby.url, "SELECT count(*) FROM holdfast.history WHERE move = 'complete'") == len(acknowledged)
 
 
-async def test_f_29_a_lost_tail_never_lets_a_stale_attempt_in(pair: Pair):
+async def test_f_29_lost_tail_never_accepts_a_stale_attempt(pair: Pair):
     """The claim is lost with the old primary, and its number is given out again. Its id is not: the fence holds."""
     async with await psycopg.AsyncConnection.connect(pair.primary.url, autocommit=True) as conn:
         await conn.execute("SET synchronous_commit = local")
@@ -154,7 +154,7 @@ async def test_f_29_a_lost_tail_never_lets_a_stale_attempt_in(pair: Pair):
         assert row == ("completed", "current")
 
 
-async def test_f_30_an_old_primary_that_comes_back_is_refused_by_who_has_seen_its_successor(pair: Pair):
+async def test_f_30_old_primary_is_refused_by_processes_that_saw_its_successor(pair: Pair):
     """It takes writes, and the address names it first: what is written there would be lost."""
     pair.wait_until_it_follows()
     before = await connect(pair.url)
@@ -189,7 +189,7 @@ def test_f_40_a_worker_does_not_start_on_a_standby(pair: Pair, forks: ForkServer
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy/scripts/failover.sh"
 
 
-async def test_f_29_the_script_promotes_a_standby_and_gives_out_no_number_twice(pair: Pair) -> None:
+async def test_f_29_promote_script_reuses_no_number(pair: Pair) -> None:
     """The lost tail: an enqueue that was acknowledged and not replicated is gone; its id and fence token stay unused."""
     path = f"{pair.primary.binaries.folder}{os.pathsep}{os.environ['PATH']}"
 

@@ -53,7 +53,7 @@ def injected(scene: Scene, share: float, *codes: str) -> Iterator[None]:
         scene.conn.execute(MEND)
 
 
-def test_f_31_a_read_only_database_leaves_workers_idle_and_burns_no_attempt(scene: Scene):
+def test_f_31_read_only_database_leaves_workers_idle_and_uses_no_attempt(scene: Scene):
     worker = scene.worker(lease=30.0)
     scene.until(lambda: scene.said("worker_started"))
     scene.conn.execute("ALTER DATABASE holdfast SET default_transaction_read_only = on")
@@ -103,7 +103,7 @@ def clock_shift(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("shift", [timedelta(hours=1), timedelta(hours=-1), timedelta(days=3653)], ids=str)
-def test_f_37_the_wall_clock_of_a_worker_decides_nothing(scene: Scene, clock_shift: Path, shift: timedelta):
+def test_f_37_wall_clock_of_a_worker_has_no_effect(scene: Scene, clock_shift: Path, shift: timedelta):
     seconds = int(shift.total_seconds())
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
     environment |= {"LD_PRELOAD": str(clock_shift), "CLOCK_SHIFT": str(seconds), "PROOF_FOLDER": str(scene.folder)}
@@ -138,7 +138,7 @@ def test_f_38_the_databases_clock_steps_forward_and_the_fence_still_holds(scene:
     first.go_on()
     account = scene.all_is_well()
 
-    assert [move.move for move in account.story.moves[job]] == ["rescue", "complete"]
+    assert [move.move for move in account.execution.moves[job]] == ["rescue", "complete"]
 
 
 def test_f_38_the_databases_clock_steps_back_and_leases_last_that_much_longer(scene: Scene):
@@ -156,7 +156,7 @@ def test_f_38_the_databases_clock_steps_back_and_leases_last_that_much_longer(sc
     assert rescued >= until
 
 
-def test_f_39_answers_lost_on_any_call_cost_nothing_but_time(scene: Scene):
+def test_f_39_lost_responses_cost_only_time(scene: Scene):
     """The server has done it and the client sees a dead connection: three times of a hundred, everywhere."""
     scene.proxy.cut_some(0.03, seed=39)
     for _ in range(5):
@@ -172,7 +172,7 @@ def test_f_39_answers_lost_on_any_call_cost_nothing_but_time(scene: Scene):
     scene.everything_ends()
 
 
-def test_f_41_two_versions_side_by_side(scene: Scene):
+def test_f_41_two_versions_run_side_by_side(scene: Scene):
     """A worker leaves jobs of a newer version alone; the newer worker runs both."""
     scene.worker(version=1, name="old")
     scene.worker(version=2, name="new", lease=5.0)

@@ -1,4 +1,4 @@
-"""F-32, F-35, F-36: a database that is full, of connections, of write-ahead log, or of rows that nobody may remove."""
+"""F-32, F-35, F-36: a database without free connections, WAL space, or with rows that vacuum cannot remove."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def no_connection_left(scene: Scene) -> Iterator[None]:
             one.close()
 
 
-def test_f_35_without_a_free_connection_a_worker_keeps_its_lease_and_goes_on(scene: Scene):
+def test_f_35_worker_without_a_free_connection_keeps_its_lease(scene: Scene):
     """Its heartbeat, its claims and its ends have connections of their own, which they keep."""
     held = scene.add("proof.steps", steps=100_000, pause=0.05)
     worker = scene.worker(lease=5.0, concurrency=2)
@@ -73,7 +73,7 @@ def test_f_35_without_a_free_connection_a_worker_keeps_its_lease_and_goes_on(sce
     scene.conn.execute("UPDATE holdfast.jobs SET payload = payload || '{\"steps\": 1}' WHERE id = %s", [held])
 
 
-def test_f_35_a_worker_whose_connections_are_cut_waits_until_there_is_room_again(scene: Scene):
+def test_f_35_worker_whose_connections_are_cut_waits_for_free_ones(scene: Scene):
     """As when a pooler is restarted: it has to come back while there is no room, and burns nothing on the way."""
     worker = scene.worker(by_proxy=True, lease=60.0)
     scene.until(lambda: scene.said("worker_started"))
@@ -92,7 +92,7 @@ def test_f_35_a_worker_whose_connections_are_cut_waits_until_there_is_room_again
     scene.all_is_well()
 
 
-def test_f_32_a_full_disk_of_write_ahead_log_is_a_long_outage_and_loses_nothing(tmp_path: Path):
+def test_f_32_full_wal_disk_is_an_outage_and_loses_nothing(tmp_path: Path):
     """The server panics, and stays down until there is space and somebody starts it."""
     with ForkServer() as forks, OwnPostgres(tmp_path / "postgres") as postgres, wal_on_a_small_disk(postgres) as disk:
         _outlive_a_full_disk(forks, postgres, disk, tmp_path)
@@ -151,7 +151,7 @@ def _outlive_a_full_disk(forks: ForkServer, postgres: OwnPostgres, disk: Path, t
     assert worker.is_alive
 
 
-def test_f_36_a_snapshot_that_is_held_for_long_is_told_and_claims_stay_correct(scene: Scene):
+def test_f_36_long_held_snapshot_is_reported_and_claims_stay_correct(scene: Scene):
     """Dead rows cannot be removed meanwhile. That is told by a metric, the table stays in bounds, and no job is begun twice."""
     rounds, many = 3, 300
     with psycopg.connect(scene.postgres.url) as holder:

@@ -28,7 +28,7 @@ async def run(url: str, conn: psycopg.AsyncConnection[Any]) -> tuple[Pipeline, i
     return pipeline, total.result["total"]
 
 
-async def test_two_runs_do_not_meet_and_what_was_there_before_stays(database: str, monkeypatch: pytest.MonkeyPatch):
+async def test_demo_keeps_rows_of_other_runs(database: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(demo_jobs.asyncio, "sleep", _at_once)
     conn = await connect(database)
     async with conn:
@@ -52,7 +52,7 @@ async def test_two_runs_do_not_meet_and_what_was_there_before_stays(database: st
         await conn.execute("DROP SCHEMA demo, holdfast_demo CASCADE")
 
 
-def test_a_second_demo_leaves_the_files_of_the_first_and_removes_those_of_ended_processes(tmp_path: Path):
+def test_second_demo_keeps_files_of_the_first_and_removes_those_of_ended_processes(tmp_path: Path):
     first = toolkit.new_folder(tmp_path)
     ended = tmp_path / "run-ended"
     ended.mkdir()
@@ -77,7 +77,7 @@ async def _at_once(_: float) -> None:
     await _sleep(0)
 
 
-def test_an_end_that_is_right():
+def test_correct_result_is_reported():
     assert RIGHT.is_right
     assert "[bold green]correct[/]" in RIGHT.lines()[0]
     assert "each of 6 parts was published exactly once" in RIGHT.lines()[1]
@@ -93,7 +93,7 @@ def test_an_end_that_is_right():
         ({"publishers": 5}, "6 of 6 parts were published, by 5 attempts"),
     ],
 )
-def test_an_end_that_is_wrong_is_said_so(wrong: dict[str, Any], said: str):
+def test_wrong_result_is_reported(wrong: dict[str, Any], said: str):
     end = replace(RIGHT, **wrong)
 
     assert not end.is_right
@@ -101,5 +101,5 @@ def test_an_end_that_is_wrong_is_said_so(wrong: dict[str, Any], said: str):
     assert said in "\n".join(end.lines())
 
 
-def test_a_job_that_never_ran_again_is_said_so():
+def test_job_without_second_attempt_is_reported():
     assert "its job never ran again" in "\n".join(replace(RIGHT, recovered_after=None).lines())

@@ -70,7 +70,7 @@ def holdfast(*words: str, cwd: Path, **environment: str) -> str:
     return ended.stdout + ended.stderr
 
 
-async def test_f_75_canaries_in_every_slot_are_found_nowhere(database: str, tmp_path: Path, conn: Any, parrot: str) -> None:
+async def test_f_75_secrets_in_every_setting_appear_nowhere(database: str, tmp_path: Path, conn: Any, parrot: str) -> None:
     """Q-02, V-04: logs, errors, events, answers, audit, history, and what commands print."""
     _, admin = await create_token(conn, "canary", Role.ADMIN, by="test")
     _, worker = await create_token(conn, "canary worker", Role.WORKER, by="test")
@@ -134,7 +134,7 @@ async def test_f_75_canaries_in_every_slot_are_found_nowhere(database: str, tmp_
     assert [where for where, text in written.items() if PAYLOAD in text] == [], "what a job carries is in no log"
 
 
-async def test_f_75_the_code_of_a_link_is_in_no_log(database: str, tmp_path: Path, conn: Any) -> None:
+async def test_f_75_login_code_is_not_logged(database: str, tmp_path: Path, conn: Any) -> None:
     """It stands once on the terminal, for the person there, and nowhere else."""
     with serving(database, tmp_path, "--no-loops") as served:
         assert served.token.startswith("hf_")

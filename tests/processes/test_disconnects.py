@@ -1,4 +1,4 @@
-"""Keepers whose database session stands for them: a pod that is gone is noticed soon, and one that was cut off not robbed."""
+"""Rescue by ended sessions with real processes: a killed pod is noticed soon, and one that reconnects keeps its jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def two_keepers(start: Start, db: Conn) -> list[Kept]:
     return keepers
 
 
-def test_keeper_and_executor_killed_together_lose_their_job_long_before_the_lease(start: Start, db: Conn):
+def test_keeper_and_executor_killed_together_lose_their_job_before_the_lease_ends(start: Start, db: Conn):
     """K-59: with `HOLDFAST_RESCUE_ON_DISCONNECT` the job of a killed pod runs again in seconds, without an operator.
 
     Workers check sessions every second and wait two more for the owner to reconnect; one check takes at most three. The lease
@@ -64,7 +64,7 @@ def test_keeper_and_executor_killed_together_lose_their_job_long_before_the_leas
     assert not is_alive(executor)
 
 
-def test_a_keeper_that_lost_its_session_and_comes_back_keeps_its_job(start: Start, db: Conn):
+def test_keeper_that_reconnects_keeps_its_job(start: Start, db: Conn):
     """Its session is ended three times, and each time it is back before anybody takes its job."""
     keepers = two_keepers(start, db)
     job = enqueue_sync(db, NewJob("endless")).id
@@ -81,7 +81,7 @@ def test_a_keeper_that_lost_its_session_and_comes_back_keeps_its_job(start: Star
     assert victim.hears("presence_lost")
 
 
-def test_without_the_setting_no_session_stands_for_anybody(start: Start, db: Conn):
+def test_sessions_are_not_published_without_the_setting(start: Start, db: Conn):
     keeper = start()
     keeper.executor()
 

@@ -59,7 +59,7 @@ def said() -> list[str]:
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_server_goes_with_an_owner_that_is_killed(root: Path) -> None:
+def test_server_stops_when_its_owner_is_killed(root: Path) -> None:
     with python(OWNER, root) as owner:
         read_line(owner)
         assert processes(root)
@@ -69,7 +69,7 @@ def test_the_server_goes_with_an_owner_that_is_killed(root: Path) -> None:
         eventually(lambda: not processes(root), "the server should have ended with its owner")
 
 
-def test_the_server_goes_with_its_owner_also_in_the_middle_of_a_recovery(root: Path) -> None:
+def test_server_stops_with_its_owner_during_recovery(root: Path) -> None:
     with python(OWNER, root) as owner:
         read_line(owner)
         log, children = root / "postgres.log", processes(root) - {postmaster(root)}
@@ -82,7 +82,7 @@ def test_the_server_goes_with_its_owner_also_in_the_middle_of_a_recovery(root: P
         eventually(lambda: not processes(root), "the server should have ended with its owner")
 
 
-def test_a_program_that_forgets_to_stop_leaves_nothing(root: Path) -> None:
+def test_program_that_does_not_stop_the_server_leaves_no_process(root: Path) -> None:
     with python(OWNER, root) as owner:
         read_line(owner)
         tell(owner, "exit")
@@ -104,7 +104,7 @@ def test_the_server_outlives_the_thread_that_called_start(root: Path) -> None:
     server.stop()
 
 
-def test_nothing_acknowledged_is_lost_when_everything_is_killed(root: Path) -> None:
+def test_acknowledged_writes_survive_killing_everything(root: Path) -> None:
     with python(OWNER, root) as owner:
         url = read_line(owner)
         run(url, "CREATE TABLE written (number bigint)")
@@ -126,7 +126,7 @@ def test_nothing_acknowledged_is_lost_when_everything_is_killed(root: Path) -> N
     assert acknowledged <= kept
 
 
-def test_a_server_that_is_killed_is_started_again_by_its_owner(root: Path, said: list[str]) -> None:
+def test_killed_server_is_restarted_by_its_owner(root: Path, said: list[str]) -> None:
     with EmbeddedPostgres(root, on_message=said.append) as server:
         run(server.url, "CREATE TABLE kept AS SELECT 1 AS one")
         first = postmaster(root)
@@ -139,7 +139,7 @@ def test_a_server_that_is_killed_is_started_again_by_its_owner(root: Path, said:
         assert "Postgres ended with code -9; starting it again" in said
 
 
-def test_a_server_that_does_not_listen_to_reason_is_ended_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_server_is_killed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "GRACE", 0.2)
     server = EmbeddedPostgres(root)
     server.start()
@@ -156,7 +156,7 @@ def test_a_server_that_does_not_listen_to_reason_is_ended_too(root: Path, monkey
 
 
 @pytest.mark.parametrize("state", ["recycled", "zombie"])
-def test_a_stale_process_number_is_not_a_server(root: Path, state: str) -> None:
+def test_stale_pid_is_not_a_server(root: Path, state: str) -> None:
     account = launch.server_account()
     rights = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
     stranger = subprocess.Popen(["sleep", "60"], **rights)  # type: ignore[call-overload]
@@ -176,7 +176,7 @@ def test_a_stale_process_number_is_not_a_server(root: Path, state: str) -> None:
     stranger.wait()
 
 
-def test_a_server_without_an_owner_is_ended_first(root: Path, said: list[str]) -> None:
+def test_server_without_an_owner_is_stopped_first(root: Path, said: list[str]) -> None:
     orphan = cluster_of(root).spawn(find_binaries())
     eventually(lambda: (found := cluster_of(root).recorded()) and found.ready, "the orphan")
 
@@ -187,7 +187,7 @@ def test_a_server_without_an_owner_is_ended_first(root: Path, said: list[str]) -
     assert "a server without an owner was still running" in said[0]
 
 
-def test_a_busy_process_without_a_server_is_ended_first(root: Path) -> None:
+def test_leftover_backend_without_a_server_is_stopped_first(root: Path) -> None:
     with python(OWNER, root) as owner:
         url = read_line(owner)
         with psycopg.connect(url) as busy:
@@ -205,7 +205,7 @@ def test_a_busy_process_without_a_server_is_ended_first(root: Path) -> None:
         assert server.answers()
 
 
-def test_a_half_made_cluster_is_never_used(tmp_path: Path) -> None:
+def test_incomplete_cluster_is_never_used(tmp_path: Path) -> None:
     root = tmp_path / ".holdfast"
     with python(OWNER, root) as owner:
         eventually(lambda: list(root.glob("initdb-*/data/global")), "initdb at work")

@@ -1,4 +1,4 @@
-"""The embedded Postgres: what it is like, who owns it, and as whom it runs. Real processes."""
+"""The embedded Postgres: its settings, its owner and its user. Real processes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def said() -> list[str]:
 # --- one server ------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_folder_gets_a_database_that_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+def test_new_folder_gets_a_durable_database(tmp_path: Path) -> None:
     root = tmp_path / "new" / ".holdfast"
 
     with EmbeddedPostgres(root) as server:
@@ -86,7 +86,7 @@ def test_a_new_folder_gets_a_database_that_keeps_what_it_acknowledged(tmp_path: 
     assert sorted(path.name for path in root.iterdir()) == ["owner.lock", "password", "postgres", "postgres.log"]
 
 
-def test_only_the_password_opens_the_door_and_only_its_owner_can_read_it(root: Path) -> None:
+def test_password_is_required_and_readable_by_its_owner_only(root: Path) -> None:
     with EmbeddedPostgres(root) as server:
         assert stat.S_IMODE((root / "password").stat().st_mode) == 0o600
         assert stat.S_IMODE(server.data_dir.stat().st_mode) == 0o700
@@ -96,7 +96,7 @@ def test_only_the_password_opens_the_door_and_only_its_owner_can_read_it(root: P
             psycopg.connect(f"postgresql://holdfast@127.0.0.1:{server.port}/holdfast")
 
 
-def test_listens_on_loopback_and_nowhere_else(root: Path) -> None:
+def test_server_listens_on_loopback_only(root: Path) -> None:
     with EmbeddedPostgres(root) as server:
         tables = [Path("/proc/net/tcp").read_text(), Path("/proc/net/tcp6").read_text()]
         listening = [line.split()[1] for table in tables for line in table.splitlines() if line.split()[3] == "0A"]
@@ -106,7 +106,7 @@ def test_listens_on_loopback_and_nowhere_else(root: Path) -> None:
         assert value(server.url, "SHOW unix_socket_directories") == ""
 
 
-def test_settings_can_be_overridden_and_cannot_smuggle_lines(root: Path) -> None:
+def test_settings_can_be_overridden_without_line_injection(root: Path) -> None:
     with EmbeddedPostgres(root, settings={**THROWAWAY, "work_mem": "5MB", "cluster_name": "it''s \\ 'x'"}) as server:
         assert value(server.url, "SHOW fsync") == "off"
         assert value(server.url, "SHOW work_mem") == "5MB"
@@ -118,7 +118,7 @@ def test_settings_can_be_overridden_and_cannot_smuggle_lines(root: Path) -> None
         EmbeddedPostgres(root, settings={"work_mem": "5MB'\nfsync = 'off"}).start()
 
 
-def test_a_taken_port_is_replaced_and_said(root: Path, said: list[str]) -> None:
+def test_busy_port_is_replaced_and_reported(root: Path, said: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         taken = holder.getsockname()[1]
         with EmbeddedPostgres(root, port=taken, on_message=said.append) as server:
@@ -127,7 +127,7 @@ def test_a_taken_port_is_replaced_and_said(root: Path, said: list[str]) -> None:
             assert said == [f"port {taken} is taken; the database listens on {server.port}"]
 
 
-def test_a_start_that_fails_says_why_and_leaves_nothing(root: Path) -> None:
+def test_failed_start_names_the_cause_and_leaves_nothing(root: Path) -> None:
     with pytest.raises(DatabaseProblem, match="shared_buffers"):
         EmbeddedPostgres(root, settings={"shared_buffers": "plenty"}).start()
     assert processes(root) == set()
@@ -145,7 +145,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(root: Path) -> None:
         assert server.answers()
 
 
-def test_another_major_version_is_refused_and_nothing_changes(root: Path) -> None:
+def test_other_major_version_is_refused_and_unchanged(root: Path) -> None:
     other = find_binaries([wheel_places()[-1]])
     before = (root / "postgres" / "PG_VERSION").read_text().strip()
     assert str(other.major) != before
@@ -177,7 +177,7 @@ def test_a_second_process_adopts_the_server_and_leaves_it_running(root: Path) ->
         assert processes(root) == set()
 
 
-def test_many_that_come_at_once_get_one_server(root: Path) -> None:
+def test_concurrent_starts_share_one_server(root: Path) -> None:
     with contextlib.ExitStack() as stack:
         everyone = [stack.enter_context(python(OWNER, root)) for _ in range(4)]
 
@@ -189,7 +189,7 @@ def test_many_that_come_at_once_get_one_server(root: Path) -> None:
         assert [process.wait() for process in everyone] == [0, 0, 0, 0]
 
 
-def test_an_owner_without_a_server_is_named(root: Path) -> None:
+def test_owner_without_a_server_is_named(root: Path) -> None:
     with (root / "owner.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write("4242")
@@ -199,7 +199,7 @@ def test_an_owner_without_a_server_is_named(root: Path) -> None:
             EmbeddedPostgres(root, patience=timedelta(seconds=0.1)).start()
 
 
-def test_a_forked_child_neither_stops_the_server_nor_keeps_the_lock(root: Path) -> None:
+def test_forked_child_neither_stops_the_server_nor_keeps_the_lock(root: Path) -> None:
     with python(OWNER, root) as owner:
         read_line(owner)
         tell(owner, "fork")
@@ -218,7 +218,7 @@ def test_a_forked_child_neither_stops_the_server_nor_keeps_the_lock(root: Path) 
 
 
 @as_root
-def test_root_needs_no_user_and_opens_no_folder(root: Path, said: list[str]) -> None:
+def test_root_needs_no_extra_user_and_changes_no_folder(root: Path, said: list[str]) -> None:
     assert stat.S_IMODE(root.parent.stat().st_mode) == 0o700
     parents = [root, *root.parents]
     modes, users = [path.stat().st_mode for path in parents], Path("/etc/passwd").read_bytes()
@@ -238,13 +238,13 @@ def test_root_needs_no_user_and_opens_no_folder(root: Path, said: list[str]) -> 
 
 
 @as_root
-def test_where_nobody_may_walk_the_path_is_the_path(open_folder: Path) -> None:
+def test_accessible_folder_is_used_directly(open_folder: Path) -> None:
     with EmbeddedPostgres(open_folder / "data", settings=THROWAWAY) as server:
         assert value(server.url, "SHOW data_directory") == str(server.data_dir)
 
 
 @as_root
-def test_an_ordinary_user_with_a_closed_home(open_folder: Path) -> None:
+def test_ordinary_user_with_a_closed_home_can_start(open_folder: Path) -> None:
     nobody, interpreter = pwd.getpwnam("nobody"), _interpreter_for_everybody()
     home = open_folder / "home"
     home.mkdir(mode=0o700)

@@ -63,7 +63,7 @@ RUNNERS = [in_a_worker, under_a_keeper, beside_routes, in_the_harness]
 
 
 @pytest.mark.parametrize("run", RUNNERS)
-async def test_a_handler_that_enqueues_does_so_wherever_it_runs(
+async def test_handler_can_enqueue_in_every_runner(
     database: str, conn: Any, run: Callable[[str, Any], Awaitable[None]]
 ) -> None:
     """K-44: a handler does not know what dispatched it; neither in the event loop, in a thread nor in a process of its own."""
@@ -79,9 +79,7 @@ async def test_a_handler_that_enqueues_does_so_wherever_it_runs(
         current_client()  # what is outside of a handler is none of the worker's business
 
 
-async def test_a_handler_enqueues_where_its_job_is_whatever_is_around_its_worker(
-    database: str, fresh_database: str, conn: Any
-) -> None:
+async def test_handler_enqueues_into_the_database_of_its_job(database: str, fresh_database: str, conn: Any) -> None:
     """Two workers in one process, on two databases, inside a `connect` to one of them."""
     async with holdfast.connect(fresh_database) as other:
         there, here = await kinds.here.enqueue(note="there"), await enqueue(conn, kinds.here.new(note="here"))
@@ -95,7 +93,7 @@ async def test_a_handler_enqueues_where_its_job_is_whatever_is_around_its_worker
             assert (await rows(conn, notes), await rows(other_conn, notes)) == ([("here",)], [("there",)])
 
 
-async def test_a_plain_function_with_an_event_loop_of_its_own_is_told_what_to_say(database: str, conn: Any) -> None:
+async def test_sync_handler_with_its_own_event_loop_gets_advice(database: str, conn: Any) -> None:
     """The connections of the worker are waited for in another loop: it would work until two need one at once."""
     made = await enqueue(conn, kinds.in_another_loop.new(note="lost"))
     async with beside(Worker(database, kinds.OURS, QUICK)):
@@ -105,7 +103,7 @@ async def test_a_plain_function_with_an_event_loop_of_its_own_is_told_what_to_sa
     assert "in a plain function say ctx.wait(kind.enqueue(...))" in found.error
 
 
-async def test_what_a_handler_enqueues_starts_beside_it_without_any_hint(
+async def test_job_enqueued_by_a_handler_starts_without_a_hint(
     database: str, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed, may_end = asyncio.Event(), asyncio.Event()
@@ -136,9 +134,7 @@ async def test_what_a_handler_enqueues_starts_beside_it_without_any_hint(
         may_end.set()
 
 
-async def test_a_worker_that_leaves_tells_others_first_what_its_handlers_have_enqueued(
-    database: str, conn: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_worker_sends_pending_hints_before_it_exits(database: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second enqueue within a moment owes its hint, and the worker must not close its connections before that is paid."""
     monkeypatch.setattr(client, "HINT_EVERY", 0.5)
 

@@ -70,9 +70,7 @@ def killed_for_want_of_memory(cgroup: Path) -> int:
     return int(dict(line.split() for line in file.read_text().splitlines())["oom_kill"])
 
 
-def test_f_17_an_executor_that_the_kernel_kills_for_want_of_memory_gives_back_its_job_with_that_cause(
-    little_memory: Path, start: Start, db: Conn
-):
+def test_f_17_oom_killed_executor_releases_its_job_with_that_cause(little_memory: Path, start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("eats_memory_once")).id
     keeper = keeper_with_little_memory(start, little_memory)
 
@@ -86,7 +84,7 @@ def test_f_17_an_executor_that_the_kernel_kills_for_want_of_memory_gives_back_it
     assert keeper.wait() == 0
 
 
-def test_f_17_a_job_in_a_process_of_its_own_runs_out_of_memory_alone(little_memory: Path, start: Start, db: Conn):
+def test_f_17_isolated_job_runs_out_of_memory_alone(little_memory: Path, start: Start, db: Conn):
     beside = enqueue_sync(db, NewJob("endless")).id
     keeper = keeper_with_little_memory(start, little_memory)
     until(lambda: state(db, beside) == "running")
@@ -126,7 +124,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_a_keeper_that_is_process_1_hears_sigterm_and_ends_with_0(first: Kept, db: Conn):
+def test_keeper_as_pid_1_handles_sigterm_and_exits_with_0(first: Kept, db: Conn):
     """The kernel delivers to process 1 only what it has a handler for."""
     job = enqueue_sync(db, NewJob("until_told")).id
     until(lambda: state(db, job) == "running")
@@ -137,7 +135,7 @@ def test_a_keeper_that_is_process_1_hears_sigterm_and_ends_with_0(first: Kept, d
     assert state(db, job) == "completed"
 
 
-def test_a_keeper_that_is_process_1_buries_whom_nobody_else_waits_for(first: Kept, db: Conn):
+def test_keeper_as_pid_1_reaps_orphans(first: Kept, db: Conn):
     job = enqueue_sync(db, NewJob("leaves_an_orphan")).id
     until(lambda: state(db, job) == "completed")
     keeper = keeper_of(first)
@@ -151,7 +149,7 @@ def test_a_keeper_that_is_process_1_buries_whom_nobody_else_waits_for(first: Kep
     assert is_alive(children()[0])
 
 
-def test_all_end_with_a_keeper_that_is_process_1(first: Kept, db: Conn):
+def test_all_processes_end_with_a_keeper_as_pid_1(first: Kept, db: Conn):
     job = enqueue_sync(db, NewJob("endless")).id
     until(lambda: state(db, job) == "running")
     keeper = keeper_of(first)

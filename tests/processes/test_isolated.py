@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: they do all that others do, die as they like, and take nobody along."""
+"""Isolated handlers: they have all operations, and their crash does not affect other jobs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _parent_of(pid: int) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_runs_in_a_child_of_the_worker_and_the_next_in_the_same(database: str, conn: Any) -> None:
+async def test_handler_runs_in_a_child_process_that_is_reused(database: str, conn: Any) -> None:
     first, second = await enqueue(conn, kinds.where.new()), None
     async with working(database):
         here = await ended(conn, first.id)
@@ -89,7 +89,7 @@ async def test_a_handler_runs_in_a_child_of_the_worker_and_the_next_in_the_same(
     await is_gone(here.result["pid"])
 
 
-async def test_a_plain_function_can_have_a_process_too(database: str, conn: Any) -> None:
+async def test_sync_handler_can_be_isolated(database: str, conn: Any) -> None:
     made = await enqueue(conn, kinds.where_plain.new())
     async with working(database):
         found = await ended(conn, made.id)
@@ -98,7 +98,7 @@ async def test_a_plain_function_can_have_a_process_too(database: str, conn: Any)
     assert found.result != os.getpid()
 
 
-async def test_all_that_a_context_offers_works_in_there(database: str, conn: Any) -> None:
+async def test_isolated_context_has_all_operations(database: str, conn: Any) -> None:
     await conn.execute("CREATE TABLE published (job_id bigint, note text)")
     made = await enqueue(conn, kinds.everything.new(note="hello"))
     async with working(database):
@@ -121,7 +121,7 @@ async def test_all_that_a_context_offers_works_in_there(database: str, conn: Any
     ]
 
 
-async def test_errors_are_retried_and_end_as_anywhere_else(database: str, conn: Any) -> None:
+async def test_isolated_errors_are_retried_and_end_like_others(database: str, conn: Any) -> None:
     made = await enqueue(conn, kinds.fails.new())
     async with working(database):
         found = await ended(conn, made.id)
@@ -138,7 +138,7 @@ async def test_errors_are_retried_and_end_as_anywhere_else(database: str, conn: 
 @pytest.mark.parametrize(
     ("how", "cause"), [("exit", "exit 3"), ("segfault", "SIGSEGV"), ("sigkill", "SIGKILL"), ("abort", "SIGABRT")]
 )
-async def test_f_17_a_handler_that_kills_its_process_is_given_back_at_once_with_the_cause(
+async def test_f_17_handler_that_kills_its_process_is_released_with_the_cause(
     database: str, conn: Any, how: str, cause: str
 ) -> None:
     """F-17, F-19: no lease has to run out, which would take a minute here."""
@@ -150,7 +150,7 @@ async def test_f_17_a_handler_that_kills_its_process_is_given_back_at_once_with_
     assert found.is_quarantined
 
 
-async def test_a_job_whose_process_died_once_is_completed_by_the_next(database: str, conn: Any) -> None:
+async def test_job_whose_process_died_is_completed_by_the_next(database: str, conn: Any) -> None:
     made = await enqueue(conn, kinds.dies_once.new())
     async with working(database):
         found = await ended(conn, made.id)
@@ -159,7 +159,7 @@ async def test_a_job_whose_process_died_once_is_completed_by_the_next(database: 
     assert await column(conn, made.id, "alone") is False, "it was the only one in there"
 
 
-async def test_a_child_that_died_while_it_was_idle_is_nobodys_fault(database: str, conn: Any) -> None:
+async def test_death_of_an_idle_child_is_not_charged_to_a_job(database: str, conn: Any) -> None:
     async with working(database):
         pid = (await ended(conn, (await enqueue(conn, kinds.where.new())).id)).result["pid"]
         os.kill(pid, signal.SIGKILL)
@@ -168,7 +168,7 @@ async def test_a_child_that_died_while_it_was_idle_is_nobodys_fault(database: st
     assert (found.state, found.attempt_no, found.crashes) == ("completed", 1, 0)
 
 
-async def test_a_child_ends_with_its_worker_and_its_job_is_given_back(database: str, conn: Any, tmp_path: Path) -> None:
+async def test_child_ends_with_its_worker_and_its_job_is_released(database: str, conn: Any, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     made = await enqueue(conn, kinds.deaf.new(mark=str(mark)))
     options = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=200), grace=timedelta(milliseconds=100))
@@ -180,7 +180,7 @@ async def test_a_child_ends_with_its_worker_and_its_job_is_given_back(database: 
     assert (found.state, found.crashes, found.errors) == ("pending", 0, 0)
 
 
-async def test_what_a_handler_started_is_ended_with_it(database: str, conn: Any, tmp_path: Path) -> None:
+async def test_processes_started_by_a_handler_end_with_it(database: str, conn: Any, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     made = await enqueue(conn, kinds.starts_another.new(mark=str(mark)))
     async with working(database):
@@ -196,7 +196,7 @@ async def test_what_a_handler_started_is_ended_with_it(database: str, conn: Any,
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_cancel_interrupts_an_async_handler_in_its_process(database: str, conn: Any, tmp_path: Path) -> None:
+async def test_cancel_interrupts_an_isolated_async_handler(database: str, conn: Any, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     made = await enqueue(conn, kinds.waits.new(mark=str(mark)))
     async with working(database):
@@ -207,7 +207,7 @@ async def test_a_cancel_interrupts_an_async_handler_in_its_process(database: str
     assert (found.state, found.crashes) == ("cancelled", 0)
 
 
-async def test_a_cancel_reaches_a_handler_that_never_looks(database: str, conn: Any, tmp_path: Path) -> None:
+async def test_cancel_ends_a_handler_without_checkpoints(database: str, conn: Any, tmp_path: Path) -> None:
     """It is asked, and after a moment its process is killed."""
     mark = tmp_path / "mark"
     made = await enqueue(conn, kinds.deaf.new(mark=str(mark)))
@@ -220,7 +220,7 @@ async def test_a_cancel_reaches_a_handler_that_never_looks(database: str, conn: 
     assert (found.state, found.crashes) == ("cancelled", 0)
 
 
-async def test_a_stopped_child_does_not_stop_its_worker_and_can_be_cancelled(database: str, conn: Any, tmp_path: Path) -> None:
+async def test_stopped_child_does_not_block_its_worker_and_can_be_cancelled(database: str, conn: Any, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     made = await enqueue(conn, kinds.waits.new(mark=str(mark)))
     async with working(database):
@@ -234,7 +234,7 @@ async def test_a_stopped_child_does_not_stop_its_worker_and_can_be_cancelled(dat
     assert found.state == "cancelled"
 
 
-async def test_f_19_a_handler_beyond_its_longest_time_is_killed(
+async def test_f_19_handler_beyond_max_runtime_is_killed(
     database: str, conn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F-19: it holds the interpreter's lock, so that nothing inside its process could stop it. An error, and no crash."""
@@ -247,9 +247,7 @@ async def test_f_19_a_handler_beyond_its_longest_time_is_killed(
     assert (found.state, found.cause, found.errors, found.crashes) == ("failed", "timeout", 1, 0)
 
 
-async def test_f_18_a_handler_that_holds_the_interpreters_lock_does_not_delay_the_loop(
-    database: str, conn: Any, tmp_path: Path
-) -> None:
+async def test_f_18_handler_that_holds_the_gil_does_not_delay_the_event_loop(database: str, conn: Any, tmp_path: Path) -> None:
     """F-18: others complete while it holds on, and the loop turns all the time."""
     mark = tmp_path / "mark"
     made = await enqueue(conn, kinds.holds_the_gil.new(mark=str(mark), seconds=600))
@@ -263,7 +261,7 @@ async def test_f_18_a_handler_that_holds_the_interpreters_lock_does_not_delay_th
         await ended(conn, made.id)
 
 
-async def test_a_lost_attempt_is_ended_and_writes_nothing(database: str, conn: Any, tmp_path: Path) -> None:
+async def test_lost_attempt_is_ended_and_writes_nothing(database: str, conn: Any, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     made = await enqueue(conn, kinds.deaf.new(mark=str(mark)))
     async with working(database) as worker:
@@ -280,7 +278,7 @@ async def test_a_lost_attempt_is_ended_and_writes_nothing(database: str, conn: A
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_that_must_run_alone_gets_a_process_whatever_its_kind_says(database: str, conn: Any) -> None:
+async def test_job_that_must_run_alone_is_isolated(database: str, conn: Any) -> None:
     made = await enqueue(conn, kinds.innocent.new())
     other = await enqueue(conn, kinds.innocent.new())
     dead = await start_worker(conn)
@@ -306,9 +304,7 @@ async def test_a_job_that_must_run_alone_gets_a_process_whatever_its_kind_says(d
 
 
 @pytest.mark.parametrize("max_crashes", [1, 3])
-async def test_f_17_a_poison_job_is_quarantined_after_its_budget_and_takes_nobody_along(
-    database: str, conn: Any, max_crashes: int
-) -> None:
+async def test_f_17_crashing_job_is_quarantined_without_affecting_others(database: str, conn: Any, max_crashes: int) -> None:
     """F-17: nobody marked it as dangerous; it kills whole workers, and later only the process that it has for itself."""
     innocent = [await enqueue(conn, replace(kinds.innocent.new(seconds=0.3), max_crashes=max_crashes)) for _ in range(10)]
     poison = await enqueue(conn, replace(kinds.poison.new(), max_crashes=max_crashes))
@@ -342,7 +338,7 @@ async def a_worker_process(database: str, **environment: str) -> AsyncIterator[a
         await process.wait()
 
 
-async def test_a_child_dies_with_its_worker_whatever_it_is_at(database: str, conn: Any, tmp_path: Path) -> None:
+async def test_child_dies_with_its_worker_at_any_point(database: str, conn: Any, tmp_path: Path) -> None:
     """It holds the interpreter's lock, so that it cannot hear the end of the line: the kernel ends it."""
     mark = tmp_path / "mark"
     await enqueue(conn, kinds.holds_the_gil.new(mark=str(mark), seconds=600))
@@ -353,9 +349,7 @@ async def test_a_child_dies_with_its_worker_whatever_it_is_at(database: str, con
 
 
 @pytest.mark.parametrize("point", POINTS[::STEP])
-async def test_a_child_killed_at_a_crash_point_is_followed_by_another_in_the_same_worker(
-    database: str, conn: Any, point: str
-) -> None:
+async def test_child_killed_at_a_crash_point_is_replaced(database: str, conn: Any, point: str) -> None:
     """A real SIGKILL of the child, wherever it is; the worker lives on, and what was published was published once."""
     await conn.execute("CREATE TABLE published (job_id bigint, note text)")
     made = await enqueue(conn, kinds.publishes.new(note="hello"))
@@ -382,7 +376,7 @@ async def _work_until_all_ended(database: str, conn: Any) -> int:
     return deaths
 
 
-def test_a_function_that_no_other_process_can_import_is_refused_at_once() -> None:
+def test_function_that_cannot_be_imported_is_refused() -> None:
     async def inner() -> None: ...
 
     with pytest.raises(UsageError, match="another process cannot import"):
@@ -390,7 +384,7 @@ def test_a_function_that_no_other_process_can_import_is_refused_at_once() -> Non
 
 
 @pytest.mark.parametrize(("run_in", "is_async"), [("thread", True), ("loop", False), ("pod", True)])
-def test_a_place_that_does_not_fit_the_function_is_refused_at_once(run_in: str, is_async: bool) -> None:
+def test_run_in_that_does_not_fit_the_function_is_refused(run_in: str, is_async: bool) -> None:
     async def an_async() -> None: ...
 
     def a_plain() -> None: ...
@@ -399,7 +393,7 @@ def test_a_place_that_does_not_fit_the_function_is_refused_at_once(run_in: str, 
         kind("isolated.misplaced", run_in=run_in)(an_async if is_async else a_plain)
 
 
-async def test_what_a_process_of_its_own_says_is_kept_and_survives_its_death(database: str, conn: Any) -> None:
+async def test_logs_of_an_isolated_process_survive_its_death(database: str, conn: Any) -> None:
     job_id = (await enqueue(conn, kinds.says_and_dies.new())).id
     async with working(database):
         assert (await ended(conn, job_id)).state == "completed"
@@ -409,7 +403,7 @@ async def test_what_a_process_of_its_own_says_is_kept_and_survives_its_death(dat
     assert str(os.getpid()) not in {pid for *_, pid in found}
 
 
-async def test_a_handler_in_a_process_of_its_own_learns_that_its_worker_is_told_to_end(database, conn, tmp_path: Path):
+async def test_isolated_handler_learns_of_a_shutdown(database, conn, tmp_path: Path):
     mark = tmp_path / "begun"
     made = await enqueue(conn, kinds.watches_for_the_end.new(mark=str(mark)))
     patient = replace(QUICK, grace=timedelta(seconds=60))
@@ -425,7 +419,7 @@ async def test_a_handler_in_a_process_of_its_own_learns_that_its_worker_is_told_
     assert (found.state, found.result) == ("completed", "in time")
 
 
-async def test_a_handler_in_a_process_reads_the_results_of_its_parents(database: str, conn: Any) -> None:
+async def test_isolated_handler_reads_results_of_its_parents(database: str, conn: Any) -> None:
     parents = [(await kinds.where_plain.using(tx=conn).enqueue()).id for _ in range(2)]
     made = await kinds.total.using(tx=conn, after=parents).enqueue()
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 Conn = psycopg.Connection[Any]
 
 
-def test_f_17_a_killed_executor_costs_its_job_one_crash_and_another_runs_it_at_once(start: Start, db: Conn):
+def test_f_17_killed_executor_counts_one_crash_and_its_job_runs_again(start: Start, db: Conn):
     """K-70: whichever process runs it next. The lease is an hour and nobody waits for it."""
     job = enqueue_sync(db, NewJob("endless")).id
     keeper = start(HOLDFAST_LEASE_SECONDS="3600")
@@ -45,9 +45,7 @@ def test_f_17_a_killed_executor_costs_its_job_one_crash_and_another_runs_it_at_o
         ("overflow", "SIGSEGV", "its process was killed by SIGSEGV"),
     ],
 )
-def test_f_17_a_job_that_takes_its_process_down_is_given_back_with_the_cause(
-    start: Start, db: Conn, how: str, cause: str, reason: str
-):
+def test_f_17_job_that_kills_its_process_is_released_with_the_cause(start: Start, db: Conn, how: str, cause: str, reason: str):
     job = enqueue_sync(db, NewJob("dies_once", payload={"how": how})).id
 
     assert start("--drain").wait() == 0
@@ -62,7 +60,7 @@ def test_f_17_a_job_that_takes_its_process_down_is_given_back_with_the_cause(
     ("then", "ended"),
     [("raises", ("completed", 2, 1, 0)), ("returns", ("completed", 1, 0, 0)), ("exits", ("completed", 2, 0, 1))],
 )
-def test_f_17_a_job_that_forks_and_forks_takes_nobody_along(
+def test_f_17_fork_bomb_does_not_affect_other_jobs(
     start: Start, db: Conn, tmp_path: Path, then: str, ended: tuple[str, int, int, int]
 ):
     """Copies of its executor have its claims and its connections: none of them writes anything, and none is left."""
@@ -89,7 +87,7 @@ def test_f_17_a_job_that_forks_and_forks_takes_nobody_along(
     assert bystander.wait() == 0
 
 
-def test_a_look_at_an_engine_does_not_hide_that_a_job_beside_it_had_begun(start: Start, db: Conn):
+def test_poll_does_not_hide_that_a_job_beside_it_had_begun(start: Start, db: Conn):
     """There is one lane for jobs, and looks have their own: whoever dies there is noted as well."""
     looked_at = enqueue_sync(db, NewJob("asked_for_ever")).id
     keeper = start("--concurrency", "1")
@@ -102,7 +100,7 @@ def test_a_look_at_an_engine_does_not_hide_that_a_job_beside_it_had_begun(start:
     keeper.signal(TERM)
 
 
-def test_what_waited_in_a_dead_process_had_not_begun_and_costs_nothing(start: Start, db: Conn):
+def test_waiting_jobs_of_a_dead_process_are_not_charged(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("endless")).id
     keeper = start(HOLDFAST_CRASH_AT="claim.after_commit")
 
@@ -113,7 +111,7 @@ def test_what_waited_in_a_dead_process_had_not_begun_and_costs_nothing(start: St
 
 
 @pytest.mark.parametrize("point", ["claim.before", "run.before_start", "run.after", "complete.after_commit_before_ack"])
-def test_an_executor_killed_at_a_crash_point_is_followed_by_another_that_completes_the_job(start: Start, db: Conn, point: str):
+def test_executor_killed_at_a_crash_point_is_replaced_and_the_job_completes(start: Start, db: Conn, point: str):
     """W-01: any crash point is recoverable, by the same keeper."""
     job = enqueue_sync(db, NewJob("counted", max_crashes=5)).id
     keeper = start("--drain", HOLDFAST_CRASH_AT=point)
@@ -124,7 +122,7 @@ def test_an_executor_killed_at_a_crash_point_is_followed_by_another_that_complet
     assert db.execute("SELECT count(*) FROM holdfast.history WHERE move = 'complete'").fetchone() == (1,)
 
 
-def test_f_18_a_handler_that_holds_the_gil_for_longer_than_the_lease_keeps_its_job(start: Start, db: Conn):
+def test_f_18_handler_that_holds_the_gil_beyond_the_lease_keeps_its_job(start: Start, db: Conn):
     """Neither the database nor the handler's own checkpoint finds that the lease has ended."""
     rival = start("--kinds", "quick", HOLDFAST_LEASE_SECONDS="3")
     rival.executor()  # its beats would rescue
@@ -137,7 +135,7 @@ def test_f_18_a_handler_that_holds_the_gil_for_longer_than_the_lease_keeps_its_j
     assert keeper.hears("executor_blocked")
 
 
-def test_a_handler_that_holds_the_gil_from_its_start_has_a_deadline_all_the_same(start: Start, db: Conn):
+def test_handler_that_holds_the_gil_from_its_start_has_a_deadline(start: Start, db: Conn):
     """Its executor cannot beat; the keeper writes its start. Beyond its longest time, the job is somebody else's."""
     job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000}, max_runtime=timedelta(hours=1))).id
     start("--kinds", "native", HOLDFAST_LEASE_SECONDS="3600")
@@ -152,7 +150,7 @@ def test_a_handler_that_holds_the_gil_from_its_start_has_a_deadline_all_the_same
     assert moves(db, job) == [("rescue", "it ran beyond its longest time")]
 
 
-def test_f_19_a_stopped_executor_is_not_kept_alive_and_what_it_writes_later_is_refused(start: Start, db: Conn):
+def test_f_19_lease_of_a_stopped_executor_is_not_renewed_and_its_writes_are_refused(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("until_told")).id
     first = start(HOLDFAST_LEASE_SECONDS="2")
     stopped = first.executor()
@@ -172,7 +170,7 @@ def test_f_19_a_stopped_executor_is_not_kept_alive_and_what_it_writes_later_is_r
     assert [move for move, _ in moves(db, job)] == ["rescue", "complete"]
 
 
-def test_f_03_executors_die_with_their_keeper_and_their_jobs_are_rescued_when_the_lease_ends(start: Start, db: Conn):
+def test_f_03_executors_die_with_their_keeper_and_their_jobs_are_rescued(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000})).id
     keeper = start(HOLDFAST_LEASE_SECONDS="2")
     executor = keeper.executor()
@@ -188,7 +186,7 @@ def test_f_03_executors_die_with_their_keeper_and_their_jobs_are_rescued_when_th
 
 
 @pytest.mark.parametrize("point", ["keeper.after_start", "reap.in_tx", "reap.after"])
-def test_a_keeper_that_dies_anywhere_leaves_nothing_that_the_next_does_not_find(start: Start, db: Conn, point: str):
+def test_keeper_killed_at_any_point_leaves_a_recoverable_state(start: Start, db: Conn, point: str):
     job = enqueue_sync(db, NewJob("dies_once", payload={"how": "kill"})).id
     doomed = start(HOLDFAST_CRASH_KEEPER_AT=point, HOLDFAST_LEASE_SECONDS="2")
     assert doomed.wait() == -KILL
@@ -199,7 +197,7 @@ def test_a_keeper_that_dies_anywhere_leaves_nothing_that_the_next_does_not_find(
     assert db.execute("SELECT count(*) FROM holdfast.history WHERE move = 'complete'").fetchone() == (1,)
 
 
-def test_what_a_handler_started_is_ended_with_its_executor(start: Start, db: Conn, tmp_path: Path):
+def test_processes_started_by_a_handler_end_with_its_executor(start: Start, db: Conn, tmp_path: Path):
     note = tmp_path / "pid"
     enqueue_sync(db, NewJob("leaves_a_process", payload={"file": str(note)}, max_crashes=1))
     keeper = start()
@@ -211,7 +209,7 @@ def test_what_a_handler_started_is_ended_with_its_executor(start: Start, db: Con
     until(lambda: not is_alive(int(note.read_text())), "it was left behind")
 
 
-def test_an_executor_that_dies_again_and_again_at_birth_is_not_started_in_a_rush(start: Start, tmp_path: Path):
+def test_executor_that_dies_at_start_is_restarted_with_backoff(start: Start, tmp_path: Path):
     (tmp_path / "deadly.py").write_text("import os; os._exit(9)")
     keeper = start(module="deadly")
 
@@ -230,7 +228,7 @@ def test_an_executor_that_dies_again_and_again_at_birth_is_not_started_in_a_rush
         ("empty", "", "no kinds in empty"),
     ],
 )
-def test_an_executor_that_can_never_start_ends_the_keeper_with_its_reason(
+def test_executor_that_can_never_start_ends_the_keeper_with_the_reason(
     start: Start, tmp_path: Path, module: str, source: str | None, words: str
 ):
     if source is not None:
@@ -242,14 +240,14 @@ def test_an_executor_that_can_never_start_ends_the_keeper_with_its_reason(
     assert keeper.events("executor_died") == []
 
 
-def test_a_kind_that_no_module_has_is_named(start: Start):
+def test_unknown_kind_is_named(start: Start):
     keeper = start("--kinds", "quick,quack")
 
     assert keeper.wait() == 1
     assert "no kind quack in their_jobs" in keeper.said()
 
 
-def test_a_worker_is_known_by_what_it_is_and_where_it_runs(start: Start, db: Conn):
+def test_worker_row_has_name_pod_version_and_runner(start: Start, db: Conn):
     """HOLDFAST_HOSTNAME is the name people see; every incarnation has its own id."""
     keeper = start(
         "--executors", "2", "--concurrency", "3", HOLDFAST_HOSTNAME="pod-7", HOLDFAST_POD="pod-7", HOLDFAST_GIT_SHA="abc123"
@@ -264,7 +262,7 @@ def test_a_worker_is_known_by_what_it_is_and_where_it_runs(start: Start, db: Con
     assert "@" in line["database"]
 
 
-def test_no_secret_stands_in_the_arguments_of_a_process(start: Start, database: str):
+def test_secrets_are_not_in_process_arguments(start: Start, database: str):
     keeper = start()
     secret = psycopg.conninfo.conninfo_to_dict(database)["password"]
 
@@ -272,7 +270,7 @@ def test_no_secret_stands_in_the_arguments_of_a_process(start: Start, database: 
         assert secret not in Path(f"/proc/{pid}/cmdline").read_text()
 
 
-def test_k_44_the_keeper_never_imports_the_modules_of_a_user(start: Start, tmp_path: Path):
+def test_k_44_keeper_never_imports_user_modules(start: Start, tmp_path: Path):
     """K-44: a handler does not know what dispatches it, and what dispatches it does not load the handler."""
     note = tmp_path / "pids"
     (tmp_path / "tells.py").write_text(

@@ -16,7 +16,7 @@ Conn = psycopg.Connection[Any]
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
 
 
-def test_f_70_a_surplus_worker_finds_nothing_says_so_and_ends_well(start: Start):
+def test_f_70_surplus_worker_finds_nothing_and_exits_with_0(start: Start):
     """K-67: exit code 0; nothing was claimed."""
     keeper = start("--once")
 
@@ -25,7 +25,7 @@ def test_f_70_a_surplus_worker_finds_nothing_says_so_and_ends_well(start: Start)
     assert keeper.events("keeper_stopped")[0]["taken"] == 0
 
 
-def test_k_67_once_takes_one_job_and_ends_with_0_when_it_completed(start: Start, db: Conn):
+def test_k_67_once_runs_one_job_and_exits_with_0(start: Start, db: Conn):
     """K-67: exit code 0."""
     jobs = [enqueue_sync(db, NewJob("quick")).id for _ in range(3)]
 
@@ -44,9 +44,7 @@ def test_once_leaves_the_next_step_of_a_chain_to_the_next_worker(start: Start, d
 
 
 @pytest.mark.parametrize(("kind", "after"), [("raises", "failed"), ("raises_once", "pending")])
-def test_k_67_once_ends_with_1_when_the_attempt_failed_whether_or_not_it_is_tried_again(
-    start: Start, db: Conn, kind: str, after: str
-):
+def test_k_67_once_exits_with_1_when_the_attempt_failed(start: Start, db: Conn, kind: str, after: str):
     """K-67: exit code 1."""
     job = enqueue_sync(db, NewJob(kind, max_attempts=1 if kind == "raises" else 3)).id
 
@@ -55,7 +53,7 @@ def test_k_67_once_ends_with_1_when_the_attempt_failed_whether_or_not_it_is_trie
     assert state(db, job) == after
 
 
-def test_once_ends_with_1_when_the_job_takes_its_process_down_and_gives_it_back(start: Start, db: Conn):
+def test_once_exits_with_1_when_the_job_kills_its_process(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("dies_once", payload={"how": "segfault"})).id
 
     assert start("--once").wait() == 1
@@ -64,7 +62,7 @@ def test_once_ends_with_1_when_the_job_takes_its_process_down_and_gives_it_back(
     assert moves(db, job) == [("rescue", "its process was killed by SIGSEGV")]
 
 
-def test_k_67_once_ends_with_1_when_it_is_cut_off(start: Start, db: Conn):
+def test_k_67_once_exits_with_1_when_stopped(start: Start, db: Conn):
     """K-67: exit code 1 after SIGTERM; the job is back."""
     job = enqueue_sync(db, NewJob("endless")).id
     keeper = start("--once", HOLDFAST_GRACE_SECONDS="0.1")
@@ -76,7 +74,7 @@ def test_k_67_once_ends_with_1_when_it_is_cut_off(start: Start, db: Conn):
     assert moves(db, job) == [("release", "shutdown")]
 
 
-def test_once_finds_a_job_that_is_due_and_that_nobody_has_promoted(start: Start, db: Conn):
+def test_once_claims_a_due_job_before_promotion(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("quick")).id
     db.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() - interval '1 minute' WHERE id = %s", [job])
 
@@ -85,7 +83,7 @@ def test_once_finds_a_job_that_is_due_and_that_nobody_has_promoted(start: Start,
     assert state(db, job) == "completed"
 
 
-def test_once_asks_an_engine_when_that_is_all_there_is_to_do(start: Start, db: Conn):
+def test_once_polls_an_engine_when_there_is_nothing_else(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("engine")).id
     assert start("--once").wait() == 0
     assert state(db, job) == "submitted"
@@ -96,7 +94,7 @@ def test_once_asks_an_engine_when_that_is_all_there_is_to_do(start: Start, db: C
     assert state(db, job) == "completed"
 
 
-def test_once_runs_a_job_whose_worker_is_gone(start: Start, db: Conn):
+def test_once_runs_a_job_of_a_dead_worker(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("counted", max_crashes=5)).id
     doomed = start(HOLDFAST_CRASH_KEEPER_AT="reap.in_tx", HOLDFAST_CRASH_AT="run.before_start")
     assert doomed.wait() == -9
@@ -110,7 +108,7 @@ def test_once_runs_a_job_whose_worker_is_gone(start: Start, db: Conn):
     assert [move for move, _ in moves(db, job)] == ["rescue", "complete"]
 
 
-def test_drain_ends_by_itself_when_there_is_nothing_left(start: Start, db: Conn):
+def test_drain_exits_when_no_job_is_left(start: Start, db: Conn):
     jobs = [enqueue_sync(db, NewJob("quick")).id for _ in range(20)]
     enqueue_sync(db, NewJob("two_steps"))
 
@@ -120,7 +118,7 @@ def test_drain_ends_by_itself_when_there_is_nothing_left(start: Start, db: Conn)
     assert db.execute("SELECT DISTINCT state FROM holdfast.jobs").fetchall() == [("completed",)]
 
 
-def test_only_the_named_kinds_are_run(start: Start, db: Conn):
+def test_only_named_kinds_run(start: Start, db: Conn):
     mine, theirs = enqueue_sync(db, NewJob("quick")).id, enqueue_sync(db, NewJob("counted")).id
 
     assert start("--drain", "--kinds", "quick").wait() == 0
@@ -128,7 +126,7 @@ def test_only_the_named_kinds_are_run(start: Start, db: Conn):
     assert (state(db, mine), state(db, theirs)) == ("completed", "pending")
 
 
-def test_once_and_drain_do_not_go_together(start: Start):
+def test_once_and_drain_are_mutually_exclusive(start: Start):
     keeper = start("--once", "--drain")
 
     assert keeper.wait() == 1

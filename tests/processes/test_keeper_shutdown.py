@@ -38,7 +38,7 @@ def nobody_is_left(executor: int, db: Conn) -> bool:
 
 
 @pytest.mark.parametrize("number", [TERM, INT])
-def test_f_15_an_idle_worker_ends_well_and_leaves_nothing_behind(start: Start, db: Conn, number: int):
+def test_f_15_idle_worker_exits_with_0_and_leaves_no_row(start: Start, db: Conn, number: int):
     """K-68: SIGTERM and SIGINT."""
     keeper = start("--executors", "2")
     keeper.hears("worker_started", times=2)
@@ -50,7 +50,7 @@ def test_f_15_an_idle_worker_ends_well_and_leaves_nothing_behind(start: Start, d
     assert all(nobody_is_left(executor, db) for executor in executors)
 
 
-def test_f_15_a_job_that_is_not_done_is_released_without_burning_an_attempt(start: Start, db: Conn):
+def test_f_15_unfinished_job_is_released_without_using_an_attempt(start: Start, db: Conn):
     """K-69: the grace is kept."""
     job, keeper, executor = runs(start, db, "endless")
 
@@ -63,7 +63,7 @@ def test_f_15_a_job_that_is_not_done_is_released_without_burning_an_attempt(star
 
 
 @pytest.mark.parametrize("kind", ["until_told", "snoozes_when_told"])
-def test_k_66_a_job_that_ends_in_its_grace_ends_as_ever_and_nothing_is_left_to_do(start: Start, db: Conn, kind: str):
+def test_k_66_job_that_ends_within_the_grace_completes(start: Start, db: Conn, kind: str):
     """K-66, K-67: a handler that looks at `ctx.stopping` comes to its end early; the keeper does nothing more."""
     job, keeper, executor = runs(start, db, kind, grace=300)
 
@@ -93,7 +93,7 @@ def test_nothing_is_claimed_after_the_signal(start: Start, db: Conn):
     keeper.signal(TERM)
 
 
-def test_k_65_a_job_blocked_in_native_code_is_released_in_the_time_that_the_keeper_gives_itself(start: Start, db: Conn):
+def test_k_65_job_blocked_in_native_code_is_released_in_time(start: Start, db: Conn):
     """K-65: the main thread of its process is blocked for 1000 s and holds the GIL; the keeper gives its job back.
 
     It gives itself 2 s for that; were they not enough, it would say so and end with 1. How long it takes is measured by
@@ -111,7 +111,7 @@ def test_k_65_a_job_blocked_in_native_code_is_released_in_the_time_that_the_keep
     assert nobody_is_left(executor, db)
 
 
-def test_k_65_a_stopped_executor_is_cut_off_too(start: Start, db: Conn):
+def test_k_65_stopped_executor_is_killed_and_its_job_released(start: Start, db: Conn):
     job, keeper, executor = runs(start, db, "endless")
     os.kill(executor, STOP)
 
@@ -123,7 +123,7 @@ def test_k_65_a_stopped_executor_is_cut_off_too(start: Start, db: Conn):
 
 
 @pytest.mark.parametrize("kind", ["native_fails", "endless_fails"])
-def test_t_06_a_kind_that_fails_at_shutdown_is_failed_and_the_exit_code_says_so(start: Start, db: Conn, kind: str):
+def test_t_06_fail_on_shutdown_fails_the_job_and_sets_the_exit_code(start: Start, db: Conn, kind: str):
     """T-06, K-65, K-67: `Worker received SIGTERM`, unlocked and never retried, whether its process is blocked or not."""
     payload = {"seconds": 1000} if kind == "native_fails" else {}
     job, keeper, executor = runs(start, db, kind, **payload)
@@ -136,7 +136,7 @@ def test_t_06_a_kind_that_fails_at_shutdown_is_failed_and_the_exit_code_says_so(
     assert nobody_is_left(executor, db)
 
 
-def test_k_64_a_checkpoint_before_each_action_ends_a_kind_that_fails_at_shutdown(start: Start, db: Conn):
+def test_k_64_checkpoint_ends_a_job_that_fails_on_shutdown(start: Start, db: Conn):
     """K-64: at once, and not at the end of the grace."""
     job, keeper, _ = runs(start, db, "action_by_action", grace=300)
 
@@ -146,7 +146,7 @@ def test_k_64_a_checkpoint_before_each_action_ends_a_kind_that_fails_at_shutdown
     assert moves(db, job) == [("fail", "Worker received SIGTERM")]
 
 
-def test_jobs_of_a_kind_that_fails_at_shutdown_are_released_if_they_had_not_begun(start: Start, db: Conn):
+def test_unstarted_jobs_are_released_even_with_fail_on_shutdown(start: Start, db: Conn):
     jobs = [enqueue_sync(db, NewJob("native_fails", payload={"seconds": 1000})).id for _ in range(3)]
     keeper = start("--concurrency", "3", HOLDFAST_GRACE_SECONDS="0.1")
     until(lambda: {state(db, job) for job in jobs} == {"running"})
@@ -159,7 +159,7 @@ def test_jobs_of_a_kind_that_fails_at_shutdown_are_released_if_they_had_not_begu
     assert sorted(state(db, job) for job in jobs) == ["failed", "pending", "pending"]
 
 
-def test_a_second_signal_ends_everything_at_once(start: Start, db: Conn):
+def test_second_signal_ends_everything_immediately(start: Start, db: Conn):
     job, keeper, executor = runs(start, db, "native", grace=300, seconds=1000)
     keeper.signal(TERM)
     keeper.hears("keeper_stopping")
@@ -171,7 +171,7 @@ def test_a_second_signal_ends_everything_at_once(start: Start, db: Conn):
     assert nobody_is_left(executor, db)
 
 
-def test_f_21_a_database_that_does_not_answer_does_not_hold_up_the_end(start: Start, db: Conn, database: str):
+def test_f_21_unresponsive_database_does_not_delay_the_exit(start: Start, db: Conn, database: str):
     """K-69: the keeper gives up after the time that it gives itself, and ends; its lease gives the job to others."""
     proxy = Proxy(database)
     job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000})).id
@@ -192,7 +192,7 @@ def test_f_21_a_database_that_does_not_answer_does_not_hold_up_the_end(start: St
 
 
 @pytest.mark.parametrize("when", ["keeper_started", "executor_ready"])
-def test_a_signal_during_the_start_ends_the_start(start: Start, db: Conn, tmp_path: Path, when: str):
+def test_signal_during_the_start_ends_the_start(start: Start, db: Conn, tmp_path: Path, when: str):
     (tmp_path / "slow_to_import.py").write_text("import time; time.sleep(1000 if __debug__ else 0)")
     module = "slow_to_import" if when == "keeper_started" else "their_jobs"
     keeper = start(module=module)
@@ -204,7 +204,7 @@ def test_a_signal_during_the_start_ends_the_start(start: Start, db: Conn, tmp_pa
     assert db.execute("SELECT count(*) FROM holdfast.jobs WHERE worker_id IS NOT NULL").fetchone() == (0,)
 
 
-def test_the_grace_fits_into_what_kubernetes_gives(start: Start, db: Conn):
+def test_grace_fits_into_the_kubernetes_period(start: Start, db: Conn):
     """K-69: told the pod's `terminationGracePeriodSeconds`, a worker keeps 5 s of it for the end."""
     _, keeper, _ = runs(start, db, "until_told")
     keeper.signal(TERM)
@@ -217,7 +217,7 @@ def test_the_grace_fits_into_what_kubernetes_gives(start: Start, db: Conn):
     assert other.events("keeper_stopping")[0]["grace_s"] == 295
 
 
-def test_a_keeper_that_dies_during_the_shutdown_leaves_the_rest_to_the_lease(start: Start, db: Conn):
+def test_jobs_of_a_keeper_that_dies_during_shutdown_are_rescued(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000})).id
     keeper = start(HOLDFAST_GRACE_SECONDS="0.1", HOLDFAST_LEASE_SECONDS="2", HOLDFAST_CRASH_KEEPER_AT="keeper.before_release")
     executor = keeper.executor()

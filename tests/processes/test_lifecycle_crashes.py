@@ -1,4 +1,4 @@
-"""A scheduler that is killed while it deletes an expired snapshot: the row stays until the files are gone, and then it goes."""
+"""A scheduler killed while it deletes an expired snapshot: the row stays until the files are deleted."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def until(reached: Callable[[], Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("point", "is_left"), [("lifecycle.marked", True), ("lifecycle.files_removed", False)])
-def test_l_03_a_scheduler_killed_between_files_and_row_leaves_the_row_for_the_next(
+def test_l_03_scheduler_killed_between_files_and_row_leaves_the_row(
     point: str, is_left: bool, start: Callable[..., Started], db: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     """L-03, E-15: the files first, then the row; the row is never lost while files may be there."""

@@ -53,7 +53,7 @@ PLACES = {
 }
 
 
-def test_f_75_every_line_of_a_handler_names_its_job_and_no_line_a_secret(tmp_path: Path, database: str):
+def test_f_75_handler_lines_name_their_job_and_contain_no_secret(tmp_path: Path, database: str):
     """V-04, Q-02, W-22."""
     (tmp_path / "their_jobs.py").write_text(JOBS)
     pipeline = "0a6c2c0e-4f6e-4b63-b6b7-2c1f1c9d2f11"

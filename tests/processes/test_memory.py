@@ -1,4 +1,4 @@
-"""A memory limit is enforced on the process of a job, names itself, and takes nobody along."""
+"""A memory limit applies to the process of a job, is named in the error, and does not affect other jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=tim
 NEEDED = "MemoryExceeded: it needed more than max_memory=256MiB; raise max_memory, or process less at a time"
 
 
-async def test_a_job_that_takes_more_than_its_limit_ends_with_a_cause_that_names_it(database: str, conn: Any) -> None:
+async def test_job_beyond_its_memory_limit_fails_with_that_cause(database: str, conn: Any) -> None:
     """B-04: enforced on the process of the job; what fits runs, and the others go on."""
     fits = await enqueue(conn, kinds.takes_memory.new(mebibytes=50))
     greedy = await enqueue(conn, kinds.takes_memory.new(mebibytes=1000))
@@ -47,7 +47,7 @@ async def test_a_job_that_takes_more_than_its_limit_ends_with_a_cause_that_names
     assert (other.state, other.crashes) == ("completed", 0)
 
 
-async def test_the_limit_holds_for_native_code(database: str, conn: Any) -> None:
+async def test_limit_applies_to_native_code(database: str, conn: Any) -> None:
     """B-04: DuckDB's allocations count, and its error is understood."""
     pytest.importorskip("duckdb")
     fits = await enqueue(conn, kinds.asks_duckdb.new(rows=1000))
@@ -62,7 +62,7 @@ async def test_the_limit_holds_for_native_code(database: str, conn: Any) -> None
     assert big.error.endswith(NEEDED)
 
 
-async def test_a_process_that_dies_of_it_names_the_limit_too(database: str, conn: Any) -> None:
+async def test_crash_from_the_limit_names_it(database: str, conn: Any) -> None:
     made = await enqueue(conn, kinds.aborts_without_memory.new())
 
     async with beside(Worker(database, OURS, QUICK)) as worker:
@@ -73,7 +73,7 @@ async def test_a_process_that_dies_of_it_names_the_limit_too(database: str, conn
     assert dead.error == "its process was killed by SIGABRT; its memory was limited by max_memory=256MiB"
 
 
-async def test_a_worker_may_limit_the_kinds_that_say_nothing(database: str, conn: Any) -> None:
+async def test_worker_limit_applies_to_kinds_without_one(database: str, conn: Any) -> None:
     """B-04: for a class of workers, by HOLDFAST_JOB_MAX_MEMORY."""
     limited = replace(
         QUICK, max_memory=WorkerOptions.from_settings(Settings(job_max_memory="256MiB"), runner="worker").max_memory
@@ -87,7 +87,7 @@ async def test_a_worker_may_limit_the_kinds_that_say_nothing(database: str, conn
     assert executor_config(Settings(job_max_memory="2GiB"), "postgresql:///none", ["m"]).options.max_memory == 2 * 2**30
 
 
-async def test_the_limit_of_one_job_is_not_that_of_the_next_in_the_same_process(database: str, conn: Any) -> None:
+async def test_limit_of_one_job_does_not_apply_to_the_next(database: str, conn: Any) -> None:
     first = await enqueue(conn, kinds.takes_memory.new(mebibytes=1))
 
     async with beside(Worker(database, OURS, replace(QUICK, concurrency=1))):
@@ -111,11 +111,11 @@ async def test_the_limit_of_one_job_is_not_that_of_the_next_in_the_same_process(
         ({"max_memory": 0, "run_in": "process"}, "at least 64MiB"),
     ],
 )
-def test_a_limit_that_cannot_be_is_refused_where_the_kind_is_declared(policy: dict[str, Any], said: str) -> None:
+def test_invalid_limit_is_refused_at_declaration(policy: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         kind("isolated.refused", **policy)
 
 
-def test_a_setting_that_cannot_be_is_refused_at_the_start() -> None:
+def test_invalid_setting_is_refused_at_start() -> None:
     with pytest.raises(UsageError, match="HOLDFAST_JOB_MAX_MEMORY"):
         WorkerOptions.from_settings(Settings(job_max_memory="lots"), runner="worker")

@@ -25,7 +25,7 @@ def pooled(fresh_database: str) -> Iterator[str]:
         yield url
 
 
-def test_the_pooler_changes_backends_between_transactions_and_not_in_one(pooled: str) -> None:
+def test_pooler_changes_backends_between_transactions_only(pooled: str) -> None:
     with psycopg.connect(pooled, autocommit=True) as one, psycopg.connect(pooled, autocommit=True):
         pids = [one.execute("SELECT pg_backend_pid()").fetchone() for _ in range(4)]
         with one.transaction():
@@ -34,17 +34,17 @@ def test_the_pooler_changes_backends_between_transactions_and_not_in_one(pooled:
     assert (len(set(pids)), len(inside)) == (2, 1)
 
 
-def test_postgres_itself_is_no_pooler(database: str) -> None:
+def test_postgres_is_not_detected_as_a_pooler(database: str) -> None:
     pooler.require_own_session(database)
 
 
-def test_a_transaction_pooler_is_named_before_anything_starts(pooled: str) -> None:
+def test_transaction_pooler_is_detected_at_start(pooled: str) -> None:
     with pytest.raises(TransactionPooler, match=r"pool_mode = transaction.*42P05, 26000.*connect to Postgres directly"):
         revision.require_current(pooled)
 
 
 @pytest.mark.parametrize("command", [["worker", "run"], ["scheduler", "run"], ["serve", "--port", "0"]], ids=lambda c: c[0])
-def test_programs_refuse_to_start_behind_it(command: list[str], pooled: str, tmp_path: Path) -> None:
+def test_programs_refuse_to_start_behind_a_transaction_pooler(command: list[str], pooled: str, tmp_path: Path) -> None:
     ended = programs.run(*command, env=os.environ | {"HOLDFAST_DATABASE_URL": pooled}, folder=tmp_path)
 
     assert ended.returncode != 0
@@ -52,7 +52,7 @@ def test_programs_refuse_to_start_behind_it(command: list[str], pooled: str, tmp
     assert "Traceback" not in ended.stderr
 
 
-def test_doctor_names_it_as_an_error(pooled: str, tmp_path: Path) -> None:
+def test_doctor_reports_a_transaction_pooler_as_an_error(pooled: str, tmp_path: Path) -> None:
     ended = programs.run("doctor", "-o", "json", env=os.environ | {"HOLDFAST_DATABASE_URL": pooled}, folder=tmp_path)
 
     found = {one["check"]: one for one in json.loads(ended.stdout)}
@@ -73,15 +73,13 @@ def enqueue_through(pooled: str, count: int, **options: int | None) -> None:
             conn.close()
 
 
-def test_an_enqueue_in_ones_own_transaction_goes_through_it_without_prepared_statements(
-    pooled: str, fresh_database: str
-) -> None:
+def test_enqueue_works_behind_a_pooler_without_prepared_statements(pooled: str, fresh_database: str) -> None:
     enqueue_through(pooled, 48, prepare_threshold=None)
 
     with psycopg.connect(fresh_database) as conn:
         assert conn.execute("SELECT count(*) FROM holdfast.jobs").fetchone() == (48,)
 
 
-def test_with_prepared_statements_the_error_names_the_pooler_and_the_setting(pooled: str) -> None:
+def test_prepared_statement_error_names_the_pooler_and_the_setting(pooled: str) -> None:
     with pytest.raises(UsageError, match=r"pooler in transaction mode.*42P05, 26000.*prepare_threshold=None"):
         enqueue_through(pooled, 48)

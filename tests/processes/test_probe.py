@@ -51,7 +51,7 @@ def samples(kept: Kept, name: str) -> dict[str, float]:
     return {" ".join(one.labels.values()): one.value for one in found}
 
 
-def test_y_03_a_worker_is_ready_once_it_is_registered_and_until_it_is_told_to_stop(start: Start, db: Conn):
+def test_y_03_worker_is_ready_from_registration_to_shutdown(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("until_told")).id
     kept = start("--http", "127.0.0.1:0", "--executors", "2")
     until(lambda: is_ready(kept), "it never became ready")
@@ -76,7 +76,7 @@ def test_y_03_a_worker_is_ready_once_it_is_registered_and_until_it_is_told_to_st
     kept.wait()
 
 
-def test_a_keeper_answers_while_its_handler_holds_the_interpreter(start: Start, db: Conn):
+def test_keeper_answers_while_a_handler_holds_the_gil(start: Start, db: Conn):
     kept = start("--http", "0")
     until(lambda: is_ready(kept))
     until(lambda: samples(kept, "holdfast_lease_renewals_total"))
@@ -88,7 +88,7 @@ def test_a_keeper_answers_while_its_handler_holds_the_interpreter(start: Start, 
     assert samples(kept, "holdfast_lease_renewals_total")  # the keeper's own, and what the executor said before
 
 
-def test_a_lost_database_is_not_ready_and_yet_healthy(start: Start, database: str):
+def test_lost_database_is_not_ready_but_healthy(start: Start, database: str):
     proxy = Proxy(database)
     kept = start("--http", "0", url=proxy.url)
     until(lambda: is_ready(kept))
@@ -103,7 +103,7 @@ def test_a_lost_database_is_not_ready_and_yet_healthy(start: Start, database: st
     proxy.close()
 
 
-def test_another_schema_than_ours_is_not_ready(start: Start, db: Conn):
+def test_other_schema_version_is_not_ready(start: Start, db: Conn):
     kept = start("--http", "0")
     until(lambda: is_ready(kept))
 
@@ -113,7 +113,7 @@ def test_another_schema_than_ours_is_not_ready(start: Start, db: Conn):
     assert "the schema is at 0001" in get(kept, "/ready")[1]["detail"]
 
 
-def test_an_executor_that_cannot_be_kept_alive_is_not_ready(start: Start, db: Conn):
+def test_executor_with_an_expired_lease_is_not_ready(start: Start, db: Conn):
     kept = start("--http", "0", HOLDFAST_LEASE_SECONDS="1")
     until(lambda: is_ready(kept))
 
@@ -124,7 +124,7 @@ def test_an_executor_that_cannot_be_kept_alive_is_not_ready(start: Start, db: Co
     until(lambda: is_ready(kept))
 
 
-def test_what_executors_counted_is_added_up_and_outlives_them(start: Start, db: Conn):
+def test_metrics_of_executors_are_summed_and_outlive_them(start: Start, db: Conn):
     """Without counting twice: the replacement begins at nothing, and what its predecessor had counted stays."""
     kept = start("--http", "0")
     first = kept.executor()
@@ -148,7 +148,7 @@ def test_what_executors_counted_is_added_up_and_outlives_them(start: Start, db: 
     assert samples(kept, "holdfast_attempt_wait_seconds_bucket")["quick +Inf"] == 12
 
 
-def test_only_this_machine_unless_told_otherwise_and_a_port_that_is_taken_is_said(start: Start):
+def test_probe_listens_on_loopback_by_default_and_reports_a_busy_port(start: Start):
     assert parse_address("8081") == parse_address(":8081") == ("127.0.0.1", 8081)
     assert parse_address("0.0.0.0:8081") == ("0.0.0.0", 8081)
     assert parse_address("[::]:80") == ("::", 80)
@@ -183,7 +183,7 @@ def was_answered(port: int) -> bool:
             return False
 
 
-def test_clients_that_say_nothing_cannot_use_up_the_threads():
+def test_silent_clients_cannot_exhaust_the_threads():
     probe = Probe("0", Quiet())
     assert was_answered(probe.port)
     silent = [socket.create_connection(("127.0.0.1", probe.port)) for _ in range(MOST_AT_ONCE)]
@@ -196,7 +196,7 @@ def test_clients_that_say_nothing_cannot_use_up_the_threads():
     probe.close()
 
 
-def test_one_that_does_not_answer_is_not_asked_again():
+def test_unanswered_request_for_figures_is_not_repeated():
     loop = new_event_loop()
     ours, theirs = socket.socketpair()
     child = ExecutorProcess.__new__(ExecutorProcess)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 PATIENCE = 120.0
 
 
-def test_a_scheduler_says_that_it_is_ready_when_it_has_read_its_loops(database: str, tmp_path: Path) -> None:
+def test_scheduler_is_ready_after_reading_its_loops(database: str, tmp_path: Path) -> None:
     """Y-03, Y-10: the log names each registered loop, and the metrics of the loops are scraped from the scheduler itself."""
     log = tmp_path / "log"
     with log.open("w") as out:

@@ -206,7 +206,7 @@ def test_f_59_three_schedulers_run_every_tick_exactly_once(
     assert column(conn, off_the_grid) == [0]
 
 
-def test_f_60_what_a_killed_holder_left_is_done_by_the_next_and_nothing_twice(
+def test_f_60_tick_of_a_killed_holder_runs_once_in_the_next_process(
     conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
     """500 due; kill -9 in the middle; the rest is done after the lease, under the next term."""
@@ -232,9 +232,7 @@ def test_f_60_what_a_killed_holder_left_is_done_by_the_next_and_nothing_twice(
     )
 
 
-def test_f_14_a_leader_that_was_stopped_and_goes_on_changes_nothing(
-    conn: psycopg.Connection[Any], start: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_f_14_resumed_holder_cannot_write(conn: psycopg.Connection[Any], start: Callable[..., Started], tmp_path: Path) -> None:
     """SIGSTOP for longer than the lease, then SIGCONT: somebody else has run the tick, and the write is refused."""
     processes = {process.pid: (process, number) for number, process in enumerate([start("frozen"), start("frozen")])}
     until(lambda: column(conn, "SELECT 1 FROM public.witness WHERE key = 'about to write'"))
@@ -256,9 +254,7 @@ def test_f_14_a_leader_that_was_stopped_and_goes_on_changes_nothing(
     assert leader.poll() is None, "it goes on"
 
 
-def test_f_14_the_one_that_was_stopped_runs_later_ticks_like_any_other(
-    conn: psycopg.Connection[Any], start: Callable[..., Started]
-) -> None:
+def test_f_14_resumed_process_runs_later_ticks(conn: psycopg.Connection[Any], start: Callable[..., Started]) -> None:
     """It is stopped in the middle of a tick and loses it; the other one runs that tick and later ones, and ends between two."""
     first = start("gated")
     until(lambda: column(conn, "SELECT 1 FROM public.witness WHERE key = 'about to write'"))
@@ -288,7 +284,7 @@ PAUSED = """
 
 
 @pytest.mark.parametrize("point", ["sched.after_read", "sched.in_tx", "sched.after_commit"])
-def test_f_59_a_scheduler_killed_while_it_takes_a_tick_is_followed_by_another(
+def test_f_59_scheduler_killed_while_taking_a_tick_is_replaced(
     conn: psycopg.Connection[Any], start: Callable[..., Started], point: str
 ) -> None:
     conn.execute(PAUSED, [[loop.name for loop in catalog.loops(settings())]])
@@ -310,7 +306,7 @@ def test_f_59_a_scheduler_killed_while_it_takes_a_tick_is_followed_by_another(
         assert abandoned[2] == resumed[2], "the same tick"
 
 
-def test_sigterm_gives_back_what_runs_and_the_process_ends_well(
+def test_sigterm_releases_the_running_pass_and_exits_with_0(
     conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
     """S-08: a pass gets its grace; what does not end is begun by another at once, and is no failure."""
@@ -329,9 +325,7 @@ def test_sigterm_gives_back_what_runs_and_the_process_ends_well(
     until(lambda: column(conn, "SELECT count(*) FROM public.items WHERE NOT done") == [0])
 
 
-def test_sigterm_ends_a_process_whose_pass_hangs_in_a_thread(
-    conn: psycopg.Connection[Any], start: Callable[..., Started]
-) -> None:
+def test_sigterm_ends_a_process_with_a_hanging_thread(conn: psycopg.Connection[Any], start: Callable[..., Started]) -> None:
     """S-10: a plain function that never returns keeps neither the others nor the end of the process waiting."""
     stuck = start("frozen", HOLDFAST_GRACE_SECONDS="0.2")
     until(lambda: column(conn, "SELECT 1 FROM public.witness WHERE key = 'about to write'"))

@@ -42,7 +42,7 @@ async def events(answer: httpx2.Response) -> AsyncIterator[tuple[str, str | None
             event = {}
 
 
-def test_the_link_that_it_prints_signs_in_once_and_is_in_no_log_line(database: str, tmp_path: Path) -> None:
+def test_login_link_works_once_and_is_not_logged(database: str, tmp_path: Path) -> None:
     """Where nobody can sign in yet, and only there."""
     config = {**os.environ, "HOLDFAST_CONFIG_DIR": str(tmp_path / "config")}
 
@@ -62,7 +62,7 @@ def test_the_link_that_it_prints_signs_in_once_and_is_in_no_log_line(database: s
         assert not [line for line in logged if link.partition("code=")[2] in line]
 
 
-async def test_a_job_is_followed_and_a_client_that_comes_back_misses_nothing(database: str, tmp_path: Path, conn: Any) -> None:
+async def test_reconnecting_client_misses_no_event_of_a_job(database: str, tmp_path: Path, conn: Any) -> None:
     """K-50, K-51: progress and moves as they come; Last-Event-ID resumes; the end is told, and 204 says not to come back."""
     job_id = await add(conn)
     with serving(database, tmp_path, "--no-loops") as served:
@@ -94,9 +94,7 @@ async def test_a_job_is_followed_and_a_client_that_comes_back_misses_nothing(dat
             assert (await client.get("/api/jobs/4711/events")).status_code == 404
 
 
-async def test_a_pipeline_and_the_console_are_followed_without_a_connection_for_each_client(
-    database: str, tmp_path: Path, conn: Any
-) -> None:
+async def test_streams_share_one_database_connection(database: str, tmp_path: Path, conn: Any) -> None:
     pipeline = Pipeline("nightly")
     pipeline.add(NewJob("k"))
     (made,) = await pipeline.enqueue(conn)
@@ -128,7 +126,7 @@ async def test_a_pipeline_and_the_console_are_followed_without_a_connection_for_
             assert (await console)[0] == "overview"
 
 
-async def test_a_stop_does_not_wait_for_those_who_watch(database: str, tmp_path: Path, conn: Any) -> None:
+async def test_shutdown_does_not_wait_for_streams(database: str, tmp_path: Path, conn: Any) -> None:
     job_id = await add(conn)
     with serving(database, tmp_path) as served:
         async with served.client() as client, asyncio.timeout(PATIENCE):
@@ -141,7 +139,7 @@ async def test_a_stop_does_not_wait_for_those_who_watch(database: str, tmp_path:
     assert await rows(conn, "SELECT count(*) FROM holdfast.workers WHERE stopped_at IS NULL") == [(0,)]
 
 
-async def test_loops_run_beside_the_api_and_a_bulk_act_runs_by_itself(database: str, tmp_path: Path, conn: Any) -> None:
+async def test_serve_runs_loops_and_bulk_jobs(database: str, tmp_path: Path, conn: Any) -> None:
     """Y-01: nothing else needs to be started."""
     jobs = [await add(conn) for _ in range(3)]
     with serving(database, tmp_path) as served:
@@ -167,7 +165,7 @@ def refuses(database: str, tmp_path: Path, *arguments: str, **environment: str) 
     return ended.stderr
 
 
-def test_nobody_known_and_reachable_from_outside_is_refused(database: str, tmp_path: Path) -> None:
+def test_public_address_without_authentication_is_refused(database: str, tmp_path: Path) -> None:
     """Closed by default."""
     assert "holdfast auth token create" in refuses(database, tmp_path, "--host", "0.0.0.0")
     assert "list the addresses of the proxies" in refuses(database, tmp_path, HOLDFAST_PROXIES="*")
@@ -175,7 +173,7 @@ def test_nobody_known_and_reachable_from_outside_is_refused(database: str, tmp_p
     assert "there are: viewer" in refuses(database, tmp_path, HOLDFAST_GATEWAY_ROLES='{"a": "root"}')
 
 
-async def test_the_token_of_a_first_look_ends_with_the_process(database: str, tmp_path: Path, conn: Any) -> None:
+async def test_first_login_token_is_revoked_at_shutdown(database: str, tmp_path: Path, conn: Any) -> None:
     with serving(database, tmp_path, "--no-loops") as served:
         token = served.token
         async with served.client() as client:
@@ -191,7 +189,7 @@ async def test_the_token_of_a_first_look_ends_with_the_process(database: str, tm
             assert (await client.get("/api/whoami")).status_code == 200
 
 
-async def test_after_a_sudden_death_there_is_a_link_again_and_the_old_token_opens_nothing(
+async def test_restart_after_a_crash_issues_a_new_link_and_revokes_the_old_token(
     database: str, tmp_path: Path, conn: Any
 ) -> None:
     """Nobody could take back what it had promised to end with itself; whoever starts next does."""
@@ -223,7 +221,7 @@ async def ended_sessions(conn: Any) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_first_token_comes_from_the_command_line(database: str, tmp_path: Path, conn: Any) -> None:
+async def test_first_token_can_be_created_by_command(database: str, tmp_path: Path, conn: Any) -> None:
     words = ("auth", "token", "create", "ada", "--role", "ops", "--reason", "on call", "--dsn", database)
     made = programs.run(*words, folder=tmp_path)
     assert made.returncode == 0, made.stderr
@@ -237,9 +235,7 @@ async def test_a_first_token_comes_from_the_command_line(database: str, tmp_path
             assert (await client.get("/api/whoami")).json()["data"]["actor"] == "token:ada"
 
 
-async def test_f_75_no_secret_is_ever_shown_and_no_line_of_a_log_can_be_forged(
-    database: str, tmp_path: Path, conn: Any
-) -> None:
+async def test_f_75_secrets_are_never_shown_and_log_lines_cannot_be_forged(database: str, tmp_path: Path, conn: Any) -> None:
     """Q-02, V-04: canaries in every slot; looked for in logs, answers, events, audit and metrics."""
     _, token = await create_token(conn, "canary", Role.ADMIN, by="test")
     secrets = {

@@ -9,7 +9,7 @@ import httpx2
 from serving import serving
 
 
-def test_it_prints_the_address_of_the_console_and_the_first_login_leads_there(database: str, tmp_path: Path) -> None:
+def test_serve_prints_the_console_url_and_the_first_login_opens_it(database: str, tmp_path: Path) -> None:
     with serving(database, tmp_path) as served:
         said = served.log.read_text()
         address = f"{served.url}/console/"

@@ -41,7 +41,7 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
-def test_up_plays_the_story_and_leaves_no_process_behind(tmp_path: Path):
+def test_up_runs_the_demos_and_leaves_no_process(tmp_path: Path):
     done = holdfast("up", folder=tmp_path, HOLDFAST_DATA_DIR=str(tmp_path / "data"))
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_every_process(tmp_path: Path):
     assert processes_in(tmp_path) == []
 
 
-def test_the_control_plane_stays_up_until_ctrl_c(tmp_path: Path):
+def test_control_plane_runs_until_ctrl_c(tmp_path: Path):
     """Its port is in use here, so it says so and takes another."""
     settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
     with socket.socket() as taken:
@@ -145,7 +145,7 @@ def _workers(owner: int) -> list[int]:
     return found
 
 
-def test_db_migrates_forward_and_back_and_says_where_it_stands(tmp_path: Path, server: str):
+def test_db_migrates_up_and_down_and_reports_the_revision(tmp_path: Path, server: str):
     name = f"holdfast_cli_{os.getpid()}"
     with psycopg.connect(server, autocommit=True) as conn:
         conn.execute(f"CREATE DATABASE {name}")
@@ -172,7 +172,7 @@ def test_db_migrates_forward_and_back_and_says_where_it_stands(tmp_path: Path, s
             conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_a_database_that_is_not_there_is_a_sentence_and_not_a_traceback(tmp_path: Path):
+def test_unreachable_database_gives_a_message_without_traceback(tmp_path: Path):
     done = holdfast("db", "status", "--dsn", "postgresql://nobody@127.0.0.1:1/none", folder=tmp_path)
 
     assert done.returncode == 6

@@ -92,7 +92,7 @@ def state_of(conn: psycopg.Connection[Any], job_id: int) -> Any:
     return conn.execute("SELECT state, attempt_no, errors, crashes FROM holdfast.jobs WHERE id = %s", [job_id]).fetchone()
 
 
-def test_sigterm_gives_back_what_runs_and_the_process_ends_well(start: Start, database: str):
+def test_sigterm_releases_running_jobs_and_exits_with_0(start: Start, database: str):
     """K-68: the signal ends the loop; K-69: the grace is kept; the job is released without burning an attempt."""
     with psycopg.connect(database, autocommit=True) as conn:
         made = enqueue_sync(conn, NewJob("endless"))
@@ -105,7 +105,7 @@ def test_sigterm_gives_back_what_runs_and_the_process_ends_well(start: Start, da
         assert state_of(conn, made.id) == ("pending", 1, 0, 0)
 
 
-def test_drain_ends_by_itself_when_there_is_nothing_left(start: Start, database: str):
+def test_drain_exits_when_no_job_is_left(start: Start, database: str):
     with psycopg.connect(database, autocommit=True) as conn:
         made = [enqueue_sync(conn, NewJob("quick")) for _ in range(20)]
 
@@ -114,7 +114,7 @@ def test_drain_ends_by_itself_when_there_is_nothing_left(start: Start, database:
         assert {state_of(conn, job.id)[0] for job in made} == {"completed"}
 
 
-def test_a_module_that_is_not_there_is_named(start: Start):
+def test_missing_module_is_named(start: Start):
     worker = start(module="not_there")
 
     assert worker.wait(60) == 1
@@ -124,7 +124,7 @@ def test_a_module_that_is_not_there_is_named(start: Start):
     assert "Traceback" not in said
 
 
-def test_a_replaced_attempt_is_refused_and_its_worker_ends_well(start: Start, database: str, tmp_path: Path):
+def test_replaced_attempt_is_refused_and_its_worker_exits_with_0(start: Start, database: str, tmp_path: Path):
     """K-18: its write matches no row and changes nothing, a line of the log says so, and the process exits with 0."""
     with psycopg.connect(database, autocommit=True) as conn:
         made = enqueue_sync(conn, NewJob("slow", {"may_end": str(tmp_path / "now")}))
@@ -152,7 +152,7 @@ async def _cancel_by_force(database: str, job_id: int) -> None:
         await cancel(conn, JobId(job_id), actor="ada", force=True)
 
 
-def test_a_claim_is_leased_for_as_long_as_the_setting_says_and_nobody_sees_the_job_before(start: Start, database: str):
+def test_claim_has_the_configured_lease_and_the_job_is_hidden_meanwhile(start: Start, database: str):
     """K-20: 1800 s of document 001; killed, it is nobody else's until the lease is over by the database's clock."""
     left = "SELECT extract(epoch FROM lease_until - beat_at) FROM holdfast.workers"
     with psycopg.connect(database, autocommit=True) as conn:
@@ -183,7 +183,7 @@ def _names(conn: psycopg.Connection[Any]) -> list[Any]:
     return conn.execute("SELECT name, id FROM holdfast.workers ORDER BY started_at").fetchall()
 
 
-def test_a_worker_is_called_after_its_pod_and_every_start_of_it_is_somebody_new(start: Start, database: str):
+def test_worker_is_named_after_its_pod_and_each_start_is_a_new_worker(start: Start, database: str):
     """K-10: HOSTNAME in Kubernetes. For people: what fences is the incarnation (E-34)."""
     with psycopg.connect(database, autocommit=True) as conn:
         for _ in range(2):
@@ -194,7 +194,7 @@ def test_a_worker_is_called_after_its_pod_and_every_start_of_it_is_somebody_new(
         assert first_id != second_id
 
 
-def test_a_worker_without_a_pods_name_is_called_after_its_host(start: Start, database: str):
+def test_worker_without_a_pod_name_is_named_after_its_host(start: Start, database: str):
     """K-10."""
     with psycopg.connect(database, autocommit=True) as conn:
         assert start("--drain", HOSTNAME="", HOLDFAST_COMPATIBILITY_NAMES="true").wait(60) == 0
@@ -202,7 +202,7 @@ def test_a_worker_without_a_pods_name_is_called_after_its_host(start: Start, dat
         assert [name for name, _ in _names(conn)] == [socket.gethostname()]
 
 
-def test_a_worker_on_a_host_without_a_name_is_called_after_its_process(monkeypatch: pytest.MonkeyPatch):
+def test_worker_without_a_host_name_is_named_after_its_process(monkeypatch: pytest.MonkeyPatch):
     """K-10: and the name is found once, whatever happens to the host's afterwards."""
     monkeypatch.setattr(socket, "gethostname", lambda: "")
     worker = Worker("postgresql://nowhere", [])

@@ -1,4 +1,4 @@
-"""Where a token may be sent: decided by the whole host, and by everybody who sends one."""
+"""Where a token may be sent: the whole host decides, in every client."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ IN_THE_CLEAR = [
 
 
 @pytest.mark.parametrize("url", ["https://holdfast.example", "http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost"])
-def test_https_and_this_machine_may_have_a_token(url: str):
+def test_https_and_loopback_urls_may_get_a_token(url: str):
     assert api_at(url, with_token=True).keeps_secrets
 
 
 @pytest.mark.parametrize("url", IN_THE_CLEAR)
-def test_anybody_else_gets_a_token_only_if_somebody_said_so(url: str):
+def test_plain_http_gets_a_token_only_if_allowed(url: str):
     with pytest.raises(UsageError, match="HOLDFAST_PLAIN_HTTP"):
         api_at(url, with_token=True)
     assert api_at(url, with_token=True, plain_http=True) == api_at(url, with_token=False) == Origin.of(url)
@@ -36,34 +36,34 @@ def test_anybody_else_gets_a_token_only_if_somebody_said_so(url: str):
 @pytest.mark.parametrize(
     "url", ["", "localhost:8080", "ftp://x", "http://127.0.0.1@evil.example", "http://127.0.0.1\\@evil", "http:///x"]
 )
-def test_an_address_that_can_be_read_in_two_ways_is_none(url: str):
+def test_ambiguous_url_is_refused(url: str):
     with pytest.raises(UsageError, match="address of the API must start with http"):
         api_at(url, with_token=False)
 
 
 @pytest.mark.parametrize("url", IN_THE_CLEAR)
 @pytest.mark.parametrize("sender", [HttpTransport, Api, Remote])
-def test_everybody_who_sends_a_token_asks_first(sender: type[HttpTransport] | type[Api] | type[Remote], url: str):
+def test_every_client_checks_the_url_before_sending_a_token(sender: type[HttpTransport] | type[Api] | type[Remote], url: str):
     with pytest.raises(UsageError, match="HOLDFAST_PLAIN_HTTP"):
         sender(url, "secret")
     sender(url, None)
     sender(url, "secret", plain_http=True)
 
 
-def test_a_token_that_is_read_anew_counts_as_one():
+def test_token_function_counts_as_a_token():
     with pytest.raises(UsageError, match="HOLDFAST_PLAIN_HTTP"):
         Remote("http://holdfast.example", lambda: "secret")
 
 
 @pytest.mark.parametrize("url", IN_THE_CLEAR)
-def test_who_says_who_somebody_is_must_be_safe_to_ask(url: str):
+def test_identity_provider_url_must_be_safe(url: str):
     with pytest.raises(UsageError, match="https"):
         Oidc(OidcOptions(url, "holdfast"))
     with pytest.raises(UsageError, match="https"):
         Oidc(OidcOptions("https://id.example", "holdfast", jwks_url=url))
 
 
-def test_a_proxy_of_the_environment_does_not_read_along(monkeypatch: pytest.MonkeyPatch):
+def test_proxy_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch):
     """What goes to this machine in the clear goes to this machine."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
 
@@ -71,6 +71,6 @@ def test_a_proxy_of_the_environment_does_not_read_along(monkeypatch: pytest.Monk
         assert not client._mounts
 
 
-def test_the_whole_host_counts():
+def test_loopback_check_compares_the_whole_host():
     assert is_loopback("127.0.0.2")
     assert not is_loopback("127.0.0.1.example.invalid")

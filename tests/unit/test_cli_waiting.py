@@ -1,4 +1,4 @@
-"""Ctrl-C during a wait says that the job continues, at whatever step it comes."""
+"""Ctrl-C during a wait reports that the job continues, at any step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class InterruptedAt:
 
 
 @pytest.mark.parametrize("poll", [1, 2])
-def test_ctrl_c_during_a_poll_says_that_the_job_continues(poll: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_during_a_poll_reports_that_the_job_continues(poll: int, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         wait_for(InterruptedAt(poll, "pending"), [7], None)  # type: ignore[arg-type]
 
@@ -38,14 +38,14 @@ def test_ctrl_c_names_the_job_that_has_not_ended(capsys: pytest.CaptureFixture[s
     assert "holdfast job cancel 7" in capsys.readouterr().err
 
 
-def test_a_caller_that_cancels_the_job_says_so_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cancelling_caller_prints_its_own_message(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         wait_for(InterruptedAt(1, "pending"), [7], None, leaves_running=False)  # type: ignore[arg-type]
 
     assert "continues" not in capsys.readouterr().err
 
 
-def test_ctrl_c_while_something_is_followed_says_that_it_continues(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_while_following_reports_that_the_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
     session = InterruptedAt(2, "creating")
     session.transport = session  # type: ignore[attr-defined]
     session.wait_for_change = lambda seconds: None  # type: ignore[attr-defined]

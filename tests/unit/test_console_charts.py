@@ -6,7 +6,7 @@ from holdfast.console.charts import LOW, PARTS, WIDTH, charts_of, curve_of
 from holdfast.console.views.overview import BUCKETS, Sampled
 
 
-def test_a_curve_has_a_bar_for_each_part_with_jobs_the_newest_on_the_right() -> None:
+def test_chart_has_a_bar_for_each_interval_with_jobs_newest_right() -> None:
     found = [(0, 1.0), (0, 3.0), (BUCKETS - 1, 4.0), (BUCKETS, 99.0), (-1, 99.0), (0, None)]
 
     curve = curve_of(found, minutes=60)
@@ -19,13 +19,13 @@ def test_a_curve_has_a_bar_for_each_part_with_jobs_the_newest_on_the_right() -> 
     assert all(y >= 0 and y + tall <= LOW + 0.1 for bar in curve.bars for _, y, tall in bar.parts)
 
 
-def test_without_jobs_nothing_is_drawn() -> None:
+def test_chart_without_jobs_is_empty() -> None:
     charts = charts_of([], 60)
 
     assert (charts.waits.bars, charts.waits.highest, charts.runs.bars, charts.by_kind) == ([], None, [], {})
 
 
-def test_jobs_that_took_no_time_have_no_bars_and_divide_nothing_by_zero() -> None:
+def test_jobs_without_duration_do_not_divide_by_zero() -> None:
     charts = charts_of([Sampled(1, "k", "completed", 0, 0.0, 0.0)], 60)
 
     assert charts.waits.bars == []

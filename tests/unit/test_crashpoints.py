@@ -23,16 +23,16 @@ def points_in_the_code() -> set[str]:
     }
 
 
-def test_every_point_in_the_code_is_on_the_list():
+def test_every_crash_point_in_the_code_is_listed():
     assert points_in_the_code() <= set(POINTS)
 
 
-def test_every_point_on_the_list_is_in_the_code():
+def test_every_listed_crash_point_is_in_the_code():
     assert set(POINTS) - points_in_the_code() <= CALLED_BY_ENGINES
 
 
 @pytest.mark.parametrize(("armed", "survived"), [("here", 0), ("here:1", 0), ("here:3", 2), ("elsewhere", 5)])
-def test_a_process_dies_the_nth_time_it_comes_to_its_point(armed: str, survived: int):
+def test_process_dies_the_nth_time_it_reaches_its_crash_point(armed: str, survived: int):
     program = (
         "from holdfast.crashpoints import arm_from_settings, crashpoint\n"
         f"arm_from_settings({armed!r})\n"

@@ -1,4 +1,4 @@
-"""F-61: when a cron expression is due, through changes of the clocks, leap years and dates that never come."""
+"""F-61: due times of cron expressions through clock changes, leap years and impossible dates."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def local(expression: str, start: datetime, count: int) -> list[str]:
     return [at.astimezone(ZoneInfo(ZURICH)).strftime("%d %H:%M") for at in due(expression, start, count, ZURICH)]
 
 
-def test_f_61_a_time_that_the_clocks_skip_comes_when_the_gap_is_over() -> None:
+def test_f_61_time_in_a_dst_gap_is_due_after_the_gap() -> None:
     start = datetime(2026, 3, 28, 12, tzinfo=UTC)
 
     assert local("30 2 * * *", start, 2) == ["29 03:00", "30 02:30"]
     assert local("0,30 2 * * *", start, 2) == ["29 03:00", "30 02:00"], "once for all that the gap skips"
 
 
-def test_f_61_a_time_that_comes_twice_is_due_once() -> None:
+def test_f_61_repeated_time_is_due_once() -> None:
     start = datetime(2026, 10, 24, 12, tzinfo=UTC)
 
     assert local("30 2 * * *", start, 2) == ["25 02:30", "26 02:30"]
     assert local("*/30 2 * * *", start, 3) == ["25 02:00", "25 02:30", "26 02:00"]
 
 
-def test_f_61_what_is_due_every_hour_goes_on_through_both_changes() -> None:
+def test_f_61_hourly_schedule_continues_through_dst_changes() -> None:
     spring, autumn = datetime(2026, 3, 28, 22, tzinfo=UTC), datetime(2026, 10, 24, 22, tzinfo=UTC)
 
     for start in (spring, autumn):
@@ -54,21 +54,21 @@ def test_f_61_what_is_due_every_hour_goes_on_through_both_changes() -> None:
         assert {after - before for before, after in pairwise(hours)} == {timedelta(hours=1)}
 
 
-def test_f_61_the_29th_of_february_comes_in_leap_years_only() -> None:
+def test_f_61_29_february_is_due_in_leap_years_only() -> None:
     years = [at.year for at in due("0 0 29 2 *", datetime(2093, 1, 1, tzinfo=UTC), 3)]
 
     assert years == [2096, 2104, 2108], "2100 is none"
 
 
 @pytest.mark.parametrize("expression", ["* * 31 2 *", "0 0 30 2 *", "0 0 31 4,6,9,11 *"])
-def test_f_61_a_date_that_never_comes_is_refused_and_not_looked_for_for_ever(expression: str) -> None:
+def test_f_61_impossible_date_is_refused(expression: str) -> None:
     with pytest.raises(UsageError, match="never matches"):
         check(expression, "UTC")
     with pytest.raises(UsageError, match="never matches"):
         Loop("impossible", print, cron=expression)
 
 
-def test_f_61_a_time_zone_that_is_not_there_is_named() -> None:
+def test_f_61_unknown_time_zone_is_named() -> None:
     with pytest.raises(UsageError, match="unknown time zone 'Europe/Atlantis'"):
         check("0 0 * * *", "Europe/Atlantis")
 
@@ -86,7 +86,7 @@ def test_f_61_a_time_zone_that_is_not_there_is_named() -> None:
         ("0 0 * * 5-2", "descending"),
     ],
 )
-def test_an_expression_that_is_wrong_is_refused_with_what_is_wrong(expression: str, said: str) -> None:
+def test_invalid_expression_is_refused_with_the_reason(expression: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check(expression, "UTC")
 
@@ -103,7 +103,7 @@ def test_an_expression_that_is_wrong_is_refused_with_what_is_wrong(expression: s
         ("1,sat".replace("sat", "6"), {"Mon", "Sat"}),
     ],
 )
-def test_weekdays_are_counted_as_crontab_counts_them(weekday: str, days: set[str]) -> None:
+def test_weekdays_are_numbered_as_in_crontab(weekday: str, days: set[str]) -> None:
     found = due(f"0 0 * * {weekday}", datetime(2026, 1, 1, tzinfo=UTC), 14)
 
     assert {at.strftime("%a") for at in found} == days
@@ -114,7 +114,7 @@ MOMENTS = st.integers(FROM, 3_700_000_000).map(lambda seconds: datetime.fromtime
 
 
 @pytest.mark.parametrize("time", ["0 0", "15 0", "59 0", "0 1"])
-def test_f_61_the_first_hour_after_a_short_night_is_not_missed(time: str) -> None:
+def test_f_61_first_hour_after_a_short_night_is_not_skipped(time: str) -> None:
     found = due(f"{time} * * *", datetime(2026, 3, 27, 12, tzinfo=UTC), 5, ZURICH)
 
     assert [at.astimezone(ZoneInfo(ZURICH)).day for at in found] == [28, 29, 30, 31, 1]
@@ -126,7 +126,7 @@ def test_f_61_the_first_hour_after_a_short_night_is_not_missed(time: str) -> Non
     hour=st.integers(0, 23),
     zone=st.sampled_from([ZURICH, "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"]),
 )
-def test_f_61_a_daily_time_comes_once_a_day_everywhere(moment: datetime, minute: int, hour: int, zone: str) -> None:
+def test_f_61_daily_time_is_due_once_a_day_in_every_zone(moment: datetime, minute: int, hour: int, zone: str) -> None:
     found = due(f"{minute} {hour} * * *", moment, 5, zone)
 
     days = [at.astimezone(ZoneInfo(zone)).date() for at in found]
@@ -165,7 +165,7 @@ def skips_midnight(zone: ZoneInfo, change: datetime) -> bool:
     return last.date() < first.date() and first.time() > time(0)
 
 
-def test_f_61_a_daily_time_in_the_first_hour_is_due_every_day_where_the_clocks_change_at_midnight() -> None:
+def test_f_61_daily_time_in_the_first_hour_is_due_where_dst_starts_at_midnight() -> None:
     """In every zone that there is: a time that exists is due then, one that does not at the end of the gap."""
     zones = {name: ZoneInfo(name) for name in sorted(available_timezones())}
     cases = [(n, z, at) for n, z in zones.items() for at in changes_forward(z) if skips_midnight(z, at)]
@@ -184,9 +184,7 @@ def test_f_61_a_daily_time_in_the_first_hour_is_due_every_day_where_the_clocks_c
 
 @given(moment=MOMENTS, expression=st.sampled_from(["*/20 * * * *", "7 */2 * * *", "0 */6 * * *", "30 * * * 0"]))
 @pytest.mark.parametrize("zone", [ZURICH, "America/Havana", "Australia/Lord_Howe"])
-def test_f_61_what_is_due_by_the_hour_is_due_whenever_the_wall_clock_shows_it(
-    zone: str, moment: datetime, expression: str
-) -> None:
+def test_f_61_hourly_expression_is_due_whenever_the_wall_clock_matches(zone: str, moment: datetime, expression: str) -> None:
     minute, hour, *_, weekday = expression.split()
 
     def matches(wall: datetime) -> bool:
@@ -201,7 +199,7 @@ def test_f_61_what_is_due_by_the_hour_is_due_whenever_the_wall_clock_shows_it(
     assert next_after(expression, zone, moment) == at
 
 
-def test_threads_that_ask_about_one_expression_do_not_disturb_each_other() -> None:
+def test_concurrent_threads_share_one_expression_safely() -> None:
     """A trigger is cached and shared: one thread's search from 2020 must not end another's from 2080."""
     early, late = datetime(2020, 1, 1, tzinfo=UTC), datetime(2080, 1, 1, tzinfo=UTC)
     expected = {early: datetime(2020, 2, 29, tzinfo=UTC), late: datetime(2080, 2, 29, tzinfo=UTC)}

@@ -1,4 +1,4 @@
-"""Which errors of the database pass by themselves, and which come again however often the statement is repeated."""
+"""Which database errors are transient, and which are permanent."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PASSES = {
 
 
 @pytest.mark.parametrize("state", sorted(OPERATIONAL))
-def test_every_operational_error_is_decided_for(state: str) -> None:
+def test_every_operational_error_is_classified(state: str) -> None:
     assert is_permanent(errors.lookup(state)("…")) is (state not in PASSES)
 
 
-def test_a_connection_that_is_gone_has_no_code_and_passes() -> None:
+def test_lost_connection_without_a_code_is_transient() -> None:
     for error in (psycopg.OperationalError("gone"), psycopg.InterfaceError("closed"), PoolTimeout("none free"), OSError("no")):
         assert not is_permanent(error)
     assert not is_permanent(errors.ReadOnlySqlTransaction("a standby"))
@@ -43,7 +43,7 @@ def test_no_startup_options_are_sent() -> None:
     assert "idle_in_transaction_session_timeout = '10s'" in our_settings("postgresql://me@here/db")
 
 
-def test_options_of_the_address_are_kept_and_its_own_idle_limit_counts() -> None:
+def test_options_of_the_url_are_kept_and_its_idle_limit_wins() -> None:
     url = "postgresql://me@here/db?options=-c%20idle_in_transaction_session_timeout%3D3s"
 
     assert parts_of(careful(url))["options"] == "-c idle_in_transaction_session_timeout=3s"

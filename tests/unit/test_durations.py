@@ -21,7 +21,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
         ("PT007M", timedelta(minutes=7)),
     ],
 )
-def test_the_four_forms_of_the_document_are_read(text: str, length: timedelta) -> None:
+def test_four_documented_forms_are_parsed(text: str, length: timedelta) -> None:
     """L-06"""
     assert parse(text) == length
     assert end_of(NOON, text) == NOON + length
@@ -51,17 +51,17 @@ def test_the_four_forms_of_the_document_are_read(text: str, length: timedelta) -
         *("P0D", "PT0M", "P" + "9" * 30 + "W", "P" + "9" * 5000 + "D"),
     ],
 )
-def test_every_other_form_is_invalid_and_never_ends(text: str) -> None:
+def test_other_forms_are_invalid_and_never_expire(text: str) -> None:
     """L-06"""
     with pytest.raises(InvalidDuration):
         parse(text)
     assert end_of(NOON, text) is None
 
 
-def test_what_lasts_longer_than_the_calendar_never_ends() -> None:
+def test_duration_beyond_the_calendar_never_expires() -> None:
     assert end_of(NOON, "P500000W") is None
 
 
-def test_no_duration_never_ends() -> None:
+def test_missing_duration_never_expires() -> None:
     """L-06"""
     assert end_of(NOON, None) is None

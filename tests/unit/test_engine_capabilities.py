@@ -27,20 +27,20 @@ def trino(**options: bool) -> EngineOptions:
     return EngineOptions(trino=lambda: TrinoOptions("http://127.0.0.1:1", "export", **options))  # type: ignore[arg-type]
 
 
-def test_nothing_compares_the_names_of_engines():
+def test_engine_names_are_not_compared():
     found = [path.name for path in SOURCE.rglob("*.py") if BY_NAME.search(path.read_text())]
 
     assert found == []
 
 
-async def test_an_engine_that_says_it_submits_has_every_function_for_it():
+async def test_submitting_engine_has_all_submit_functions():
     for engine in (open_duckdb(DuckDbOptions()), open_trino(TrinoOptions("http://127.0.0.1:1", "export"))):
         has = [name for name in SUBMITS if callable(getattr(engine, name, None))]
         assert (sorted(has) == sorted(SUBMITS)) is engine.capabilities.submits, engine.name
         await engine.close()
 
 
-async def test_queries_are_submitted_only_to_engines_that_take_them():
+async def test_queries_are_submitted_only_to_submitting_engines():
     duckdb, other = open_duckdb(DuckDbOptions()), open_trino(TrinoOptions("http://127.0.0.1:1", "export"))
 
     assert submitting(other) is other
@@ -49,7 +49,7 @@ async def test_queries_are_submitted_only_to_engines_that_take_them():
     await other.close()
 
 
-async def test_the_capabilities_of_an_open_engine_are_those_that_were_known_before():
+async def test_open_engine_has_its_declared_capabilities():
     options = trino(role_required=True)
     for name in ENGINES:
         engine = open_engine(name, options)
@@ -62,19 +62,19 @@ def test_the_first_configured_engine_is_the_default():
     assert configured_engines(trino()).default == "trino"
 
 
-def test_whether_a_role_is_needed_is_an_option():
+def test_requirement_of_a_role_is_an_option():
     assert [capabilities_of("trino", EngineOptions(trino_role_required=needed)).needs_role for needed in (True, False)] == [
         True,
         False,
     ]
 
 
-def test_an_unknown_engine_is_refused_with_the_names_of_the_others():
+def test_unknown_engine_error_lists_the_known_ones():
     with pytest.raises(UsageError, match="no engine 'oracle'; use one of: duckdb, trino"):
         open_engine("oracle", EngineOptions())
 
 
-def test_a_mistake_in_the_options_of_trino_does_not_affect_duckdb():
+def test_invalid_trino_options_do_not_affect_duckdb():
     def broken() -> TrinoOptions:
         raise UsageError("HOLDFAST_TRINO_USER is missing")
 
@@ -97,14 +97,14 @@ def test_a_mistake_in_the_options_of_trino_does_not_affect_duckdb():
     ],
 )
 @pytest.mark.parametrize("dialect", [DUCKDB, TRINO], ids=lambda one: one.name)
-def test_a_syntax_error_is_reported_in_terms_of_sql(dialect, sql: str, says: str):
+def test_syntax_error_is_reported_as_sql_error(dialect, sql: str, says: str):
     (reason,) = reasons_against(sql, dialect)
 
     assert says in reason
     assert "sqlglot" not in reason
 
 
-def test_a_file_that_may_not_be_read_names_both_settings():
+def test_refused_file_error_names_both_settings():
     (reason,) = reasons_against("SELECT * FROM 'data/a.csv'", DUCKDB)
 
     assert "HOLDFAST_DUCKDB_DIRS" in reason

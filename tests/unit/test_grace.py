@@ -44,7 +44,7 @@ RUNNERS = [grace_of_a_keeper, grace_of_a_remote_worker, grace_in_process, grace_
 
 
 @pytest.mark.parametrize("read", RUNNERS)
-async def test_every_runner_stays_within_what_kubernetes_gives(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_runner_fits_into_the_kubernetes_grace_period(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """K-69: running jobs get 5 s less than `terminationGracePeriodSeconds`, in each of the four runners."""
     given = Settings(termination_grace_seconds=300, grace_seconds=7)
 
@@ -52,7 +52,7 @@ async def test_every_runner_stays_within_what_kubernetes_gives(read: Any, monkey
 
 
 @pytest.mark.parametrize("read", RUNNERS)
-async def test_every_runner_takes_the_grace_that_is_set(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_runner_uses_the_grace_setting(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(Settings(grace_seconds=7), monkeypatch) == timedelta(seconds=7)
 
 
@@ -68,7 +68,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("setting", OPTIONS)
 @pytest.mark.parametrize("mode", ["serve", "once", "remote", "in process"])
-async def test_every_runner_follows_every_setting(mode: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_runner_uses_every_setting(mode: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     value, option, expected = OPTIONS[setting]
     given = Settings(**{setting: value})
     options: dict[str, Callable[[], Any]] = {

@@ -1,4 +1,4 @@
-"""What a decorated function refuses, and how it says so."""
+"""Invalid decorations and calls of a kind, and their messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def render() -> Job[..., Any]:
     return render
 
 
-def test_the_function_is_still_the_function():
+def test_decorated_function_stays_callable():
     @job("test.double")
     def double(number: int) -> int:
         return 2 * number
@@ -65,7 +65,7 @@ def test_the_function_is_still_the_function():
     assert double(21) == 42
 
 
-def test_arguments_become_the_payload_and_the_policy_the_rest(render: Job[..., Any]):
+def test_arguments_become_the_payload_and_options_the_rest(render: Job[..., Any]):
     new = render.new(7, colour="blue")
 
     assert (new.kind, new.payload, new.max_attempts) == ("test.render", {"invoice_id": 7, "colour": "blue"}, 5)
@@ -84,14 +84,14 @@ def test_arguments_become_the_payload_and_the_policy_the_rest(render: Job[..., A
         ({"invoice_id": "seven"}, "invoice_id: Input should be a valid integer"),
     ],
 )
-def test_a_wrong_call_is_refused_before_anything_is_stored(render: Job[..., Any], arguments: dict[str, Any], said: str):
+def test_invalid_call_is_refused_before_anything_is_stored(render: Job[..., Any], arguments: dict[str, Any], said: str):
     with pytest.raises(UsageError, match="test.render") as refused:
         render.new(**arguments)
 
     assert said in str(refused.value)
 
 
-def test_richer_types_are_stored_as_json_and_come_back_as_themselves():
+def test_typed_arguments_round_trip_through_json():
     @job("test.rich")
     async def rich(who: UUID, when: date, where: Address) -> None: ...
 
@@ -102,7 +102,7 @@ def test_richer_types_are_stored_as_json_and_come_back_as_themselves():
     assert rich.arguments(new.payload) == {"who": who, "when": date(2026, 1, 2), "where": Address("Bern")}
 
 
-def test_a_value_that_is_not_json_is_named():
+def test_value_that_is_not_json_is_named():
     @job("test.anything")
     async def anything(value: Any) -> None: ...
 
@@ -110,18 +110,18 @@ def test_a_value_that_is_not_json_is_named():
         anything.new(value=object())
 
 
-def test_a_payload_of_another_version_of_the_function_is_refused_with_the_likely_reason(render: Job[..., Any]):
+def test_payload_of_another_version_is_refused_with_the_likely_cause(render: Job[..., Any]):
     with pytest.raises(PayloadInvalid, match="was the function changed after the job was enqueued"):
         render.arguments({"invoice": 7})
 
 
-def test_options_can_be_said_in_steps(render: Job[..., Any]):
+def test_options_can_be_set_in_steps(render: Job[..., Any]):
     new = render.using(priority=3).using(queue="slow", run_after=timedelta(hours=1)).new(invoice_id=7)
 
     assert (new.priority, new.queue, new.run_after) == (3, "slow", timedelta(hours=1))
 
 
-def test_locks_slot_and_unique_key_can_follow_from_the_arguments():
+def test_locks_slot_and_unique_key_can_be_computed_from_arguments():
     @job(
         "test.tied",
         locks=lambda table: [Lock(table)],
@@ -177,7 +177,7 @@ def test_locks_slot_and_unique_key_can_follow_from_the_arguments():
         (lambda: job("test.wrong", run_in="fork")(lambda: None), "run_in is 'loop', 'thread' or 'process', not 'fork'"),
     ],
 )
-def test_a_wrong_decoration_names_the_fix(wrong: Any, said: str):
+def test_invalid_decoration_names_the_fix(wrong: Any, said: str):
     with pytest.raises(UsageError, match="test.wrong") as refused:
         wrong()
 
@@ -222,24 +222,24 @@ def test_an_argument_may_have_the_name_of_an_option():
         ("k" * 201, "must be the name of a kind of 1 to 200 characters"),
     ],
 )
-def test_a_kind_without_a_name_is_refused(kind: Any, said: str):
+def test_empty_kind_name_is_refused(kind: Any, said: str):
     with pytest.raises(UsageError, match=re.escape(said)):
         job(kind)
 
 
-def test_a_decorator_without_a_kind_says_so():
+def test_decorator_without_a_kind_is_refused():
     with pytest.raises(UsageError, match=re.escape("use @job('invoice.render')")):
         job()
 
 
-def test_a_decorator_that_was_not_called_says_so():
+def test_uncalled_decorator_is_refused():
     async def render(invoice_id: int) -> None: ...
 
     with pytest.raises(UsageError, match=re.escape("@job needs the name of the kind; use @job('render')")):
         job(render)  # type: ignore[arg-type]
 
 
-def test_a_lock_that_stands_alone_is_to_stand_in_a_list():
+def test_single_lock_outside_a_list_is_refused():
     @job("test.lone_lock", locks=lambda table: Lock(f"table:{table}"))
     async def tied(table: str) -> None: ...
 
@@ -247,17 +247,17 @@ def test_a_lock_that_stands_alone_is_to_stand_in_a_list():
         tied.new(table="t")
 
 
-def test_an_unknown_kind_names_the_ones_there_are(render: Job[..., Any]):
+def test_unknown_kind_error_lists_the_known_ones(render: Job[..., Any]):
     with pytest.raises(UnknownKind, match="no handler for invoice.rendr; registered: .*test.render.*; was the module imported"):
         kind_of("invoice.rendr")
 
 
-def test_an_unknown_option_names_the_ones_there_are(render: Job[..., Any]):
+def test_unknown_option_error_lists_the_known_ones(render: Job[..., Any]):
     with pytest.raises(UsageError, match="no option prio; there are: after, "):
         render.using(prio=1)
 
 
-def test_a_script_that_is_read_twice_registers_its_kinds_twice():
+def test_script_that_is_imported_twice_registers_its_kinds_twice():
     """`uvicorn.run("main:app")` from main.py: once as `__main__`, once under its name."""
 
     def render() -> None: ...

@@ -44,7 +44,7 @@ def life(after: timedelta, **fields: Any) -> Life:
         (HOUR, {"ttl": "P7D", "deleting_since": CREATED}, ExpiryReason.TTL),
     ],
 )
-def test_what_has_expired_and_why(after: timedelta, fields: dict[str, Any], because: ExpiryReason | None) -> None:
+def test_expiry_and_its_reason(after: timedelta, fields: dict[str, Any], because: ExpiryReason | None) -> None:
     """L-07, L-06: expired when now >= created_at + ttl."""
     verdict = decide(life(after, **fields))
 
@@ -53,7 +53,7 @@ def test_what_has_expired_and_why(after: timedelta, fields: dict[str, Any], beca
 
 
 @pytest.mark.parametrize("fields", [{"is_open": True}, {"users": 2}])
-def test_what_is_in_use_is_not_deleted(fields: dict[str, Any]) -> None:
+def test_resource_in_use_is_not_deleted(fields: dict[str, Any]) -> None:
     """L-03, L-05"""
     verdict = decide(life(HOUR, ttl="PT1H", **fields))
 
@@ -61,7 +61,7 @@ def test_what_is_in_use_is_not_deleted(fields: dict[str, Any]) -> None:
     assert verdict.blocked_by
 
 
-def test_the_moment_of_expiry_is_known_for_the_lag() -> None:
+def test_verdict_has_the_time_of_expiry() -> None:
     """L-10"""
     verdict = decide(life(HOUR * 5, ttl="PT2H", inactivity_timeout="PT3H"))
 
@@ -69,7 +69,7 @@ def test_the_moment_of_expiry_is_known_for_the_lag() -> None:
     assert verdict.since == CREATED + HOUR * 2
 
 
-def test_every_invalid_duration_is_named() -> None:
+def test_every_invalid_duration_is_reported() -> None:
     """L-06"""
     assert len(invalid_durations(life(HOUR, ttl="P0D", inactivity_timeout="P1DT12H"))) == 2
     assert invalid_durations(life(HOUR, ttl="P1D")) == []
@@ -79,7 +79,7 @@ def test_every_invalid_duration_is_named() -> None:
     ("expired", "total", "is_manual", "refused"),
     [(19, 19, False, False), (20, 40, False, False), (21, 40, False, True), (40, 40, True, False), (0, 0, False, False)],
 )
-def test_a_scheduled_pass_never_deletes_most_of_what_there_is(expired: int, total: int, is_manual: bool, refused: bool) -> None:
+def test_scheduled_pass_never_deletes_most_resources(expired: int, total: int, is_manual: bool, refused: bool) -> None:
     if not refused:
         refuse_too_many("snapshot", expired=expired, total=total, is_manual=is_manual)
         return

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 NAMED = re.compile(r"\bHOLDFAST_[A-Z0-9]+(?:_[A-Z0-9]+)*\b(?!_?[…{*<])")
 
 
-def test_every_setting_that_the_code_names_is_one() -> None:
+def test_every_setting_named_in_code_exists() -> None:
     every = {**settings_class().model_fields, **GraphServerSettings.model_fields}  # a graph server has settings of its own
     known = {f"HOLDFAST_{name.upper()}" for name in every}
     named = {

@@ -39,7 +39,7 @@ def test_a_schedule_is_published_with_its_arguments_and_read_back() -> None:
     assert from_json(SaidDeclaration(**published).model_dump()).periodic == read, "over HTTP too"
 
 
-def test_the_last_missed_due_time_is_caught_up_by_default() -> None:
+def test_last_missed_due_time_is_caught_up_by_default() -> None:
     made = job("test.every", every=timedelta(minutes=5))(lambda: None)
 
     assert made.declared.periodic is not None
@@ -47,7 +47,7 @@ def test_the_last_missed_due_time_is_caught_up_by_default() -> None:
     assert job("test.plain")(lambda: None).published["periodic"] is None
 
 
-def test_an_argument_due_at_that_is_given_stays_as_it_is() -> None:
+def test_explicit_due_at_argument_is_kept() -> None:
     @job("test.given", every=timedelta(hours=1), args={"due_at": "never"})
     def given(due_at: str) -> None: ...
 
@@ -88,12 +88,12 @@ def wants_a_date(due_at: date) -> None: ...
         ({"cron": NIGHTLY, "locks": lambda: [Lock("k")]}, None, "locks of a periodic job must be a template"),
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_declared(options: dict[str, Any], function: Any, message: str) -> None:
+def test_invalid_schedule_is_refused_at_declaration(options: dict[str, Any], function: Any, message: str) -> None:
     with pytest.raises(HoldfastError, match=message):
         job("test.wrong", **options)(function or (lambda: None))
 
 
-def test_a_wrong_schedule_is_refused_over_http_too() -> None:
+def test_invalid_schedule_is_refused_over_http() -> None:
     published = job("test.http", every=timedelta(hours=1))(lambda: None).published
 
     with pytest.raises((ValueError, UsageError), match="unknown time zone"):

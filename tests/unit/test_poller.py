@@ -12,7 +12,7 @@ from holdfast.worker.poller import JUST_AFTER, PollClock
 USUAL = PollClock.of(WorkerOptions().beat, WorkerOptions().poll, WorkerOptions().lease)
 
 
-def test_an_idle_worker_polls_every_ten_seconds_and_up_to_a_fifth_later() -> None:
+def test_idle_worker_polls_every_10_to_12_seconds() -> None:
     """K-52, K-58, W-02: ten of them together send less than one query a second."""
     waits = [USUAL.next_poll(chance / 10, None) for chance in range(11)]
 
@@ -26,12 +26,12 @@ def test_a_worker_with_jobs_sends_heartbeats_for_its_lease() -> None:
 
 
 @pytest.mark.parametrize(("expiry", "wait"), [(3.0, 3.0 + JUST_AFTER), (-1.0, JUST_AFTER), (25.0, 10.0)])
-def test_a_lease_that_ends_before_the_next_poll_is_looked_at_just_after(expiry: float, wait: float) -> None:
+def test_worker_polls_just_after_the_end_of_a_lease(expiry: float, wait: float) -> None:
     """It adapts: a dead worker's jobs do not wait for the interval on top of the lease."""
     assert USUAL.next_poll(0.0, timedelta(seconds=expiry)) == pytest.approx(wait)
 
 
-def test_the_lease_of_an_idle_worker_holds_too_since_it_may_claim_at_any_moment() -> None:
+def test_lease_of_an_idle_worker_is_renewed_in_time() -> None:
     clock = PollClock.of(timedelta(seconds=5), timedelta(minutes=5), timedelta(seconds=30))
 
     assert clock.next_poll(1.0, None) == 15.0

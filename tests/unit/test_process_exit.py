@@ -34,7 +34,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_process_with_a_stuck_thread_exits_without_shutting_the_interpreter_down():
+def test_process_with_a_stuck_thread_exits_without_interpreter_shutdown():
     """A thread that comes back from C code during the shutdown would abort the process."""
     ended = run("handler")
 
@@ -42,7 +42,7 @@ def test_a_process_with_a_stuck_thread_exits_without_shutting_the_interpreter_do
     assert ended.stdout == "last words a thread that is waited for ended\nexit handlers ran\n"
 
 
-def test_a_process_without_one_exits_as_usual():
+def test_process_without_stuck_threads_exits_normally():
     ended = run()
 
     assert (ended.returncode, ended.stderr) == (3, "")
@@ -50,7 +50,7 @@ def test_a_process_without_one_exits_as_usual():
 
 
 @pytest.mark.parametrize(("raised", "code"), [("sys.exit()", 0), ("sys.exit(4)", 4), ("sys.exit('why')", 1)])
-def test_the_exit_code_is_the_one_that_python_gives(raised: str, code: int):
+def test_exit_code_is_that_of_python(raised: str, code: int):
     program = f"""
 import sys
 from holdfast.process_exit import exit_code_of

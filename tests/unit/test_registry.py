@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.registry import Registry
 
 
-def test_the_order_does_not_depend_on_which_service_was_imported_first():
+def test_order_does_not_depend_on_import_order():
     table = Registry[int]("events", {"z": 1})
 
     table.add("maintenance", {"b": 2, "a": 3})

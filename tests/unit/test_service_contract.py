@@ -142,14 +142,14 @@ def test_a_complete_description_is_accepted_and_fills_the_tables() -> None:
     ],
 )
 @pytest.mark.usefixtures("folder", "tables")
-def test_a_wrong_description_is_refused(change: dict[str, Any], said: str) -> None:
+def test_invalid_description_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ServiceInvalid) as refused:
         register(replace(TOYS, **change))
     assert said in str(refused.value)
 
 
 @pytest.mark.usefixtures("folder", "tables")
-def test_a_name_of_a_service_is_used_once() -> None:
+def test_names_are_unique_across_services() -> None:
     with pytest.raises(ServiceInvalid, match="service 'exports', name: 'exports' is already declared by service 'exports'"):
         register(replace(TOYS, name="exports", kinds=(Kind("exports.lend"),)))
 
@@ -204,7 +204,7 @@ def test_an_action_without_a_route_is_refused(listed: Callable[[str, str], None]
         ([], "loops: 'toys_count' is declared and does not exist; return it from loops.loops"),
     ],
 )
-def test_loops_are_those_that_are_declared(listed: Callable[[str, str], None], names: list[str], said: str) -> None:
+def test_undeclared_loops_are_refused(listed: Callable[[str, str], None], names: list[str], said: str) -> None:
     listed("loops", f"from types import SimpleNamespace as N\ndef loops(settings): return [N(name=n) for n in {names}]")
     with pytest.raises(ServiceInvalid) as refused:
         catalog.loops(Settings())
@@ -215,7 +215,7 @@ def handler(kind: str, *, public: bool = False) -> Any:
     return SimpleNamespace(kind=kind, policy=SimpleNamespace(public=public))
 
 
-def test_kinds_are_those_that_are_declared() -> None:
+def test_undeclared_kinds_are_refused() -> None:
     lend, steal = handler("toys.lend"), handler("toys.steal")
     assert declared_kinds(TOYS, [lend]) == [lend]
     with pytest.raises(
@@ -248,7 +248,7 @@ def test_settings_of_a_service_extend_those_of_the_kernel(listed: Callable[[str,
 
 
 @pytest.mark.parametrize("public", [True, False])
-def test_a_kind_is_public_in_its_service_and_at_its_handler_or_in_neither(public: bool) -> None:
+def test_service_and_handler_agree_on_public_kinds(public: bool) -> None:
     service = replace(TOYS, kinds=(Kind("toys.lend", public=public),))
     assert declared_kinds(service, [handler("toys.lend", public=public)])
 

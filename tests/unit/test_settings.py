@@ -58,7 +58,7 @@ def test_names_without_the_prefix_are_ignored_by_default(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("_compatible")
-def test_g_06_a_lease_is_said_in_minutes_by_the_documents_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_g_06_compatibility_name_of_the_lease_is_in_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """G-06. HOLDFAST_LEASE_SECONDS takes precedence."""
     assert Settings().lease == 30
     monkeypatch.setenv("STALE_JOB_TIMEOUT_MINUTES", "30")
@@ -68,7 +68,7 @@ def test_g_06_a_lease_is_said_in_minutes_by_the_documents_name(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("_compatible")
-def test_a_worker_is_set_up_by_the_names_of_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compatibility_names_configure_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the compatibility names switched on. GCP_PROJECT and POLL_INTERVAL_SECONDS are not read: nothing uses them."""
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
@@ -93,7 +93,7 @@ def test_a_worker_is_set_up_by_the_names_of_its_document(monkeypatch: pytest.Mon
     assert Settings().api_url == "https://ours", "HOLDFAST_ names take precedence"
 
 
-def test_standard_names_of_the_aws_sdks_always_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_aws_variables_are_always_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-2")
     assert Settings().s3_region == "eu-central-2"
     monkeypatch.setenv("HOLDFAST_S3_REGION", "us-east-1")
@@ -102,7 +102,7 @@ def test_standard_names_of_the_aws_sdks_always_count(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("prefix", ["HOLDFAST", "GRAPH_OLAP"])
 @pytest.mark.usefixtures("_compatible")
-def test_presets_of_intervals_and_a_setting_that_counts_more(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_interval_overrides_the_preset(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(preset: str) -> dict[str, float]:
         monkeypatch.setenv(f"{prefix}_JOB_INTERVAL_PRESET", preset)
         return {loop: every.total_seconds() for loop, every in Settings().intervals.items()}
@@ -153,7 +153,7 @@ def test_an_invalid_value_names_the_variable_that_was_set(monkeypatch: pytest.Mo
         Settings()
 
 
-def test_an_invalid_switch_for_compatibility_names_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_compatibility_switch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_COMPATIBILITY_NAMES", "perhaps")
     with pytest.raises(InvalidSetting, match="HOLDFAST_COMPATIBILITY_NAMES=perhaps is not valid: use true or false"):
         Settings()

@@ -1,6 +1,6 @@
-"""Declare a route: its path, who may call it, what it answers, what it may refuse. Nothing is served that is not declared so.
+"""Declare a route: its path, its action, its responses and its problems. Only declared routes are served.
 
-The guard stands before everything: before a body is read, the caller is known, counted and allowed.
+The guard comes first: the caller is authenticated, rate-limited and authorised before the body is read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Route:
     refuses: tuple[str, ...]
     alias_of: str | None = None
     media: str = "application/json"
-    others: tuple[tuple[int, str], ...] = ()  # further statuses that are no problem
+    others: tuple[tuple[int, str], ...] = ()  # further statuses that are not errors
     any_query: bool = False  # its handler reads the query by itself
     streams_body: bool = False  # its handler reads the body by itself, piece by piece, and limits its size
 
@@ -170,7 +170,7 @@ def refuse_other_media(request: Request) -> None:
 
 
 async def guard(request: Request, action: str) -> Principal:
-    """Who asks, if they may; else a problem, and a line in the audit."""
+    """The caller, if it is authorised; otherwise a problem, and an audit entry."""
     plane = plane_of(request)
     if POLICY[action].anyone or (action == "metrics.read" and plane.options.metrics_open):
         return NOBODY

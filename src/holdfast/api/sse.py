@@ -1,9 +1,9 @@
-"""Server-sent events: one look at the database for all who watch the same, and one connection that hears hints.
+"""Server-sent events: one query for all clients of a topic, and one connection that listens for notifications.
 
-A stream is a topic (`job:7`, `pipeline:…`, `console`) and a queue. The hub looks at every watched topic when it hears that a
-job was enqueued, changed or ended, and every second without a word, and puts what is new into the queues. So a thousand
-clients cost as much as one, and no client holds a connection. Who reads too slowly is let go: it comes back with
-`Last-Event-ID` and misses nothing.
+A stream is a topic (`job:7`, `pipeline:…`, `console`) and a queue. The hub reads every watched topic when a notification says
+that a job was enqueued, changed or ended, and at least every second, and puts new events into the queues. So a thousand
+clients cost as much as one, and no client holds a connection. A client that reads too slowly is disconnected: it reconnects
+with `Last-Event-ID` and misses nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from holdfast.jobs.views import read, watch
 from holdfast.telemetry.log import log
 
 LONGEST_QUEUE = 500
-SHORTEST_PAUSE = 0.1  # seconds between two looks, however many hints come
+SHORTEST_PAUSE = 0.1  # seconds between two polls, however many notifications arrive
 SOON = {"Retry-After": "5"}
 HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store", "Connection": "keep-alive"}
 
@@ -68,17 +68,17 @@ class Watcher:
     caller: Principal
     queue: asyncio.Queue[Event | None] = field(default_factory=lambda: asyncio.Queue(LONGEST_QUEUE))
 
-    def tell(self, event: Event | None) -> None:
+    def send(self, event: Event | None) -> None:
         try:
             self.queue.put_nowait(event)
-        except asyncio.QueueFull:  # too slow: let go of it, it comes back with the id of what it has seen
+        except asyncio.QueueFull:  # too slow: end its stream; it reconnects with the id of its last event
             while not self.queue.empty():
                 self.queue.get_nowait()
             self.queue.put_nowait(None)
 
 
 class Hub:
-    """Everybody who watches, and the one who looks for them."""
+    """The watchers of all topics, and the task that polls for them."""
 
     def __init__(
         self,
@@ -90,48 +90,48 @@ class Hub:
         self._topics = topics or {}
         self._pool, self._most, self._each = pool, options.most_streams, options.streams_each
         self._hints = None if url is None else ListeningLink(url, watch.CHANGES)
-        self._others = watch.ChangeNotifier(pool.connection)  # who watch at other replicas
-        self._said_at = -math.inf
-        self.words = 0  # that were heard
+        self._others = watch.ChangeNotifier(pool.connection)  # notifies the hubs of other replicas
+        self._announced_at = -math.inf
+        self.words = 0  # notifications received
         self._poll, self._ping = options.poll.total_seconds(), options.ping.total_seconds()
-        self._knew_them_at = -math.inf
+        self._checked_at = -math.inf
         self._watchers: dict[str, set[Watcher]] = defaultdict(set)
         self._seen: dict[str, Any] = {}
         self._hint = asyncio.Event()
-        self._somebody = asyncio.Event()
+        self._has_watchers = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.is_closed = False
 
     def __len__(self) -> int:
         return sum(len(watchers) for watchers in self._watchers.values())
 
-    def _everybody(self) -> list[Watcher]:
+    def _all_watchers(self) -> list[Watcher]:
         return [watcher for watchers in self._watchers.values() for watcher in watchers]
 
     def start(self) -> None:
-        """Begin to look, and to listen if there is somewhere to."""
-        self._tasks.append(asyncio.create_task(self._look_for_ever()))
+        """Start to poll, and to listen if there is an address for it."""
+        self._tasks.append(asyncio.create_task(self._poll_forever()))
         if self._hints is not None:
-            self._tasks.append(asyncio.create_task(self._hints.listen(self._hear)))
+            self._tasks.append(asyncio.create_task(self._hints.listen(self._on_hint)))
 
     def changed(self) -> None:
-        """Something was changed through this process: look now, and tell the other replicas."""
+        """Something was changed through this process: poll now, and notify the other replicas."""
         self._others.changed()
-        self._look_soon()
+        self._poll_soon()
 
-    def _hear(self, hint: str) -> None:
+    def _on_hint(self, hint: str) -> None:
         if not self._others.receive(hint):
-            self._look_soon()
+            self._poll_soon()
 
-    def _look_soon(self) -> None:
+    def _poll_soon(self) -> None:
         self.words += 1
         self._hint.set()
 
     def close_streams(self) -> None:
         """End every stream now, so that a stopping server need not wait for its clients. Safe in a signal handler."""
         self.is_closed = True
-        for watcher in self._everybody():
-            watcher.tell(None)
+        for watcher in self._all_watchers():
+            watcher.send(None)
 
     async def close(self) -> None:
         self.close_streams()
@@ -150,10 +150,10 @@ class Hub:
         *,
         encode: Callable[[Event], bytes] = Event.encoded,
     ) -> StreamingResponse:
-        """A stream of a topic: first what `begin` finds, then what is new."""
+        """A stream of a topic: first the events of `begin`, then new ones."""
         if len(self) >= self._most or self.is_closed:
             raise Problem("too-many-streams", f"{len(self)} streams are open here", headers=SOON)
-        if sum(one.caller.actor == caller.actor for one in self._everybody()) >= self._each:
+        if sum(one.caller.actor == caller.actor for one in self._all_watchers()) >= self._each:
             raise Problem("too-many-streams", f"{caller.actor} has {self._each} streams open here", headers=SOON)
         watcher = Watcher(topic, caller)
         return StreamingResponse(self._stream(watcher, begin, encode), media_type="text/event-stream", headers=HEADERS)
@@ -161,8 +161,8 @@ class Hub:
     async def _stream(
         self, watcher: Watcher, begin: Callable[[], Awaitable[list[Event]]], encode: Callable[[Event], bytes]
     ) -> AsyncIterator[bytes]:
-        self._watchers[watcher.topic].add(watcher)  # before the first look, so that nothing falls between the two
-        self._somebody.set()
+        self._watchers[watcher.topic].add(watcher)  # before `begin` reads, so that no event is missed in between
+        self._has_watchers.set()
         seen, shown = 0, None
         try:
             yield b"retry: 2000\n\n"
@@ -181,7 +181,7 @@ class Hub:
                     return
                 if event_or_end.number and event_or_end.number <= seen:
                     continue
-                if event_or_end.id is not None and event_or_end.id == shown:  # the first look of all saw what ours saw
+                if event_or_end.id is not None and event_or_end.id == shown:  # the first poll found the same as `begin`
                     continue
                 seen, shown = max(seen, event_or_end.number), event_or_end.id
                 yield encode(event_or_end)
@@ -194,91 +194,91 @@ class Hub:
                 self._seen.pop(watcher.topic, None)
 
     # -----------------------------------------------------------------------------------------------------------------
-    # Looking
+    # Polling
     # -----------------------------------------------------------------------------------------------------------------
 
-    async def _look_for_ever(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
-            await self._somebody.wait()
+            await self._has_watchers.wait()
             if not self._watchers:
-                self._somebody.clear()
+                self._has_watchers.clear()
                 continue
             try:
                 async with self._pool.connection() as conn:
-                    await self._let_go_of_strangers(conn)
-                    await self._say_that_somebody_watches(conn)
-                    await self._look(conn)
-            except Exception as error:  # whatever it is: without the next look every stream would fall silent for ever
+                    await self._end_expired(conn)
+                    await self._announce(conn)
+                    await self._poll_topics(conn)
+            except Exception as error:  # any error: without the next poll no stream would get events
                 log.warning("stream_look_failed", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(min(SHORTEST_PAUSE, self._poll))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hint.wait(), self._poll)
             self._hint.clear()
 
-    async def _let_go_of_strangers(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        """Who could not come in any more is let go: a stream does not outlive its token by more than a ping."""
-        if time.monotonic() - self._knew_them_at < self._ping:
+    async def _end_expired(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        """End the streams of callers whose token has expired or was revoked, at most one ping later."""
+        if time.monotonic() - self._checked_at < self._ping:
             return
-        everybody = self._everybody()
-        live, now = await still_live(conn, {one.caller.token_id for one in everybody if one.caller.token_id is not None})
-        for one in everybody:
+        watchers = self._all_watchers()
+        live, now = await still_live(conn, {one.caller.token_id for one in watchers if one.caller.token_id is not None})
+        for one in watchers:
             if not is_known(one.caller, live, now):
-                one.tell(None)
-        self._knew_them_at = time.monotonic()
+                one.send(None)
+        self._checked_at = time.monotonic()
 
-    async def _say_that_somebody_watches(self, conn: psycopg.AsyncConnection[Any]) -> None:
+    async def _announce(self, conn: psycopg.AsyncConnection[Any]) -> None:
         """Announce that this process streams changes, so that programs which change jobs notify it."""
-        if self._hints is not None and time.monotonic() - self._said_at >= watch.SAY_EVERY:
-            self._said_at = time.monotonic()
-            with contextlib.suppress(psycopg.errors.ReadOnlySqlTransaction):  # a standby takes no word, and has no workers
+        if self._hints is not None and time.monotonic() - self._announced_at >= watch.SAY_EVERY:
+            self._announced_at = time.monotonic()
+            with contextlib.suppress(psycopg.errors.ReadOnlySqlTransaction):  # a standby accepts no NOTIFY, and has no workers
                 await conn.execute(watch.SAY_WATCHED)
 
-    async def _look(self, conn: psycopg.AsyncConnection[Any]) -> None:
+    async def _poll_topics(self, conn: psycopg.AsyncConnection[Any]) -> None:
         topics = list(self._watchers)
         jobs = [int(topic.removeprefix("job:")) for topic in topics if topic.startswith("job:")]
         pipelines = [topic.removeprefix("pipeline:") for topic in topics if topic.startswith("pipeline:")]
         if jobs:
-            await self._look_at_jobs(conn, jobs)
+            await self._poll_jobs(conn, jobs)
         if pipelines:
             found = await watch.glance_at_pipelines(conn, pipelines)
             for pipeline_id in pipelines:
-                self._tell_if_new(f"pipeline:{pipeline_id}", *pipeline_events(found.get(pipeline_id)))
+                self._send_if_new(f"pipeline:{pipeline_id}", *pipeline_events(found.get(pipeline_id)))
         for name, read_topic in self._topics.items():
-            await self._look_at_topic(conn, f"{name}:", read_topic, topics)
+            await self._poll_topic(conn, f"{name}:", read_topic, topics)
         if "console" in self._watchers:
-            self._tell_if_new("console", *console_events(await overview(conn, self.words)))
+            self._send_if_new("console", *console_events(await overview(conn, self.words)))
 
-    async def _look_at_topic(
+    async def _poll_topic(
         self, conn: psycopg.AsyncConnection[Any], prefix: str, read_topic: TopicReader, topics: Sequence[str]
     ) -> None:
-        """Tell the watchers of a service's topic what is new; a key that the service leaves out is gone."""
+        """Send new events of a service's topic; a key that the service leaves out does not exist any more."""
         keys = [topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)]
         found = await read_topic(conn, keys) if keys else {}
         for key in keys:
-            self._tell_if_new(f"{prefix}{key}", *(found.get(key) or [GONE]))
+            self._send_if_new(f"{prefix}{key}", *(found.get(key) or [GONE]))
 
-    async def _look_at_jobs(self, conn: psycopg.AsyncConnection[Any], jobs: list[int]) -> None:
+    async def _poll_jobs(self, conn: psycopg.AsyncConnection[Any], jobs: list[int]) -> None:
         now = await watch.glance(conn, jobs)
         for job_id in jobs:
             topic, glance = f"job:{job_id}", now.get(job_id)
             before: watch.Glance | None = self._seen.get(topic)
             if glance is None:
-                self._tell(topic, Event("stream_closed", {"id": job_id, "state": "gone"}, last=True))
+                self._send(topic, Event("stream_closed", {"id": job_id, "state": "gone"}, last=True))
             elif glance != before:
                 after = before.last_move if before is not None else 0
                 self._seen[topic] = glance
                 for event in await job_events(conn, glance, after):
-                    self._tell(topic, event)
+                    self._send(topic, event)
 
-    def _tell_if_new(self, topic: str, *events: Event) -> None:
+    def _send_if_new(self, topic: str, *events: Event) -> None:
         if self._seen.get(topic) != events[0].id:
             self._seen[topic] = events[0].id
             for event in events:
-                self._tell(topic, event)
+                self._send(topic, event)
 
-    def _tell(self, topic: str, event: Event) -> None:
+    def _send(self, topic: str, event: Event) -> None:
         for watcher in list(self._watchers.get(topic, ())):
-            watcher.tell(event)
+            watcher.send(event)
 
 
 def is_known(caller: Principal, live_tokens: set[str], now: float) -> bool:
@@ -289,30 +289,30 @@ def is_known(caller: Principal, live_tokens: set[str], now: float) -> bool:
 
 
 async def job_events(conn: psycopg.AsyncConnection[Any], glance: watch.Glance, after: int) -> list[Event]:
-    """The moves since a line of the history, how far the job is, and its end."""
-    told = []
+    """The moves since a history row, the progress of the job, and its end."""
+    events = []
     if glance.last_move > after:
         for move in await watch.moves(conn, glance.id, after=after):  # type: ignore[arg-type]
-            told.append(Event("move", move, id=str(move["id"]), number=move["id"]))
-    told.append(Event("job", glance._asdict()))
+            events.append(Event("move", move, id=str(move["id"]), number=move["id"]))
+    events.append(Event("job", glance._asdict()))
     if State(glance.state) in ENDED:
-        told.append(Event("stream_closed", {"id": glance.id, "state": glance.state}, last=True))
-    return told
+        events.append(Event("stream_closed", {"id": glance.id, "state": glance.state}, last=True))
+    return events
 
 
 def pipeline_events(found: dict[str, Any] | None) -> list[Event]:
-    """How a pipeline looks, and its end. Pure."""
+    """The status of a pipeline, and its end. Pure."""
     if found is None:
         return [GONE]
-    told = [Event("pipeline-update", found, id=etag_of(found).strip('"'))]
+    events = [Event("pipeline-update", found, id=etag_of(found).strip('"'))]
     if found["status"] != "running":
-        told.append(Event("stream_closed", {"id": found["id"], "status": found["status"]}, last=True))
-    return told
+        events.append(Event("stream_closed", {"id": found["id"], "status": found["status"]}, last=True))
+    return events
 
 
 async def overview(conn: psycopg.AsyncConnection[Any], words: int) -> dict[str, Any]:
-    """What the console's first screen shows. With how many words were heard: a count that stands at its cap does not change,
-    and what has just ended may show nowhere else."""
+    """The counts of the console's first page. `words`, the number of notifications, changes with every job: a count at its cap
+    does not, and a job that has just ended may change nothing else."""
     counts = await read.count_states(conn)
     job, move = await watch.newest(conn)
     return {
@@ -325,6 +325,6 @@ async def overview(conn: psycopg.AsyncConnection[Any], words: int) -> dict[str, 
 
 
 def console_events(found: dict[str, Any]) -> list[Event]:
-    """The overview as an event that a client can tell from the one it has. Pure."""
+    """The overview as an event whose id changes with its content. Pure."""
     plain = jsonable(found)
     return [Event("overview", plain, id=etag_of(plain).strip('"'))]

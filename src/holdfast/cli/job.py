@@ -151,7 +151,9 @@ def enqueue_command(
     priority: Annotated[int | None, typer.Option(help="A smaller number runs first; default: what the kind declares.")] = None,
     delay: Annotated[str | None, typer.Option(help="Start no earlier than this long from now, such as 5m.")] = None,
     max_attempts: Annotated[int | None, typer.Option(min=1, help="Errors after which the job fails.")] = None,
-    unique_key: Annotated[str | None, typer.Option(help="Refuse a second waiting job of this kind with this key.")] = None,
+    unique_key: Annotated[
+        str | None, typer.Option(help="Return the waiting job of this kind with this key instead of a new one.")
+    ] = None,
     slot_key: Annotated[str | None, typer.Option(help="The slot key, if the kind declares it as a function.")] = None,
     lock: Annotated[
         list[str] | None,

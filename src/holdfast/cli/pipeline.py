@@ -15,7 +15,7 @@ from holdfast.toolkit.cli.times import counted
 from holdfast.toolkit.cli.verb import All, Limit, Reason, Session, Yes, verb
 from holdfast.toolkit.cli.waiting import Every, Watch, watch_rows, watch_screen
 
-app = typer.Typer(help="Pipelines: jobs that follow other jobs.", no_args_is_help=True)
+app = typer.Typer(help="Pipelines: jobs that depend on each other.", no_args_is_help=True)
 
 PipelineId = Annotated[str, typer.Argument(help="The pipeline's id.", metavar="ID", show_default=False)]
 

@@ -34,7 +34,7 @@ def up_command(
     dsn: Dsn = None,
     play: Annotated[bool, typer.Option("--demo/--no-demo", help="Run the demo first.")] = True,
 ) -> None:
-    """Start everything on this machine and run the demo. On a terminal, the API keeps running until Ctrl-C."""
+    """Start everything on this machine and run the demos. On a terminal, the API keeps running until Ctrl-C."""
     console = Console()
     chosen = program_settings(dsn=dsn, http_port=port, data_dir=data)
 

@@ -18,12 +18,12 @@ from holdfast.errors import UsageError
 from holdfast.toolkit.cli.verb import Dsn, LogFormatOption, program
 from holdfast.worker.keeper.messages import Mode
 
-app = typer.Typer(help="Run jobs.", no_args_is_help=True)
+app = typer.Typer(help="Run jobs; list workers and make them quiet.", no_args_is_help=True)
 
 
 @app.callback()
 def _worker() -> None:
-    """Run jobs."""
+    """Run jobs; list workers and make them quiet."""
 
 
 @program(app, "run", cls=RunsModules)

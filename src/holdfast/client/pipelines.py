@@ -1,4 +1,4 @@
-"""Pipelines: jobs that follow other jobs."""
+"""Pipelines: jobs that depend on each other."""
 
 from __future__ import annotations
 

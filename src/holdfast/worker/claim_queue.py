@@ -11,7 +11,7 @@ from holdfast.jobs.model import Claim
 
 
 def _ignore() -> None:
-    """Nothing has to be told when a lane is idle."""
+    """The default for `on_idle`: does nothing."""
 
 
 class ClaimQueue:
@@ -74,5 +74,5 @@ class ClaimQueue:
         return [self._ready.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        """Lanes take nothing more; what a claim under way still brings is given back by the worker."""
+        """Lanes take no more claims; the worker releases what a claim under way still returns."""
         self._closed = True

@@ -117,7 +117,7 @@ class Policy:
     args: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        # Said where it is decorated, and not by the first job that needs it, perhaps at night.
+        # Checked at decoration, not when the first job needs it.
         a_queue(self.queue)
         a_priority(self.priority)
         for name in ("max_attempts", "max_crashes", "version"):
@@ -276,7 +276,7 @@ class Job(Generic[P, R]):
         return new_job(self.declared, self._payload(given), given, self._options)
 
     def _payload(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as JSON, if they are what the function says it takes: the mistake is found here and not at night."""
+        """The arguments as JSON, validated against the function's annotations at enqueue, not in the worker."""
         if self._arguments is not None:
             try:
                 self._arguments.validate_python(given)
@@ -381,7 +381,7 @@ def a_list_of_kinds(given: object) -> list[Job[..., Any]]:
 
 
 def cleaner(effect_kind: str) -> Callable[[Cleaner], Cleaner]:
-    """Register the function that removes effects of this kind; it returns True once the thing is gone."""
+    """Register the function that removes effects of this kind; it returns True once the effect is removed."""
 
     def register(function: Cleaner) -> Cleaner:
         _cleaners[effect_kind] = function

@@ -153,10 +153,10 @@ class Worker:
         jobs = {"running": self._lanes.running, "waiting": self._lanes.waiting, "ending": ending}
         return WorkerFigures(jobs, self._transport.connections(), self.loop_lag)
 
-    # ------------------------------------------------------------------------------------------------- the story
+    # ------------------------------------------------------------------------------------------------- from start to end
 
     async def run(self, *, until_empty: bool = False) -> None:
-        """Work until `stop()`, or until there is nothing left to do; then give back what is held and resign."""
+        """Run jobs until `stop()`, or until no job is left; then release the held jobs and resign."""
         if not self._kinds:
             raise UsageError("this worker knows no kinds; import the modules whose functions are decorated with @job")
         if self._loop is not None:
@@ -197,7 +197,7 @@ class Worker:
         self._claiming.wake()
 
     async def run_by_id(self, job_id: JobId) -> bool:
-        """Claim this very job and run it here; False if it could not be claimed, and then nothing was called."""
+        """Claim this job and run it here; False if it could not be claimed."""
         one = await self._transport.claim_by_id(self.id, self._takes, job_id)
         if one is None:
             log.info("job_skipped", job_id=job_id)
@@ -319,7 +319,7 @@ class Worker:
             await asyncio.sleep(0.002)
 
     def _cut_off(self) -> list[tuple[Claim, End]]:
-        """How everything that is still held has to end now: given back, or failed if it has begun and its kind says so."""
+        """How each held job ends now: released, or failed if it has begun and its kind has `on_shutdown="fail"`."""
         begun = {running.claim.attempt_id for running in self._lanes.attempts()}
         return [
             (held, cut_off() if held.attempt_id in begun and self._fails_at_shutdown(held) else given_back(held, SHUTDOWN))
@@ -340,7 +340,7 @@ class Worker:
         return left
 
     async def _resign(self) -> None:
-        """End the lease: what could not be given back can be rescued at once."""
+        """End the lease: jobs that could not be released can be rescued immediately."""
         async with self._without_waiting_long():
             await self._transport.resign(self.id)
 

@@ -1,4 +1,4 @@
-"""Write how attempts ended, and lose none of it. Called by: `attempt.py`, and by the worker for what it gives back.
+"""Write the outcomes of attempts. Called by: `attempt.py`, and by the worker for jobs that it releases.
 
 Every outcome here is one transaction with all that follows from it. A connection that breaks on the way leaves the result of
 the commit unknown: it is looked up under the attempt id before anything is written again. Plain completions go in batches
@@ -80,7 +80,7 @@ class OutcomeWriter:
     async def complete_and_chain(self, claim: Claim, end: End, result: str | None) -> Claim | None:
         """Complete a job and claim its only child in the same commit; if that fails, write the end without the claim.
 
-        If the answer is lost, nothing here knows of the child's claim: the next heartbeat finds it and gives it back.
+        If the answer is lost, nothing here knows of the child's claim: a later heartbeat finds it and releases it.
         """
         following, unsure = None, False
         try:

@@ -1,4 +1,4 @@
-"""Tasks that are told to end. Called by: the worker, when it leaves."""
+"""Cancel tasks and wait for their end. Called by: the worker, at shutdown."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[Any]], *, within: float) -> int:
-    """Cancel them and wait, but not for ever: a handler that does not let itself be cancelled must not keep the program from
-    its end. How many are left behind."""
+    """Cancel them and wait, but not forever: a handler that ignores the cancellation must not prevent the exit of the
+    program. How many are left behind."""
     for task in tasks:
         task.cancel()
     _, left = await asyncio.wait(tasks, timeout=within)

@@ -29,7 +29,7 @@ def run_for(seconds: float, *claims: Claim) -> list[Any]:
     return [(one.id, one.attempt_id, seconds) for one in claims]
 
 
-async def test_the_time_of_a_job_counts_from_its_start_and_not_from_its_claim(conn: Any) -> None:
+async def test_max_runtime_counts_from_the_start_and_not_from_the_claim(conn: Any) -> None:
     waiting, running = await hold_ahead(conn, 2, max_runtime=HOUR)
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '1 day'")
 
@@ -40,7 +40,7 @@ async def test_the_time_of_a_job_counts_from_its_start_and_not_from_its_claim(co
     assert 58 * 60 < left.total_seconds() < 59 * 60 + 1
 
 
-async def test_a_start_is_written_once_and_is_never_before_the_claim(conn: Any) -> None:
+async def test_start_is_written_once_and_not_before_the_claim(conn: Any) -> None:
     (held,) = await hold_ahead(conn, 1)
 
     await note_begun(conn, run_for(86_400, held))
@@ -52,7 +52,7 @@ async def test_a_start_is_written_once_and_is_never_before_the_claim(conn: Any) 
     assert await column(conn, held.id, "begun_at") == first
 
 
-async def test_a_keeper_writes_the_start_of_what_a_blocked_worker_runs_and_of_nothing_else(conn: Any) -> None:
+async def test_keeper_writes_the_start_only_of_jobs_that_a_blocked_worker_runs(conn: Any) -> None:
     waiting, running, other = await hold_ahead(conn, 3, max_runtime=HOUR)
     elsewhere = await start_worker(conn, "elsewhere")
     await conn.execute("UPDATE holdfast.jobs SET worker_id = %s WHERE id = %s", [elsewhere, other.id])
@@ -69,7 +69,7 @@ async def test_a_keeper_writes_the_start_of_what_a_blocked_worker_runs_and_of_no
     assert await column(conn, running.id, "begun_at") == known, "once"
 
 
-async def test_the_start_of_an_earlier_attempt_is_not_the_start_of_this_one(conn: Any) -> None:
+async def test_start_of_an_earlier_attempt_is_not_used(conn: Any) -> None:
     (held,) = await hold_ahead(conn, 1)
     await begin(conn, held)
     await lose(conn, held)
@@ -89,7 +89,7 @@ async def test_the_start_of_an_earlier_attempt_is_not_the_start_of_this_one(conn
     assert await column(conn, held.id, "confirm_start")
 
 
-async def test_a_start_that_cannot_be_written_at_once_does_not_hold_up_the_beat(conn: Any, connect: Any) -> None:
+async def test_locked_start_row_does_not_delay_the_heartbeat(conn: Any, connect: Any) -> None:
     (held,) = await hold_ahead(conn, 1)
     other = await connect()
 
@@ -110,7 +110,7 @@ async def test_a_replaced_attempt_cannot_begin(conn: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_jobs_that_never_began_pay_nothing_for_the_death_of_their_worker(conn: Any) -> None:
+async def test_jobs_that_had_not_begun_are_not_charged_for_a_crash(conn: Any) -> None:
     claims = await hold_ahead(conn, 20, max_crashes=2)
     await note_begun(conn, run_for(3, *claims[:2]))
 
@@ -129,7 +129,7 @@ async def test_jobs_that_never_began_pay_nothing_for_the_death_of_their_worker(c
     assert reason == "its worker went silent; whether it had begun is not known, so it is not counted"
 
 
-async def test_the_only_job_that_is_known_to_have_begun_is_not_taken_for_the_culprit(conn: Any) -> None:
+async def test_single_job_known_to_have_begun_is_not_blamed_for_the_crash(conn: Any) -> None:
     """One of the others may have begun after the last beat, and killed the process."""
     claims = await hold_ahead(conn, 5, max_crashes=1)
     await note_begun(conn, run_for(3, claims[0]))
@@ -141,7 +141,7 @@ async def test_the_only_job_that_is_known_to_have_begun_is_not_taken_for_the_cul
     assert await column(conn, claims[0].id, "alone")
 
 
-async def test_a_poison_job_that_kills_its_process_at_once_is_quarantined(conn: Any) -> None:
+async def test_job_that_crashes_its_process_at_start_is_quarantined(conn: Any) -> None:
     """Whatever is beside it, and though no beat ever sees it run: its second start is written before it runs."""
     (poison, *_) = await hold_ahead(conn, 5, max_crashes=2)
     seen = []
@@ -167,7 +167,7 @@ async def test_a_poison_job_that_kills_its_process_at_once_is_quarantined(conn: 
     assert await moves_of(conn, poison.id) == ["rescue", "rescue", "quarantine"]
 
 
-async def test_a_claim_by_a_caller_that_begins_at_once_counts_from_the_claim(conn: Any) -> None:
+async def test_claim_that_starts_immediately_counts_from_the_claim(conn: Any) -> None:
     held = await hold(conn, max_runtime=HOUR)
 
     assert await column(conn, held.id, "begun_at") >= await column(conn, held.id, "claimed_at")
@@ -176,7 +176,7 @@ async def test_a_claim_by_a_caller_that_begins_at_once_counts_from_the_claim(con
     assert await column(conn, held.id, "crashes") == 1
 
 
-async def test_explain_tells_a_job_that_waits_for_a_lane_from_one_that_runs(conn: Any) -> None:
+async def test_explain_distinguishes_waiting_for_a_lane_from_running(conn: Any) -> None:
     claims = await hold_ahead(conn, 4)
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '48 s'")
     await note_begun(conn, run_for(5, *claims[:2]))
@@ -188,13 +188,13 @@ async def test_explain_tells_a_job_that_waits_for_a_lane_from_one_that_runs(conn
     )
 
 
-async def test_explain_takes_a_job_for_running_if_its_worker_has_a_lane_for_each(conn: Any) -> None:
+async def test_explain_reports_running_when_every_job_has_a_lane(conn: Any) -> None:
     (held,) = await hold_ahead(conn, 1)
 
     assert await explain(conn, held.id) == "It runs: attempt 1 on keen, for 0 s."
 
 
-async def test_a_job_that_is_claimed_again_has_not_begun_again(conn: Any) -> None:
+async def test_reclaimed_job_has_no_start(conn: Any) -> None:
     held = await hold(conn, "k")
     await lose(conn, held)
     await make_due(conn, held.id)

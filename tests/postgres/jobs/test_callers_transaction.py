@@ -1,4 +1,4 @@
-"""A job is made in the transaction of whoever makes it: it exists if and only if that transaction commits.
+"""A job is created in the caller's transaction: it exists if and only if that transaction commits.
 
 Seven kinds of callers: psycopg with and without an event loop, and SQLAlchemy's four, and a session inside of async code.
 """
@@ -131,7 +131,7 @@ what = pytest.mark.parametrize("jobs", JOBS, ids=["plain", "tied", "many"])
 
 @every_caller
 @what
-async def test_a_commit_keeps_the_jobs(opens: Opens, jobs: list[NewJob], database: str, conn: Any) -> None:
+async def test_commit_creates_the_jobs(opens: Opens, jobs: list[NewJob], database: str, conn: Any) -> None:
     async with opens(database) as caller:
         made = await caller.enqueue_many(jobs)
         unseen = await value(conn, "SELECT count(*) FROM holdfast.jobs")
@@ -143,9 +143,7 @@ async def test_a_commit_keeps_the_jobs(opens: Opens, jobs: list[NewJob], databas
 
 @every_caller
 @what
-async def test_a_rollback_loses_them_with_everything_that_hangs_on_them(
-    opens: Opens, jobs: list[NewJob], database: str, conn: Any
-) -> None:
+async def test_rollback_removes_the_jobs_and_their_ties(opens: Opens, jobs: list[NewJob], database: str, conn: Any) -> None:
     before = await everything(conn)
 
     async with opens(database) as caller:
@@ -156,7 +154,7 @@ async def test_a_rollback_loses_them_with_everything_that_hangs_on_them(
 
 
 @every_caller
-async def test_one_job_and_the_callers_own_row_are_one(opens: Opens, database: str, conn: Any) -> None:
+async def test_job_and_the_callers_row_commit_together(opens: Opens, database: str, conn: Any) -> None:
     await conn.execute("CREATE TABLE invoices (id bigint)")
     try:
         async with opens(database) as caller:
@@ -179,7 +177,7 @@ class Order(Base):
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
 
 
-async def test_what_waits_in_a_session_is_written_before_the_job(database: str, conn: Any) -> None:
+async def test_pending_session_changes_are_flushed_before_the_job(database: str, conn: Any) -> None:
     """Otherwise the job would be there, and its order refused by a constraint afterwards, unseen until the commit."""
     engine = create_engine(_sqlalchemy(database))
     Base.metadata.create_all(engine)
@@ -197,14 +195,14 @@ async def test_what_waits_in_a_session_is_written_before_the_job(database: str, 
 
 
 @pytest.mark.parametrize("jobs", [JOBS[0], JOBS[2]], ids=["plain", "many"])
-async def test_a_connection_in_autocommit_needs_no_commit(jobs: list[NewJob], database: str, conn: Any) -> None:
+async def test_autocommit_connection_needs_no_commit(jobs: list[NewJob], database: str, conn: Any) -> None:
     with psycopg.connect(database, autocommit=True) as plain:
         made = enqueue_many_sync(plain, jobs)
 
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == len(made)
 
 
-async def test_a_savepoint_that_is_rolled_back_takes_its_jobs_along(conn: Any) -> None:
+async def test_rolled_back_savepoint_removes_its_jobs(conn: Any) -> None:
     async with conn.transaction():
         kept = await add(conn)
         async with conn.transaction(force_rollback=True):
@@ -218,7 +216,7 @@ class Impostor:
     pass
 
 
-async def test_another_driver_is_refused_with_the_way_out() -> None:
+async def test_unsupported_driver_is_refused_with_the_fix() -> None:
     engine = create_engine("sqlite://")
     with Session(engine) as wrong, sqlite3.connect(":memory:") as plain:
         for tx in (wrong, plain, Impostor()):
@@ -231,7 +229,7 @@ async def test_another_driver_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-async def test_what_is_asynchronous_is_refused_by_the_plain_function(database: str, conn: Any) -> None:
+async def test_async_connection_is_refused_by_the_sync_function(database: str, conn: Any) -> None:
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
     engine = create_async_engine(_sqlalchemy(database))

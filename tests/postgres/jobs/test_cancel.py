@@ -34,7 +34,7 @@ from holdfast.jobs.outcome import Done, Fail, Retry
 from holdfast.jobs.pipelines import Pipeline, read_pipeline
 
 
-async def test_a_job_that_waits_is_cancelled_at_once(conn: Any) -> None:
+async def test_pending_job_is_cancelled_immediately(conn: Any) -> None:
     job_id = await add(conn, run_after=HOUR)
 
     assert await cancel(conn, job_id, actor="ada", reason="wrong year") == "cancelled"
@@ -47,7 +47,7 @@ async def test_a_job_that_waits_is_cancelled_at_once(conn: Any) -> None:
     ]
 
 
-async def test_a_job_that_an_engine_has_is_cancelled_with_its_remote_work(conn: Any) -> None:
+async def test_cancel_of_a_submitted_job_cleans_its_remote_work(conn: Any) -> None:
     """E-50: the query is cleaned up by its handle."""
     claim = await hold(conn)
     query = await effects.plan(conn, claim, "query")
@@ -60,7 +60,7 @@ async def test_a_job_that_an_engine_has_is_cancelled_with_its_remote_work(conn: 
     assert await column(conn, claim.id, "next_poll_at") is None
 
 
-async def test_a_running_job_is_asked_and_keeps_everything_until_it_has_stopped(conn: Any) -> None:
+async def test_running_job_gets_a_request_and_keeps_everything_until_it_stops(conn: Any) -> None:
     """K-62, E-44: its locks are not free while its handler still runs."""
     claim = await hold(conn, locks=(Lock("t"),), slot_key="s")
 
@@ -78,7 +78,7 @@ async def test_a_running_job_is_asked_and_keeps_everything_until_it_has_stopped(
     assert await moves_of(conn, claim.id) == ["act", "cancel"]
 
 
-async def test_a_request_stands_in_the_history_with_who_made_it(conn: Any) -> None:
+async def test_cancellation_request_is_in_the_history_with_its_actor(conn: Any) -> None:
     claim = await hold(conn)
 
     await cancel(conn, claim.id, actor="ada", reason="wrong year")
@@ -90,7 +90,7 @@ async def test_a_request_stands_in_the_history_with_who_made_it(conn: Any) -> No
     ]
 
 
-async def test_asking_twice_keeps_the_time_of_the_first_request(conn: Any) -> None:
+async def test_second_cancel_keeps_the_time_of_the_first(conn: Any) -> None:
     claim = await hold(conn)
     await cancel(conn, claim.id, actor="ada")
     first = (await job(conn, claim.id)).cancel_requested_at
@@ -100,7 +100,7 @@ async def test_asking_twice_keeps_the_time_of_the_first_request(conn: Any) -> No
     assert (await job(conn, claim.id)).cancel_requested_at == first
 
 
-async def test_a_handler_that_finished_before_it_heard_of_it_has_finished(conn: Any) -> None:
+async def test_completion_after_a_cancellation_request_is_accepted(conn: Any) -> None:
     claim = await hold(conn)
     await cancel(conn, claim.id, actor="ada")
 
@@ -109,7 +109,7 @@ async def test_a_handler_that_finished_before_it_heard_of_it_has_finished(conn: 
     assert await state_of(conn, claim.id) == "completed"
 
 
-async def test_a_job_that_was_asked_to_stop_does_not_start_again_after_an_error(conn: Any) -> None:
+async def test_error_after_a_cancellation_request_is_not_retried(conn: Any) -> None:
     """The attempt is over and somebody wanted it to stop: another attempt would run what nobody wants."""
     claim = await hold(conn, max_attempts=9)
     await cancel(conn, claim.id, actor="ada", reason="wrong year")
@@ -119,7 +119,7 @@ async def test_a_job_that_was_asked_to_stop_does_not_start_again_after_an_error(
     assert await state_of(conn, claim.id) == "cancelled"
 
 
-async def test_force_takes_the_fence_at_once(conn: Any) -> None:
+async def test_forced_cancel_ends_the_claim_immediately(conn: Any) -> None:
     """K-17, K-62."""
     claim = await hold(conn, locks=(Lock("t"), Lock("u")), slot_key="s")
     follow_up = await add(conn, slot_key="s")
@@ -141,7 +141,7 @@ async def test_force_takes_the_fence_at_once(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("ended_with", [None, Fail("no")])
-async def test_what_has_ended_cannot_be_cancelled(conn: Any, ended_with: object) -> None:
+async def test_ended_job_cannot_be_cancelled(conn: Any, ended_with: object) -> None:
     claim = await hold(conn)
     await end(conn, claim, ended_with)
     before = await everything(conn)
@@ -153,12 +153,12 @@ async def test_what_has_ended_cannot_be_cancelled(conn: Any, ended_with: object)
     assert await everything(conn) == before
 
 
-async def test_there_is_no_such_job(conn: Any) -> None:
+async def test_unknown_job_is_not_found(conn: Any) -> None:
     with pytest.raises(NotFound, match="there is no job 999999999"):
         await cancel(conn, 999999999, actor="ada")  # type: ignore[arg-type]
 
 
-async def test_cancelling_a_job_that_waits_for_a_lock_takes_it_out_of_the_line(conn: Any) -> None:
+async def test_cancel_removes_a_job_that_waits_for_a_lock(conn: Any) -> None:
     holder = await hold(conn, locks=(Lock("t"),))
     first, second = await add(conn, locks=(Lock("t"),)), await add(conn, locks=(Lock("t"),))
     worker = await start_worker(conn)
@@ -172,7 +172,7 @@ async def test_cancelling_a_job_that_waits_for_a_lock_takes_it_out_of_the_line(c
     assert await rows(conn, "SELECT FROM holdfast.lock_wants WHERE waiting AND job_id = %s", first) == []
 
 
-async def test_a_job_that_holds_a_lock_without_running_gives_it_back_when_it_is_cancelled(conn: Any) -> None:
+async def test_cancel_releases_locks_of_a_job_that_does_not_run(conn: Any) -> None:
     waiting = await add(conn, locks=(Lock("r", when_busy="reject"),))
     submitted = await hold(conn, locks=(Lock("w"),))
     await submit(conn, submitted)
@@ -183,7 +183,7 @@ async def test_a_job_that_holds_a_lock_without_running_gives_it_back_when_it_is_
     assert (await holders_of(conn, "r"), await holders_of(conn, "w")) == ([], [])
 
 
-async def test_a_cancelled_parent_takes_along_who_could_never_run(conn: Any) -> None:
+async def test_cancel_of_a_parent_cancels_its_dependants(conn: Any) -> None:
     parent = await add(conn)
     child = await add(conn, after=(parent,))
     grandchild = await add(conn, after=(child,))
@@ -194,7 +194,7 @@ async def test_a_cancelled_parent_takes_along_who_could_never_run(conn: Any) -> 
     assert [await state_of(conn, job_id) for job_id in (child, grandchild, anyway)] == ["cancelled", "cancelled", "pending"]
 
 
-async def test_a_job_that_is_just_being_polled_can_be_asked_too(conn: Any) -> None:
+async def test_cancel_requests_the_end_of_a_running_poll(conn: Any) -> None:
     claim = await hold(conn)
     await submit(conn, claim)
     looked = await poll(conn, claim.id)
@@ -219,7 +219,7 @@ async def _pipeline(conn: Any) -> tuple[str, list[int]]:
     return pipeline.id, [made.id for made in await pipeline.enqueue(conn)]
 
 
-async def test_an_abort_cancels_what_waits_and_asks_what_runs(conn: Any) -> None:
+async def test_abort_cancels_waiting_jobs_and_requests_cancellation_of_running_ones(conn: Any) -> None:
     pipeline_id, jobs = await _pipeline(conn)
     await end(conn, await take(conn, jobs[0]))
     running = await take(conn, jobs[1])
@@ -237,7 +237,7 @@ async def test_an_abort_cancels_what_waits_and_asks_what_runs(conn: Any) -> None
     assert (await read_pipeline(conn, pipeline_id)).status == "partial"
 
 
-async def test_an_abort_of_a_pipeline_that_has_not_begun_cancels_all_of_it(conn: Any) -> None:
+async def test_abort_of_an_unstarted_pipeline_cancels_all_jobs(conn: Any) -> None:
     pipeline_id, jobs = await _pipeline(conn)
 
     assert await abort(conn, pipeline_id, actor="ada") == 4
@@ -246,7 +246,7 @@ async def test_an_abort_of_a_pipeline_that_has_not_begun_cancels_all_of_it(conn:
     assert (await read_pipeline(conn, pipeline_id)).status == "cancelled"
 
 
-async def test_an_abort_is_written_on_the_pipeline(conn: Any) -> None:
+async def test_abort_is_recorded_on_the_pipeline(conn: Any) -> None:
     pipeline_id, _ = await _pipeline(conn)
 
     await abort(conn, pipeline_id, actor="ada", reason="wrong year")
@@ -256,7 +256,7 @@ async def test_an_abort_is_written_on_the_pipeline(conn: Any) -> None:
     assert await rows(conn, "SELECT aborted_at FROM holdfast.pipelines") == first
 
 
-async def test_a_step_that_completes_after_the_abort_starts_nothing_new(conn: Any) -> None:
+async def test_step_that_completes_after_the_abort_starts_nothing(conn: Any) -> None:
     """Otherwise an aborted pipeline would go on from wherever a handler did not hear of it."""
     pipeline_id, jobs = await _pipeline(conn)
     running = await take(conn, jobs[0])
@@ -268,6 +268,6 @@ async def test_a_step_that_completes_after_the_abort_starts_nothing_new(conn: An
     assert await rows(conn, "SELECT id FROM holdfast.jobs WHERE state IN ('pending', 'running', 'blocked')") == []
 
 
-async def test_there_is_no_such_pipeline(conn: Any) -> None:
+async def test_unknown_pipeline_is_not_found(conn: Any) -> None:
     with pytest.raises(NotFound, match="there is no pipeline"):
         await abort(conn, "00000000-0000-4000-8000-000000000000", actor="ada")

@@ -1,4 +1,4 @@
-"""Taking jobs: who gets which, that a refused claim changes nothing, and what every claim writes."""
+"""Claims: order, refusals that change nothing, and the columns that a claim writes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_claim_makes_the_job_running_for_its_worker(conn: Any) -> None:
     assert UUID(claimed.attempt_id).version == 4
 
 
-async def test_a_claim_carries_everything_that_is_needed_to_run(conn: Any) -> None:
+async def test_claim_has_everything_that_the_attempt_needs(conn: Any) -> None:
     """K-11: no second look."""
     parent, pipeline = await add(conn), str(uuid4())
     worker = await start_worker(conn)
@@ -184,7 +184,7 @@ async def test_a_refused_claim_changes_nothing(conn: Any, arrange: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_a_job_that_somebody_is_just_taking_is_left_to_them(connect: Any) -> None:
+async def test_claim_skips_a_job_that_another_claim_takes(connect: Any) -> None:
     """K-09: the loser neither waits nor raises."""
     conn, other = await connect(), await connect()
     job_id = await add(conn)
@@ -196,7 +196,7 @@ async def test_a_job_that_somebody_is_just_taking_is_left_to_them(connect: Any) 
         assert await claim_by_id(conn, worker, job_id) is None
 
 
-async def test_a_job_whose_time_has_come_is_claimed_by_id_before_it_was_promoted(conn: Any) -> None:
+async def test_due_job_is_claimed_by_id_before_promotion(conn: Any) -> None:
     job_id = await add(conn, run_after=HOUR)
     await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() - interval '1 s' WHERE id = %s", [job_id])
 
@@ -229,14 +229,14 @@ async def test_every_claim_counts_and_is_a_new_attempt(conn: Any) -> None:
     assert [at for _, at in seen] == sorted({at for _, at in seen}), "claimed_at is the time of the most recent claim"
 
 
-async def test_the_fence_token_rises_over_all_jobs_and_connections(connect: Any) -> None:
+async def test_fence_token_increases_across_jobs_and_connections(connect: Any) -> None:
     connections = [await connect() for _ in range(3)]
     tokens = [(await hold(connections[number % 3])).fence_token for number in range(12)]
 
     assert tokens == sorted(set(tokens))
 
 
-async def test_a_claim_is_stamped_with_the_clock_and_not_with_the_start_of_its_transaction(conn: Any) -> None:
+async def test_claim_time_is_the_clock_and_not_the_start_of_the_transaction(conn: Any) -> None:
     job_id = await add(conn, max_runtime=HOUR)
     async with conn.transaction():
         started = await one(conn, "SELECT now()")
@@ -246,7 +246,7 @@ async def test_a_claim_is_stamped_with_the_clock_and_not_with_the_start_of_its_t
     assert await column(conn, job_id, "deadline_at") > started + HOUR
 
 
-async def test_the_deadline_of_an_attempt_counts_from_its_claim(conn: Any) -> None:
+async def test_deadline_counts_from_the_claim(conn: Any) -> None:
     claimed = await hold(conn, max_runtime=HOUR)
 
     late = await one(conn, "SELECT deadline_at - claimed_at FROM holdfast.jobs WHERE id = %s", claimed.id)
@@ -254,7 +254,7 @@ async def test_the_deadline_of_an_attempt_counts_from_its_claim(conn: Any) -> No
     assert await column(conn, (await hold(conn)).id, "deadline_at") is None
 
 
-async def test_an_attempt_that_was_replaced_and_its_successor_differ_in_everything(conn: Any) -> None:
+async def test_replaced_attempt_and_its_successor_share_no_ids(conn: Any) -> None:
     """E-34: also when the same pod takes it again."""
     worker = await start_worker(conn)
     first = await hold(conn, worker=worker)
@@ -272,7 +272,7 @@ async def test_an_attempt_that_was_replaced_and_its_successor_differ_in_everythi
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_smallest_priority_goes_first_and_the_oldest_within_it(conn: Any) -> None:
+async def test_claims_are_ordered_by_priority_and_then_by_age(conn: Any) -> None:
     """K-02."""
     later, first, second = await add(conn, priority=5), await add(conn, priority=-5), await add(conn, priority=-5)
     normal = await add(conn)
@@ -284,7 +284,7 @@ async def test_the_smallest_priority_goes_first_and_the_oldest_within_it(conn: A
 
 
 @pytest.mark.parametrize("join", ["nestloop", "hashjoin", "mergejoin"])
-async def test_a_batch_is_in_that_order_however_postgres_reads_the_table(conn: Any, join: str) -> None:
+async def test_batch_order_does_not_depend_on_the_query_plan(conn: Any, join: str) -> None:
     """A table of a few rows is read whole, and claimed as it lies."""
     made = [await add(conn, priority=priority) for priority in (3, 1, 2, 1)]
     await conn.execute("ANALYZE holdfast.jobs")
@@ -296,7 +296,7 @@ async def test_a_batch_is_in_that_order_however_postgres_reads_the_table(conn: A
     assert [one.id for one in claims] == [made[1], made[3], made[2], made[0]]
 
 
-async def test_priority_counts_across_kinds_and_queues(conn: Any) -> None:
+async def test_priority_applies_across_kinds_and_queues(conn: Any) -> None:
     jobs = [
         await add(conn, kind, queue=queue, priority=p)
         for p, kind, queue in ((3, "a", "x"), (1, "b", "x"), (2, "a", "y"), (0, "b", "y"))
@@ -309,7 +309,7 @@ async def test_priority_counts_across_kinds_and_queues(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"locks": (Lock("t", most=None),)}], ids=["plain", "with a lock"])
-async def test_each_job_of_a_batch_is_stamped_like_one_that_was_claimed_by_itself(conn: Any, fields: dict[str, Any]) -> None:
+async def test_batch_claim_sets_the_same_columns_as_a_single_claim(conn: Any, fields: dict[str, Any]) -> None:
     """K-05, K-06, K-12: every job gets an attempt of its own, every time."""
     jobs = [await add(conn, max_runtime=HOUR, **fields) for _ in range(3)]
     worker = await start_worker(conn)
@@ -340,14 +340,14 @@ async def test_a_batch_is_never_larger_than_its_limit(conn: Any, limit: int) -> 
     assert await one(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'running'") == limit
 
 
-async def test_ten_jobs_are_a_batch_when_nothing_is_said(conn: Any) -> None:
+async def test_default_batch_size_is_ten(conn: Any) -> None:
     """K-02, K-53."""
     await enqueue_many(conn, [NewJob("k")] * 12)
 
     assert len(await claim(conn, await start_worker(conn), kinds=["k"])) == 10
 
 
-async def test_one_row_is_one_job_also_with_statistics_from_another_time(fresh_database: str) -> None:
+async def test_batch_limit_holds_with_stale_statistics(fresh_database: str) -> None:
     """P1, F-43: at one row a nested loop runs the sub-select again for each, and would claim a dozen for a limit of one."""
     async with await psycopg.AsyncConnection.connect(fresh_database, autocommit=True) as conn:
         await conn.execute("ALTER TABLE holdfast.jobs SET (autovacuum_enabled = false)")
@@ -369,7 +369,7 @@ async def test_one_row_is_one_job_also_with_statistics_from_another_time(fresh_d
                 assert (len(claims), running - already) == (limit, limit)
 
 
-async def test_a_claim_walks_around_rows_that_others_hold(connect: Any) -> None:
+async def test_claim_skips_locked_rows(connect: Any) -> None:
     """K-03: SKIP LOCKED, so nobody waits for anybody."""
     conn, other = await connect(), await connect()
     held, free = await add(conn), await add(conn)
@@ -395,7 +395,7 @@ async def test_only_the_kinds_and_queues_of_the_worker_are_claimed(conn: Any) ->
     assert [c.id for c in claims] == [mine]
 
 
-async def test_a_job_that_was_made_for_newer_code_stays_for_a_worker_that_has_it(conn: Any) -> None:
+async def test_job_of_a_newer_version_waits_for_a_worker_that_has_it(conn: Any) -> None:
     worker = await start_worker(conn)
     old, new = await add(conn, "a", kind_version=1), await add(conn, "a", kind_version=2)
 
@@ -408,13 +408,13 @@ async def test_a_job_that_was_made_for_newer_code_stays_for_a_worker_that_has_it
     assert [one.id for one in by_new_code] == [new]
 
 
-async def test_no_kinds_are_no_jobs(conn: Any) -> None:
+async def test_claim_without_kinds_returns_no_jobs(conn: Any) -> None:
     await add(conn)
 
     assert await claim(conn, await start_worker(conn), kinds=[]) == []
 
 
-async def test_a_delayed_job_is_claimed_once_its_time_has_come(conn: Any) -> None:
+async def test_delayed_job_is_claimed_when_due(conn: Any) -> None:
     """K-34."""
     job_id = await add(conn, run_after=HOUR)
     worker = await start_worker(conn)
@@ -441,14 +441,14 @@ async def test_a_paused_kind_is_not_claimed_and_the_others_are(conn: Any) -> Non
     assert [c.kind for c in second] == ["a"]
 
 
-async def test_when_everything_is_paused_nothing_is_claimed(conn: Any) -> None:
+async def test_pause_of_all_kinds_stops_all_claims(conn: Any) -> None:
     await add(conn)
     await pause(conn, actor="ada")
 
     assert await claim(conn, await start_worker(conn), kinds=["k"]) == []
 
 
-async def test_a_batch_may_mix_plain_jobs_with_such_that_need_locks_and_slots(conn: Any) -> None:
+async def test_batch_mixes_plain_jobs_with_jobs_that_need_locks_and_slots(conn: Any) -> None:
     plain, locked, slotted = await add(conn), await add(conn, locks=(Lock("t"),)), await add(conn, slot_key="s")
     busy = await add(conn, locks=(Lock("t"),))
 
@@ -458,7 +458,7 @@ async def test_a_batch_may_mix_plain_jobs_with_such_that_need_locks_and_slots(co
     assert (await job(conn, busy)).waiting_for == "lock"
 
 
-async def test_a_batch_is_smaller_rather_than_wrong_when_its_locks_are_busy(conn: Any) -> None:
+async def test_batch_is_smaller_when_locks_are_busy(conn: Any) -> None:
     await hold(conn, locks=(Lock("t"),))
     waiting = [await add(conn, locks=(Lock("t"),)) for _ in range(3)]
     worker = await start_worker(conn)
@@ -468,7 +468,7 @@ async def test_a_batch_is_smaller_rather_than_wrong_when_its_locks_are_busy(conn
     assert await rows(conn, "SELECT id FROM holdfast.jobs WHERE state = 'blocked' ORDER BY id") == [(i,) for i in waiting]
 
 
-async def test_the_successor_of_a_lost_attempt_is_an_ordinary_claim(conn: Any) -> None:
+async def test_claim_after_a_lost_attempt_is_an_ordinary_claim(conn: Any) -> None:
     """K-24."""
     first = await hold(conn)
     second = await replace(conn, first)
@@ -476,7 +476,7 @@ async def test_the_successor_of_a_lost_attempt_is_an_ordinary_claim(conn: Any) -
     assert (second.attempt_no, second.crashes, second.errors) == (2, 1, 0)
 
 
-async def test_a_claim_says_when_others_have_locked_all_that_is_there(conn: Any, connect: Any) -> None:
+async def test_claim_reports_that_all_pending_jobs_are_locked(conn: Any, connect: Any) -> None:
     """A claim of one job locks the first of each kind, and leaves the others without a hint."""
     first, second = await add(conn, "a"), await add(conn, "b")
     worker, other = await start_worker(conn), await connect()
@@ -491,7 +491,7 @@ async def test_a_claim_says_when_others_have_locked_all_that_is_there(conn: Any,
     assert await claim_plain(conn, worker, kinds=["a", "b"], limit=1) == ([], [], False), "nothing is left, nothing is locked"
 
 
-async def test_a_paused_job_is_not_taken_for_one_that_others_have_locked(conn: Any) -> None:
+async def test_paused_job_is_not_reported_as_locked(conn: Any) -> None:
     await add(conn, "a")
     await pause(conn, "a", actor="me", reason="why")
 

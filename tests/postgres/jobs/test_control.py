@@ -14,7 +14,7 @@ from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.model import Lock, NewJob
 
 
-async def test_what_operators_said_can_be_read(conn: Any) -> None:
+async def test_controls_can_be_read(conn: Any) -> None:
     await pause(conn, "a", actor="ada", reason="slow")
     await drain(conn, "b", actor="bob")
     await drain(conn, actor="eve", reason="upgrade")
@@ -33,7 +33,7 @@ async def test_a_kind_can_be_paused_and_drained(conn: Any) -> None:
     assert await controls(conn) == [Control("a", True, True, "upgrade", "bob")]
 
 
-async def test_saying_it_twice_keeps_the_time_of_the_first(conn: Any) -> None:
+async def test_second_pause_keeps_the_time_of_the_first(conn: Any) -> None:
     await pause(conn, "a", actor="ada"), await drain(conn, "a", actor="ada")
     first = await rows(conn, "SELECT paused_at, drained_at FROM holdfast.controls")
 
@@ -42,7 +42,7 @@ async def test_saying_it_twice_keeps_the_time_of_the_first(conn: Any) -> None:
     assert await rows(conn, "SELECT paused_at, drained_at FROM holdfast.controls") == first
 
 
-async def test_resuming_undoes_both_and_says_whether_there_was_anything(conn: Any) -> None:
+async def test_resume_ends_pause_and_drain_and_reports_whether_it_changed_anything(conn: Any) -> None:
     await pause(conn, "a", actor="ada"), await drain(conn, "a", actor="ada")
 
     assert [await resume(conn, "a"), await resume(conn, "a")] == [True, False]
@@ -50,7 +50,7 @@ async def test_resuming_undoes_both_and_says_whether_there_was_anything(conn: An
     assert await controls(conn) == []
 
 
-async def test_a_paused_kind_still_takes_new_jobs_and_what_runs_goes_on(conn: Any) -> None:
+async def test_paused_kind_accepts_new_jobs_and_running_ones_continue(conn: Any) -> None:
     running = await hold(conn)
     await pause(conn, "k", actor="ada")
 
@@ -60,7 +60,7 @@ async def test_a_paused_kind_still_takes_new_jobs_and_what_runs_goes_on(conn: An
     assert (await state_of(conn, running.id), await state_of(conn, waiting)) == ("completed", "pending")
 
 
-async def test_a_drained_kind_runs_what_is_there_to_its_end(conn: Any) -> None:
+async def test_drained_kind_runs_its_existing_jobs(conn: Any) -> None:
     """K-63, E-53: queued jobs still start, and new ones are refused."""
     waiting, claimed = await add(conn), await hold(conn)
     await submit(conn, claimed)
@@ -74,7 +74,7 @@ async def test_a_drained_kind_runs_what_is_there_to_its_end(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("most", [None, 5])
-async def test_a_writer_that_readers_keep_from_its_lock_gets_it_while_they_are_paused(conn: Any, most: int | None) -> None:
+async def test_pause_of_shared_kinds_lets_an_exclusive_job_get_its_lock(conn: Any, most: int | None) -> None:
     """What `docs/runbooks/a-lock-is-never-free.md` says to do."""
     worker, kinds = await start_worker(conn), ["read", "write"]
     reader = await hold(conn, "read", worker=worker, locks=(Lock("t", most=most),))
@@ -93,7 +93,7 @@ async def test_a_writer_that_readers_keep_from_its_lock_gets_it_while_they_are_p
     assert [claimed.id for claimed in await claim(conn, worker, kinds=kinds)] == [late]
 
 
-async def test_resuming_one_kind_leaves_the_word_for_all_of_them(conn: Any) -> None:
+async def test_resume_of_one_kind_keeps_the_control_of_all_kinds(conn: Any) -> None:
     job_id = await add(conn)
     await pause(conn, actor="ada")
     await pause(conn, "k", actor="ada")

@@ -1,4 +1,4 @@
-"""Counts of every state stay quick among a great many others: what they look at is bounded, whatever the plan's author thinks.
+"""Counts of every state stay fast in a large table: the number of rows read is bounded with any plan.
 
 Looked at is what EXPLAIN (ANALYZE) says that each scan went through, so nothing here depends on how fast the machine is.
 """
@@ -75,7 +75,7 @@ async def _looked_at(conn: Any, statement: str, **parameters: int) -> list[int]:
     return found
 
 
-async def test_a_count_looks_at_no_more_than_it_counts(counting: tuple[State, Any]) -> None:
+async def test_count_reads_no_more_rows_than_its_cap(counting: tuple[State, Any]) -> None:
     _, conn = counting
 
     looked_at = await _looked_at(conn, read.COUNT_STATES, cap=CAP)
@@ -84,7 +84,7 @@ async def test_a_count_looks_at_no_more_than_it_counts(counting: tuple[State, An
     assert max(looked_at) <= CAP + 1
 
 
-async def test_the_completed_ones_are_looked_for_only_so_far(counting: tuple[State, Any]) -> None:
+async def test_count_of_completed_jobs_is_bounded(counting: tuple[State, Any]) -> None:
     state, conn = counting
 
     looked_at = await _looked_at(conn, read.COUNT_COMPLETED, cap=CAP, most_looked_at=MOST_LOOKED_AT)
@@ -92,7 +92,7 @@ async def test_the_completed_ones_are_looked_for_only_so_far(counting: tuple[Sta
     assert max(looked_at) <= (CAP + 1 if state is State.COMPLETED else MOST_LOOKED_AT + 1)
 
 
-async def test_every_state_is_counted_among_many(counting: tuple[State, Any]) -> None:
+async def test_every_state_is_counted_in_a_large_table(counting: tuple[State, Any]) -> None:
     """Exact where there is an index, capped where there are many, and what was not looked for to the end says so."""
     many, conn = counting
 
@@ -108,7 +108,7 @@ async def test_every_state_is_counted_among_many(counting: tuple[State, Any]) ->
         assert found[State.COMPLETED].count < 100 * FEW, "as far off as the sample of an ANALYZE may be"
 
 
-async def test_completed_jobs_at_the_head_of_a_backlog_are_seen_even_if_no_statistics_know_them(fresh_database: str) -> None:
+async def test_completed_jobs_at_the_head_of_a_backlog_are_counted_with_stale_statistics(fresh_database: str) -> None:
     async with await psycopg.AsyncConnection.connect(fresh_database, autocommit=True) as conn:
         await conn.execute("ALTER TABLE holdfast.jobs SET (autovacuum_enabled = false)")
         await conn.execute(FILL, {"state": "completed", "count": 3, "delayed": False})
@@ -123,5 +123,5 @@ async def test_completed_jobs_at_the_head_of_a_backlog_are_seen_even_if_no_stati
     assert enough[State.COMPLETED] == Count(2, capped=True)
 
 
-def test_an_estimate_says_so() -> None:
+def test_estimate_is_marked() -> None:
     assert str(Count(1234, capped=False, estimated=True)) == "~1,234"

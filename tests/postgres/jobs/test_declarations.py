@@ -1,4 +1,4 @@
-"""What a kind declares holds for every job of it, whoever enqueues it: published by workers, applied at the edge."""
+"""Declarations of kinds: published by workers, and applied to every job, also over HTTP."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def as_published(kind: Job[..., Any]) -> Declaration:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_makes_the_job_that_python_makes() -> None:
+def test_http_request_creates_the_same_job_as_python() -> None:
     arguments = {"table": "orders", "customer": LOWER}
 
     asked = requested_job(as_published(render), arguments, {})
@@ -81,7 +81,7 @@ def test_a_request_makes_the_job_that_python_makes() -> None:
     assert (asked.slot_key, asked.unique_key) == ("slot:orders", f"orders:{LOWER}")
 
 
-def test_every_spelling_of_an_argument_gives_one_key() -> None:
+def test_equal_arguments_give_one_key() -> None:
     for customer in (LOWER, UPPER, UUID(LOWER)):
         assert render.new(table="t", customer=customer).unique_key == f"t:{LOWER}"  # type: ignore[arg-type]
     assert requested_job(as_published(render), {"table": "t", "customer": UPPER}, {}).unique_key == f"t:{LOWER}"
@@ -101,7 +101,7 @@ def test_every_spelling_of_an_argument_gives_one_key() -> None:
         (Any, "as it is", "as it is"),
     ],
 )
-def test_a_template_writes_an_argument_in_one_way(hint: Any, given: Any, text: str) -> None:
+def test_key_template_formats_an_argument_in_one_way(hint: Any, given: Any, text: str) -> None:
     async def handler(a) -> None: ...  # type: ignore[no-untyped-def]
 
     handler.__annotations__ = {"a": hint}
@@ -110,7 +110,7 @@ def test_a_template_writes_an_argument_in_one_way(hint: Any, given: Any, text: s
 
 
 @pytest.mark.parametrize("given", [None, 1.5, [1], {"a": 1}])
-def test_an_argument_without_a_text_of_its_own_is_refused_in_a_key(given: Any) -> None:
+def test_key_template_refuses_an_argument_without_a_text_form(given: Any) -> None:
     @job("declared.anything", unique="{a}")
     async def anything(a) -> None: ...  # type: ignore[no-untyped-def]
 
@@ -118,14 +118,14 @@ def test_an_argument_without_a_text_of_its_own_is_refused_in_a_key(given: Any) -
         anything.new(a=given)
 
 
-def test_a_template_of_a_list_is_refused_where_it_is_declared() -> None:
+def test_key_template_of_a_list_is_refused_at_declaration() -> None:
     with pytest.raises(UsageError, match=r"declared.list: the key template '\{a\}' names a, which is array"):
 
         @job("declared.list", slot="{a}")
         async def listed(a: list[int]) -> None: ...
 
 
-def test_a_key_that_a_function_makes_has_to_be_given() -> None:
+def test_key_computed_by_a_function_must_be_passed() -> None:
     declared = as_published(computed)
     keys: dict[str, Any] = {"locks": (Lock("a"),), "slot_key": "s", "unique_key": "u"}
 
@@ -180,7 +180,7 @@ def test_a_request_overrides_defaults_and_adds_locks_but_replaces_no_key() -> No
         ),
     ],
 )
-def test_an_argument_that_does_not_fit_is_named_with_its_value(arguments: Any, pointer: str, message: str) -> None:
+def test_invalid_argument_is_named_with_its_value(arguments: Any, pointer: str, message: str) -> None:
     with pytest.raises(ArgumentsInvalid) as refused:
         requested_job(as_published(render), arguments, {})
 
@@ -212,7 +212,7 @@ def test_an_argument_that_does_not_fit_is_named_with_its_value(arguments: Any, p
         set[str],
     ],
 )
-def test_the_check_agrees_with_json_schema(hint: Any, value: Any) -> None:
+def test_argument_check_agrees_with_json_schema(hint: Any, value: Any) -> None:
     """By an independent implementation. Only a whole number that is written as 7.0 is refused here and an integer there."""
 
     async def handler(a) -> None: ...  # type: ignore[no-untyped-def]
@@ -224,7 +224,7 @@ def test_the_check_agrees_with_json_schema(hint: Any, value: Any) -> None:
     assert (problems_of(schema, {"a": value}, "k") == []) == theirs
 
 
-def test_a_pattern_takes_linear_time_and_one_that_is_not_understood_is_left_to_the_worker() -> None:
+def test_pattern_check_takes_linear_time_and_skips_unsupported_patterns() -> None:
     slow = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
     foreign = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)y"}}}
 
@@ -237,7 +237,7 @@ def test_a_pattern_takes_linear_time_and_one_that_is_not_understood_is_left_to_t
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_worker_publishes_what_its_kinds_declare_and_it_outlives_the_worker(database: str, conn: Any) -> None:
+async def test_published_declaration_outlives_its_worker(database: str, conn: Any) -> None:
     await Worker(database, [render], WorkerOptions(name="first", queues=("q",))).run(until_empty=True)
 
     found = await show(conn, "declared.render")
@@ -247,7 +247,7 @@ async def test_a_worker_publishes_what_its_kinds_declare_and_it_outlives_the_wor
     assert await find(conn, "declared.render") == as_published(render)
 
 
-async def test_a_start_that_changes_nothing_writes_nothing(conn: Any) -> None:
+async def test_unchanged_declarations_are_not_written_again(conn: Any) -> None:
     await publish(conn, [render.published, computed.published], worker="a")
     before = await rows(conn, "SELECT kind, xmin::text, ctid::text FROM holdfast.kinds ORDER BY kind")
 
@@ -259,7 +259,7 @@ async def test_a_start_that_changes_nothing_writes_nothing(conn: Any) -> None:
     assert (await show(conn, "declared.render")).versions[0].published_by == "c", "refreshed once a day"
 
 
-async def test_of_two_declarations_of_one_version_the_last_counts_and_the_change_is_seen(conn: Any) -> None:
+async def test_last_declaration_of_a_version_wins_and_the_change_is_recorded(conn: Any) -> None:
     first, second = as_json(Declaration("k", queue="a")), as_json(Declaration("k", queue="b"))
 
     for said in (first, second):
@@ -271,7 +271,7 @@ async def test_of_two_declarations_of_one_version_the_last_counts_and_the_change
     assert version.replaced_at == version.published_at
 
 
-async def test_workers_that_start_at_once_publish_without_a_deadlock(connect: Any) -> None:
+async def test_concurrent_publishing_does_not_deadlock(connect: Any) -> None:
     said = [as_json(Declaration(f"k{number}")) for number in range(20)]
     conns = [await connect() for _ in range(4)]
 
@@ -282,7 +282,7 @@ async def test_workers_that_start_at_once_publish_without_a_deadlock(connect: An
     assert await rows(conns[0], "SELECT count(*) FROM holdfast.kinds") == [(20,)]
 
 
-async def test_while_both_run_the_newest_version_counts_and_after_a_roll_back_the_one_that_can_run(conn: Any) -> None:
+async def test_newest_live_version_is_used_during_a_rollout_and_after_a_rollback(conn: Any) -> None:
     for version in (1, 2):
         await publish(conn, [as_json(Declaration("k", version=version))], worker="w")
     old = await start_worker(conn, kinds={"k": 1})
@@ -298,7 +298,7 @@ async def test_while_both_run_the_newest_version_counts_and_after_a_roll_back_th
     assert (await find(conn, "k")).version == 1, "scaled to zero after a roll-back"  # type: ignore[union-attr]
 
 
-async def test_what_no_worker_has_published_for_half_a_year_is_removed_unless_one_lives(conn: Any) -> None:
+async def test_unused_declarations_are_removed_after_half_a_year(conn: Any) -> None:
     await publish(conn, [as_json(Declaration(kind)) for kind in ("old", "run", "new")], worker="w")
     await conn.execute("UPDATE holdfast.kinds SET published_at = published_at - interval '200 days' WHERE kind <> 'new'")
     await start_worker(conn, kinds={"run": 1})
@@ -329,7 +329,7 @@ async def test_python_code_enqueues_by_name_without_the_function(database: str, 
     ]
 
 
-async def test_an_unknown_kind_is_refused_with_near_names_unless_it_is_allowed(database: str, conn: Any) -> None:
+async def test_unknown_kind_error_suggests_similar_names(database: str, conn: Any) -> None:
     publish_kinds(database, as_published(render))
     async with connect_to(database) as client:
         with pytest.raises(KindNotPublished, match=r"declared.rendr; did you mean declared.render\?.*allow_unknown=True"):

@@ -57,7 +57,7 @@ NOT_PLAIN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("fields", NOT_PLAIN.values(), ids=NOT_PLAIN.keys())
-async def test_only_a_plain_child_that_can_run_now_is_held_at_once(conn: Any, fields: dict[str, Any]) -> None:
+async def test_chain_claims_only_a_plain_child_that_can_run_now(conn: Any, fields: dict[str, Any]) -> None:
     parent = await hold(conn)
     before = await everything(conn)
 
@@ -67,7 +67,7 @@ async def test_only_a_plain_child_that_can_run_now_is_held_at_once(conn: Any, fi
     assert await everything(conn) == before
 
 
-async def test_a_child_that_is_there_already_is_not_made_twice_by_a_chain(conn: Any) -> None:
+async def test_chain_does_not_create_an_existing_child_twice(conn: Any) -> None:
     """The long way finds it; nothing was written on the short one."""
     parent = await hold(conn)
     child = await add(conn, "next", parent_id=parent.id, step="s")
@@ -81,7 +81,7 @@ async def test_a_child_that_is_there_already_is_not_made_twice_by_a_chain(conn: 
 
 
 @bad_text
-async def test_a_step_that_cannot_be_stored_is_refused_by_a_chain(conn: Any, text: str) -> None:
+async def test_chain_refuses_a_step_name_that_cannot_be_stored(conn: Any, text: str) -> None:
     parent = await hold(conn)
 
     with pytest.raises(PayloadInvalid, match="the step contains"):
@@ -95,13 +95,13 @@ async def test_a_step_that_cannot_be_stored_is_refused_by_a_chain(conn: Any, tex
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_one_job_asks_for_a_lock_once() -> None:
+def test_duplicate_lock_keys_are_refused() -> None:
     with pytest.raises(UsageError, match="lock 't' is listed twice for one job; list it once, with the smaller `most`"):
         NewJob("k", locks=(Lock("t"), Lock("u"), Lock("t", most=None)))
 
 
 @pytest.mark.parametrize("wrong", ["nightly", "", "urn", "0" * 31])
-async def test_a_pipeline_is_known_by_a_uuid(conn: Any, wrong: str) -> None:
+async def test_pipeline_id_is_a_uuid(conn: Any, wrong: str) -> None:
     said = f"pipeline_id {wrong!r} is not a UUID"
     with pytest.raises(UsageError, match=said):
         NewJob("k", pipeline_id=wrong)
@@ -115,7 +115,7 @@ async def test_a_pipeline_is_known_by_a_uuid(conn: Any, wrong: str) -> None:
         await list_jobs(conn, worker_id=wrong)
 
 
-async def test_every_way_to_write_a_uuid_means_the_same_pipeline(conn: Any) -> None:
+async def test_every_uuid_spelling_names_the_same_pipeline(conn: Any) -> None:
     pipeline = uuid4()
     for written in (pipeline, str(pipeline), pipeline.hex, pipeline.urn, str(pipeline).upper()):
         await add(conn, pipeline_id=written)
@@ -124,7 +124,7 @@ async def test_every_way_to_write_a_uuid_means_the_same_pipeline(conn: Any) -> N
 
 
 @pytest.mark.parametrize("parent", [0, -1, 2**63, 10**30])
-def test_a_parent_is_known_by_the_id_of_a_job(parent: int) -> None:
+def test_parent_is_a_job_id(parent: int) -> None:
     with pytest.raises(UsageError, match=f"parent_id cannot be {parent}: must be the id of a job"):
         NewJob("k", parent_id=parent, step="s")
     with pytest.raises(UsageError, match=f"after cannot be {parent}: must be the id of a job"):
@@ -132,7 +132,7 @@ def test_a_parent_is_known_by_the_id_of_a_job(parent: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, MANY], ids=["one", "a bulk"])
-async def test_a_child_needs_a_parent_that_is_there(conn: Any, count: int) -> None:
+async def test_unknown_parent_is_refused(conn: Any, count: int) -> None:
     before = await everything(conn)
 
     with pytest.raises(NotFound, match="there is no job 999999999 to be the parent of this one"):
@@ -158,7 +158,7 @@ async def test_a_step_that_cannot_be_stored_is_refused(conn: Any, count: int, te
     assert await everything(conn) == before
 
 
-async def test_a_bulk_finds_the_children_that_are_there_as_a_single_one_does(conn: Any) -> None:
+async def test_bulk_enqueue_finds_existing_children_like_a_single_one(conn: Any) -> None:
     parent, other = await add(conn), await add(conn)
     there = await add(conn, parent_id=parent, step="3")
     await add(conn, parent_id=other, step="4")
@@ -179,7 +179,7 @@ async def test_a_bulk_finds_the_children_that_are_there_as_a_single_one_does(con
     assert again == [(one.id, False) for one in made[:MANY]]
 
 
-async def test_a_bulk_finds_the_children_that_are_there_without_an_event_loop(conn: Any, database: str) -> None:
+async def test_sync_bulk_enqueue_finds_existing_children(conn: Any, database: str) -> None:
     parent = await add(conn)
     jobs = [NewJob("k", parent_id=parent, step=str(n)) for n in range(MANY)]
     with psycopg.connect(database, autocommit=True) as sync:
@@ -191,7 +191,7 @@ async def test_a_bulk_finds_the_children_that_are_there_without_an_event_loop(co
 
 
 @pytest.mark.parametrize("count", [1, MANY], ids=["one", "another bulk"])
-async def test_a_child_that_comes_while_a_bulk_is_being_made_waits_and_finds_it(connect: Any, count: int) -> None:
+async def test_enqueue_of_a_child_waits_for_a_concurrent_bulk_and_finds_it(connect: Any, count: int) -> None:
     """Stepped: neither side ever meets the unique index."""
     conn, one, two = await connect(), await connect(), await connect()
     parent = await add(conn)
@@ -205,7 +205,7 @@ async def test_a_child_that_comes_while_a_bulk_is_being_made_waits_and_finds_it(
     assert await late == [(first.id, False) for first in made[:count]]
 
 
-async def test_a_bulk_that_comes_while_a_child_is_being_made_waits_and_finds_it(connect: Any) -> None:
+async def test_bulk_enqueue_waits_for_a_concurrent_child_and_finds_it(connect: Any) -> None:
     conn, one, two = await connect(), await connect(), await connect()
     parent = await add(conn)
     jobs = [NewJob("k", parent_id=parent, step=str(n)) for n in range(MANY)]
@@ -258,7 +258,7 @@ ACTS = [_cancelled, _aborted, _recovered, _run_again, _paused, _drained]
 @bad_text
 @pytest.mark.parametrize("what", ["reason", "actor"])
 @pytest.mark.parametrize("act", ACTS)
-async def test_a_word_of_an_operator_that_cannot_be_stored_is_refused(conn: Any, act: Any, what: str, text: str) -> None:
+async def test_reason_that_cannot_be_stored_is_refused(conn: Any, act: Any, what: str, text: str) -> None:
     with pytest.raises(PayloadInvalid, match=f"the {what} contains"):
         await act(conn, **{"actor": "ada", "reason": "because", what: text})
 
@@ -267,7 +267,7 @@ async def test_a_word_of_an_operator_that_cannot_be_stored_is_refused(conn: Any,
 
 
 @bad_text
-async def test_a_kind_that_cannot_be_stored_is_refused_by_every_control(conn: Any, text: str) -> None:
+async def test_controls_refuse_a_kind_that_cannot_be_stored(conn: Any, text: str) -> None:
     for act in (control.pause, control.drain):
         with pytest.raises(PayloadInvalid, match="the kind contains"):
             await act(conn, text, actor="ada")
@@ -276,12 +276,12 @@ async def test_a_kind_that_cannot_be_stored_is_refused_by_every_control(conn: An
 
 
 @bad_text
-async def test_a_kind_that_cannot_be_stored_is_refused_where_its_declaration_is_looked_up(conn: Any, text: str) -> None:
+async def test_declaration_lookup_refuses_a_kind_that_cannot_be_stored(conn: Any, text: str) -> None:
     with pytest.raises(PayloadInvalid, match="the kind contains"):
         await job_by_name(conn, text, allow_unknown=True)
 
 
-async def test_what_cannot_be_stored_leaves_a_running_job_alone(conn: Any) -> None:
+async def test_refused_value_does_not_change_a_running_job(conn: Any) -> None:
     claim = await hold(conn, max_runtime=HOUR)
     before = await everything(conn)
 

@@ -1,4 +1,4 @@
-"""The ledger of what jobs make outside: written down before it is made, cleaned to confirmation when nobody needs it."""
+"""The effects ledger: an effect is recorded before it is created, and cleaned until the removal is confirmed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def _all_due(conn: Any) -> None:
     await conn.execute("UPDATE holdfast.effects SET clean_after = clock_timestamp() WHERE state = 'unwanted'")
 
 
-async def test_an_effect_is_on_record_before_it_exists(conn: Any) -> None:
+async def test_effect_is_recorded_before_it_is_created(conn: Any) -> None:
     """Promise 7."""
     claim = await hold(conn)
 
@@ -37,7 +37,7 @@ async def test_an_effect_is_on_record_before_it_exists(conn: Any) -> None:
     assert await column(conn, claim.id, "ties") == 8
 
 
-async def test_every_effect_has_a_tag_of_its_own(conn: Any) -> None:
+async def test_every_effect_has_its_own_tag(conn: Any) -> None:
     claim = await hold(conn)
 
     tags = {(await plan(conn, claim, "query")).tag for _ in range(5)}
@@ -46,7 +46,7 @@ async def test_every_effect_has_a_tag_of_its_own(conn: Any) -> None:
     assert (await plan(conn, claim, "query", tag="mine")).tag == "mine"
 
 
-async def test_an_attempt_may_plan_the_same_thing_again(conn: Any) -> None:
+async def test_attempt_can_plan_the_same_effect_again(conn: Any) -> None:
     """As it does when the answer to the first time was lost."""
     claim = await hold(conn)
     first = await plan(conn, claim, "query", tag="mine", detail={"a": 1})
@@ -57,7 +57,7 @@ async def test_an_attempt_may_plan_the_same_thing_again(conn: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_a_tag_that_is_taken_says_by_whom_and_what_to_do(conn: Any) -> None:
+async def test_tag_conflict_names_its_owner_and_the_fix(conn: Any) -> None:
     mine, other = await hold(conn), await hold(conn)
     await plan(conn, mine, "query", tag="mine", adoptable=True)
 
@@ -70,7 +70,7 @@ async def test_a_tag_that_is_taken_says_by_whom_and_what_to_do(conn: Any) -> Non
         await plan(conn, again, "query", tag="mine")
 
 
-async def test_a_replaced_attempt_cannot_plan_its_own_tag_again(conn: Any) -> None:
+async def test_replaced_attempt_cannot_plan_its_tag_again(conn: Any) -> None:
     lost = await hold(conn)
     await plan(conn, lost, "query", tag="mine")
     await replace(conn, lost)
@@ -79,7 +79,7 @@ async def test_a_replaced_attempt_cannot_plan_its_own_tag_again(conn: Any) -> No
         await plan(conn, lost, "query", tag="mine")
 
 
-async def test_what_was_made_is_confirmed_with_its_handle(conn: Any) -> None:
+async def test_confirm_stores_the_handle(conn: Any) -> None:
     claim = await hold(conn)
     query = await plan(conn, claim, "query")
 
@@ -89,7 +89,7 @@ async def test_what_was_made_is_confirmed_with_its_handle(conn: Any) -> None:
     assert (made.state, made.handle, again.handle) == ("made", {"id": "q1"}, {"id": "q2"})
 
 
-async def test_what_cannot_be_stored_is_refused_with_a_sentence(conn: Any) -> None:
+async def test_values_that_cannot_be_stored_are_refused(conn: Any) -> None:
     claim = await hold(conn)
     query = await plan(conn, claim, "query")
     before = await everything(conn)
@@ -119,7 +119,7 @@ FATES: dict[str, tuple[object, str, str, str]] = {
 
 
 @pytest.mark.parametrize(("ended_with", "plain", "temporary", "adoptable"), FATES.values(), ids=FATES.keys())
-async def test_how_the_attempt_ends_decides_what_is_kept(
+async def test_outcome_of_the_attempt_decides_which_effects_are_kept(
     conn: Any, ended_with: object, plain: str, temporary: str, adoptable: str
 ) -> None:
     claim = await hold(conn)
@@ -136,7 +136,7 @@ async def test_how_the_attempt_ends_decides_what_is_kept(
     assert list((await _states(conn)).values()) == [plain, temporary, adoptable]
 
 
-async def test_while_an_engine_works_nothing_changes(conn: Any) -> None:
+async def test_submit_leaves_effects_unchanged(conn: Any) -> None:
     claim = await hold(conn)
     await plan(conn, claim, "table"), await plan(conn, claim, "staging", temporary=True)
 
@@ -146,7 +146,7 @@ async def test_while_an_engine_works_nothing_changes(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("adoptable", [False, True])
-async def test_a_forced_cancel_leaves_everything_to_the_cleaners(conn: Any, adoptable: bool) -> None:
+async def test_forced_cancel_leaves_all_effects_to_the_cleaners(conn: Any, adoptable: bool) -> None:
     """E-50."""
     claim = await hold(conn)
     await plan(conn, claim, "query", adoptable=adoptable)
@@ -156,7 +156,7 @@ async def test_a_forced_cancel_leaves_everything_to_the_cleaners(conn: Any, adop
     assert set((await _states(conn)).values()) == {"unwanted"}
 
 
-async def test_the_end_of_the_job_and_the_fate_of_its_effects_are_one_transaction(conn: Any) -> None:
+async def test_job_and_effects_end_in_one_transaction(conn: Any) -> None:
     claim = await hold(conn)
     await plan(conn, claim, "query")
 
@@ -171,7 +171,7 @@ async def test_the_end_of_the_job_and_the_fate_of_its_effects_are_one_transactio
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_next_attempt_finds_what_the_last_may_have_made_and_adopts_it(conn: Any) -> None:
+async def test_next_attempt_finds_and_adopts_effects(conn: Any) -> None:
     """E-07: submit, crash, and no second query."""
     first = await hold(conn)
     query = await plan(conn, first, "query", adoptable=True)
@@ -188,7 +188,7 @@ async def test_the_next_attempt_finds_what_the_last_may_have_made_and_adopts_it(
     assert await _states(conn) == {query.id: "kept"}
 
 
-async def test_a_handle_that_is_known_is_not_forgotten_by_adopting(conn: Any) -> None:
+async def test_adopt_keeps_a_known_handle(conn: Any) -> None:
     first = await hold(conn)
     await confirm(conn, first, await plan(conn, first, "query", adoptable=True), "q1")
     second = await replace(conn, first)
@@ -197,7 +197,7 @@ async def test_a_handle_that_is_known_is_not_forgotten_by_adopting(conn: Any) ->
     assert (await adopt(conn, second, left)).handle == "q1"
 
 
-async def test_what_nobody_adopted_is_cleaned_when_the_job_has_ended(conn: Any) -> None:
+async def test_unadopted_effects_are_cleaned_when_the_job_has_ended(conn: Any) -> None:
     first = await hold(conn)
     lost = await plan(conn, first, "query", adoptable=True)
     second = await replace(conn, first)
@@ -208,7 +208,7 @@ async def test_what_nobody_adopted_is_cleaned_when_the_job_has_ended(conn: Any) 
     assert await _states(conn) == {lost.id: "unwanted", made.id: "kept"}
 
 
-async def test_what_is_unwanted_already_cannot_be_adopted(conn: Any) -> None:
+async def test_unwanted_effect_cannot_be_adopted(conn: Any) -> None:
     first = await hold(conn)
     pod = await plan(conn, first, "pod")
     second = await replace(conn, first)
@@ -219,7 +219,7 @@ async def test_what_is_unwanted_already_cannot_be_adopted(conn: Any) -> None:
     assert await _states(conn) == {pod.id: "unwanted"}
 
 
-async def test_the_effect_of_another_job_cannot_be_adopted(conn: Any) -> None:
+async def test_effect_of_another_job_cannot_be_adopted(conn: Any) -> None:
     other = await hold(conn)
     query = await plan(conn, other, "query", adoptable=True)
     mine = await hold(conn)
@@ -232,7 +232,7 @@ async def test_the_effect_of_another_job_cannot_be_adopted(conn: Any) -> None:
     assert await value(conn, "SELECT attempt_id::text FROM holdfast.effects") == other.attempt_id
 
 
-async def test_an_effect_that_was_planned_after_the_claim_is_not_missed_by_a_plain_completion(conn: Any) -> None:
+async def test_batch_completion_sees_effects_planned_after_the_claim(conn: Any) -> None:
     from holdfast.jobs.finish import complete_plain
 
     claim = await hold(conn)
@@ -271,7 +271,7 @@ class Cleaner:
         return bool(answer)
 
 
-async def test_an_unwanted_effect_is_cleaned_with_its_tag_and_handle(conn: Any) -> None:
+async def test_cleaner_gets_tag_and_handle(conn: Any) -> None:
     effect = await _unwanted(conn)
     cleaner = Cleaner(True)
 
@@ -312,7 +312,7 @@ async def test_the_last_error_of_a_cleaner_can_be_read(conn: Any) -> None:
     assert await value(conn, "SELECT error FROM holdfast.effects") == "ConnectionError: reset"
 
 
-async def test_one_cleaner_that_fails_does_not_keep_the_others_from_their_work(conn: Any) -> None:
+async def test_failing_cleaner_does_not_stop_others(conn: Any) -> None:
     bad, good = await _unwanted(conn, "bad"), await _unwanted(conn, "good")
 
     assert await clean(conn, {"bad": Cleaner(RuntimeError("no")), "good": Cleaner(True)}) == 1
@@ -320,7 +320,7 @@ async def test_one_cleaner_that_fails_does_not_keep_the_others_from_their_work(c
     assert await _states(conn) == {bad.id: "unwanted", good.id: "gone"}
 
 
-async def test_an_effect_that_nobody_here_can_clean_waits_for_somebody_who_can(conn: Any) -> None:
+async def test_effect_without_a_cleaner_here_waits_for_another_worker(conn: Any) -> None:
     effect = await _unwanted(conn, "exotic")
 
     assert await clean(conn, {"query": Cleaner()}) == 0
@@ -329,7 +329,7 @@ async def test_an_effect_that_nobody_here_can_clean_waits_for_somebody_who_can(c
     assert await value(conn, "SELECT clean_tries FROM holdfast.effects") == 0
 
 
-async def test_what_is_kept_or_still_in_use_is_never_cleaned(conn: Any) -> None:
+async def test_kept_or_used_effects_are_never_cleaned(conn: Any) -> None:
     kept, used = await hold(conn), await hold(conn)
     await plan(conn, kept, "query"), await plan(conn, used, "query")
     await end(conn, kept, Done())
@@ -340,7 +340,7 @@ async def test_what_is_kept_or_still_in_use_is_never_cleaned(conn: Any) -> None:
     assert cleaner.asked == []
 
 
-async def test_two_cleaners_never_have_the_same_effect(connect: Any) -> None:
+async def test_two_cleaners_never_take_the_same_effect(connect: Any) -> None:
     conn, other = await connect(), await connect()
     await _unwanted(conn)
 
@@ -351,7 +351,7 @@ async def test_two_cleaners_never_have_the_same_effect(connect: Any) -> None:
     assert await clean(conn, {"query": slow}) == 1
 
 
-async def test_a_cleaner_that_died_is_followed_and_cannot_speak_for_its_successor(connect: Any) -> None:
+async def test_dead_cleaner_is_replaced_and_cannot_confirm(connect: Any) -> None:
     conn, other = await connect(), await connect()
     effect = await _unwanted(conn)
 
@@ -365,7 +365,7 @@ async def test_a_cleaner_that_died_is_followed_and_cannot_speak_for_its_successo
     assert await _states(conn) == {effect.id: "unwanted"}, "the late confirmation is refused"
 
 
-async def test_a_confirmation_that_was_refused_is_not_counted(connect: Any) -> None:
+async def test_refused_confirmation_is_not_counted(connect: Any) -> None:
     conn, other = await connect(), await connect()
     await _unwanted(conn)
 
@@ -376,7 +376,7 @@ async def test_a_confirmation_that_was_refused_is_not_counted(connect: Any) -> N
     assert await clean(conn, {"query": paused_for_too_long}, lease=EXPIRED) == 0
 
 
-async def test_a_cleaner_that_gives_up_late_does_not_take_back_the_confirmation_of_its_successor(connect: Any) -> None:
+async def test_late_failure_of_a_cleaner_keeps_the_confirmation_of_its_successor(connect: Any) -> None:
     conn, other = await connect(), await connect()
     effect = await _unwanted(conn)
 
@@ -389,7 +389,7 @@ async def test_a_cleaner_that_gives_up_late_does_not_take_back_the_confirmation_
     assert await _states(conn) == {effect.id: "gone"}
 
 
-async def test_cleaning_goes_in_small_bites_the_oldest_first(conn: Any) -> None:
+async def test_cleaning_goes_in_batches_oldest_first(conn: Any) -> None:
     first, second = await _unwanted(conn), await _unwanted(conn)
     cleaner = Cleaner()
 
@@ -399,7 +399,7 @@ async def test_cleaning_goes_in_small_bites_the_oldest_first(conn: Any) -> None:
     assert await _states(conn) == {first.id: "gone", second.id: "unwanted"}
 
 
-async def test_an_effect_of_a_lost_attempt_is_cleaned_while_its_successor_runs(conn: Any) -> None:
+async def test_effect_of_a_lost_attempt_is_cleaned_while_its_successor_runs(conn: Any) -> None:
     first = await hold(conn)
     await plan(conn, first, "query")
     await lose(conn, first)

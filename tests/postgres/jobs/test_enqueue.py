@@ -24,7 +24,7 @@ from holdfast.jobs.pipelines import Pipeline
 MANY = WORTH_A_COPY + 10  # enough to go in by COPY
 
 
-async def test_a_new_job_waits_to_be_claimed(conn: Any) -> None:
+async def test_new_job_is_pending(conn: Any) -> None:
     made = await enqueue(conn, NewJob("invoice.render", {"invoice": 7}, queue="slow", priority=-3, max_attempts=5))
 
     found = await job(conn, made.id)
@@ -33,14 +33,14 @@ async def test_a_new_job_waits_to_be_claimed(conn: Any) -> None:
     assert (found.state, found.attempt_no, found.errors, found.max_attempts, found.run_after) == ("pending", 0, 0, 5, None)
 
 
-async def test_without_a_word_a_job_may_fail_three_times(conn: Any) -> None:
+async def test_default_max_attempts_is_three(conn: Any) -> None:
     """K-33."""
     found = await job(conn, await add(conn))
 
     assert (found.attempt_no, found.max_attempts, found.max_crashes) == (0, 3, 3)
 
 
-async def test_every_row_of_a_connection_may_be_a_dict(database: str) -> None:
+async def test_dict_row_factory_is_supported(database: str) -> None:
     """The kernel reads its own rows as tuples, whatever the connection of the caller makes of them."""
     async with await psycopg.AsyncConnection.connect(database, autocommit=True, row_factory=dict_row) as conn:
         made = await enqueue(conn, NewJob("k", idempotency_key="i"))
@@ -57,7 +57,7 @@ async def test_every_row_of_a_connection_may_be_a_dict(database: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_delay_counts_from_the_clock_of_the_database(conn: Any) -> None:
+async def test_delay_uses_the_database_clock(conn: Any) -> None:
     """K-34."""
     before = await clock(conn)
 
@@ -67,7 +67,7 @@ async def test_a_delay_counts_from_the_clock_of_the_database(conn: Any) -> None:
     assert before + HOUR <= (await job(conn, job_id)).run_after <= after + HOUR
 
 
-async def test_a_delay_counts_from_now_and_not_from_the_start_of_the_transaction(conn: Any) -> None:
+async def test_delay_counts_from_now_and_not_from_the_start_of_the_transaction(conn: Any) -> None:
     async with conn.transaction():
         started = await value(conn, "SELECT now()")
         await value(conn, "SELECT 1")
@@ -76,7 +76,7 @@ async def test_a_delay_counts_from_now_and_not_from_the_start_of_the_transaction
     assert (await job(conn, job_id)).run_after > started + HOUR
 
 
-async def test_a_time_in_the_future_is_kept(conn: Any) -> None:
+async def test_future_time_is_kept(conn: Any) -> None:
     due = datetime(2199, 1, 1, tzinfo=UTC)
 
     assert (await job(conn, await add(conn, run_after=due))).run_after == due
@@ -84,7 +84,7 @@ async def test_a_time_in_the_future_is_kept(conn: Any) -> None:
 
 @pytest.mark.parametrize("past", [timedelta(0), timedelta(hours=-1), datetime(2001, 1, 1, tzinfo=UTC)])
 @pytest.mark.parametrize("count", [1, MANY])
-async def test_a_time_that_has_passed_is_no_delay(conn: Any, past: Any, count: int) -> None:
+async def test_past_time_is_no_delay(conn: Any, past: Any, count: int) -> None:
     """A null keeps the job on the index that claims walk over."""
     made = await enqueue_many(conn, [NewJob("k", run_after=past)] * count)
 
@@ -110,7 +110,7 @@ NASTY = [
 ]
 
 
-async def test_nasty_characters_survive_a_copy(conn: Any) -> None:
+async def test_copy_keeps_special_characters(conn: Any) -> None:
     jobs = [
         NewJob(f"k{text}", {"text": text, text: [text]}, queue=f"q{text}", run_after=None) for text in NASTY for _ in range(6)
     ]
@@ -123,7 +123,7 @@ async def test_nasty_characters_survive_a_copy(conn: Any) -> None:
     assert stored == [(new.kind, new.queue, new.payload) for new in jobs]
 
 
-async def test_nasty_characters_are_claimed_as_they_were_enqueued(conn: Any) -> None:
+async def test_claim_returns_special_characters_unchanged(conn: Any) -> None:
     await enqueue_many(conn, [NewJob(f"k{text}", text, queue=f"q{text}") for text in NASTY] * 6)
 
     claims = await claim(
@@ -179,19 +179,19 @@ async def test_a_copy_writes_the_same_rows_as_single_inserts(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [3, MANY])
-async def test_many_jobs_come_back_in_their_order(conn: Any, count: int) -> None:
+async def test_enqueue_many_returns_jobs_in_order(conn: Any, count: int) -> None:
     made = await enqueue_many(conn, [NewJob("k", number) for number in range(count)])
 
     assert [m.id for m in made] == sorted(m.id for m in made)
     assert [payload for (payload,) in await rows(conn, "SELECT payload FROM holdfast.jobs ORDER BY id")] == list(range(count))
 
 
-async def test_none_are_made_of_nothing(conn: Any) -> None:
+async def test_enqueue_many_of_nothing_creates_nothing(conn: Any) -> None:
     assert await enqueue_many(conn, []) == []
 
 
 @pytest.mark.parametrize("count", [3, MANY])
-async def test_many_are_made_together_or_not_at_all(conn: Any, count: int) -> None:
+async def test_enqueue_many_creates_all_jobs_or_none(conn: Any, count: int) -> None:
     jobs = [*[NewJob("k")] * (count - 1), NewJob("k", {"bad": "\x00"})]
 
     with pytest.raises(PayloadInvalid):
@@ -200,7 +200,7 @@ async def test_many_are_made_together_or_not_at_all(conn: Any, count: int) -> No
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
 
 
-async def test_a_refused_lock_takes_the_others_of_the_batch_with_it(conn: Any) -> None:
+async def test_refused_lock_refuses_the_whole_batch(conn: Any) -> None:
     """E-47: neither a job without its lock, nor a lock without its job."""
     await add(conn, locks=(Lock("t", when_busy="reject"),))
     before = await everything(conn)
@@ -232,9 +232,7 @@ def _pipeline() -> Pipeline:
     ],
     ids=["one", "many", "many with a parent that is not there", "a pipeline"],
 )
-async def test_who_catches_a_refusal_and_commits_has_made_nothing(
-    make: Any, autocommit: bool, database: str, conn: Any
-) -> None:
+async def test_caught_refusal_creates_nothing_on_commit(make: Any, autocommit: bool, database: str, conn: Any) -> None:
     """A job that was refused for its lock must not run after all."""
     await add(conn, locks=BUSY.locks)  # both keys are known from now on
     await conn.execute("DELETE FROM holdfast.lock_holders WHERE key = 'a'")
@@ -250,7 +248,7 @@ async def test_who_catches_a_refusal_and_commits_has_made_nothing(
     assert await everything(conn) == before
 
 
-async def test_many_work_from_a_plain_function_too(database: str, conn: Any) -> None:
+async def test_enqueue_many_works_from_sync_code(database: str, conn: Any) -> None:
     with psycopg.connect(database, autocommit=True) as sync:
         made = [*enqueue_many_sync(sync, [NewJob("k")] * MANY), *enqueue_many_sync(sync, [NewJob("k", slot_key="s")])]
 
@@ -280,7 +278,7 @@ def _deep(levels: int) -> Any:
     ],
     ids=["NUL", "surrogate", "depth", "size", "NaN"],
 )
-async def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_lives(
+async def test_payload_that_cannot_be_stored_is_refused_and_the_transaction_continues(
     conn: Any, payload: Any, message: str
 ) -> None:
     """Refused before SQL: what the caller wrote beside it is not lost."""
@@ -293,12 +291,12 @@ async def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_li
 
 
 @pytest.mark.parametrize("payload", [None, [], "text", 1.5, _deep(64), {"é": "😀\x01"}, "x" * 999_998])
-async def test_whatever_is_json_can_be_a_payload(conn: Any, payload: Any) -> None:
+async def test_any_json_value_is_a_valid_payload(conn: Any, payload: Any) -> None:
     assert (await job(conn, await add(conn, payload=payload))).payload == payload
 
 
 @pytest.mark.parametrize("field", ["kind", "queue", "idempotency_key", "unique_key", "slot_key", "step"])
-async def test_no_text_column_takes_a_nul(conn: Any, field: str) -> None:
+async def test_nul_characters_are_refused_in_every_text_column(conn: Any, field: str) -> None:
     fields: dict[str, Any] = {"kind": "k", field: "a\x00"} | ({"parent_id": 1} if field == "step" else {})
 
     with pytest.raises(PayloadInvalid, match="NUL"):
@@ -307,14 +305,14 @@ async def test_no_text_column_takes_a_nul(conn: Any, field: str) -> None:
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 0
 
 
-async def test_the_database_refuses_a_limit_that_no_claim_could_add_to_its_clock(conn: Any) -> None:
+async def test_database_refuses_a_time_limit_that_overflows(conn: Any) -> None:
     """One such row made every claim of its kind fail, for every worker."""
     with pytest.raises(psycopg.errors.CheckViolation, match="a_duration"):
         await conn.execute("INSERT INTO holdfast.jobs (kind, max_runtime) VALUES ('k', interval '100000 years')")
 
 
 @pytest.mark.parametrize("count", [1, MANY])
-async def test_a_lock_key_takes_no_nul(conn: Any, count: int) -> None:
+async def test_nul_character_is_refused_in_a_lock_key(conn: Any, count: int) -> None:
     async with conn.transaction():
         with pytest.raises(PayloadInvalid, match="lock key"):
             await enqueue_many(conn, [NewJob("k", locks=(Lock("t\x00"),))] * count)
@@ -328,7 +326,7 @@ async def test_a_lock_key_takes_no_nul(conn: Any, count: int) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_idempotency_key_makes_one_job(conn: Any) -> None:
+async def test_idempotency_key_creates_one_job(conn: Any) -> None:
     first = await enqueue(conn, NewJob("k", {"a": 1, "b": 2}, idempotency_key="i"))
 
     again = await enqueue(conn, NewJob("k", {"b": 2, "a": 1}, idempotency_key="i"))
@@ -336,14 +334,14 @@ async def test_an_idempotency_key_makes_one_job(conn: Any) -> None:
     assert (again.id, again.created) == (first.id, False)
 
 
-async def test_an_idempotency_key_remembers_a_job_that_has_ended(conn: Any) -> None:
+async def test_idempotency_key_returns_an_ended_job(conn: Any) -> None:
     ended = await hold(conn, idempotency_key="i")
     await end(conn, ended)
 
     assert await enqueue(conn, NewJob("k", idempotency_key="i")) == (ended.id, False)
 
 
-async def test_an_idempotency_key_for_something_else_is_a_conflict(conn: Any) -> None:
+async def test_idempotency_key_with_another_payload_is_a_conflict(conn: Any) -> None:
     first = await enqueue(conn, NewJob("k", {"a": 1}, idempotency_key="i"))
 
     with pytest.raises(IdempotencyConflict, match="use a new key") as refused:
@@ -352,12 +350,12 @@ async def test_an_idempotency_key_for_something_else_is_a_conflict(conn: Any) ->
     assert (refused.value.key, refused.value.job_id) == ("i", first.id)
 
 
-async def test_an_idempotency_key_belongs_to_its_kind(conn: Any) -> None:
+async def test_idempotency_key_is_scoped_to_its_kind(conn: Any) -> None:
     assert (await enqueue(conn, NewJob("a", idempotency_key="i"))).created
     assert (await enqueue(conn, NewJob("b", idempotency_key="i"))).created
 
 
-async def test_bulks_that_want_the_same_in_any_order_do_not_meet_halfway(connect: Any) -> None:
+async def test_bulk_enqueues_with_the_same_keys_in_any_order_do_not_deadlock(connect: Any) -> None:
     one, other = await connect(), await connect()
     for number in range(20):
         jobs = [NewJob("k", n, unique_key=f"{number}/{n}", idempotency_key=f"{number}/{n}") for n in range(12)]
@@ -371,7 +369,7 @@ async def test_bulks_that_want_the_same_in_any_order_do_not_meet_halfway(connect
 
 
 @pytest.mark.parametrize("unique_while", ["waiting", "live"])
-async def test_a_unique_job_that_waits_is_found_again(conn: Any, unique_while: Any) -> None:
+async def test_enqueue_returns_a_waiting_unique_job(conn: Any, unique_while: Any) -> None:
     first = await enqueue(conn, NewJob("k", {"a": 1}, unique_key="u", unique_while=unique_while))
 
     again = await enqueue(conn, NewJob("k", {"a": 2}, unique_key="u", unique_while=unique_while))
@@ -380,7 +378,7 @@ async def test_a_unique_job_that_waits_is_found_again(conn: Any, unique_while: A
     assert (await enqueue(conn, NewJob("other", unique_key="u", unique_while=unique_while))).created
 
 
-async def test_a_job_that_is_unique_while_it_waits_can_be_wanted_again_once_it_runs(conn: Any) -> None:
+async def test_unique_while_waiting_allows_a_new_job_once_it_runs(conn: Any) -> None:
     """E-40: a change that arrives while the job runs is not lost."""
     running = await hold(conn, unique_key="u")
 
@@ -392,7 +390,7 @@ async def test_a_job_that_is_unique_while_it_waits_can_be_wanted_again_once_it_r
     assert third == (again.id, False)
 
 
-async def test_a_job_that_is_unique_while_it_lives_is_found_until_it_has_ended(conn: Any) -> None:
+async def test_unique_while_live_returns_the_job_until_it_has_ended(conn: Any) -> None:
     running = await hold(conn, unique_key="u", unique_while="live")
 
     assert await enqueue(conn, NewJob("k", unique_key="u", unique_while="live")) == (running.id, False)
@@ -401,7 +399,7 @@ async def test_a_job_that_is_unique_while_it_lives_is_found_until_it_has_ended(c
     assert (await enqueue(conn, NewJob("k", unique_key="u", unique_while="live"))).created
 
 
-async def test_a_blocked_job_waits_too(conn: Any) -> None:
+async def test_blocked_job_counts_as_waiting_for_uniqueness(conn: Any) -> None:
     parent = await add(conn)
     blocked = await add(conn, unique_key="u", after=(parent,))
 
@@ -445,7 +443,7 @@ async def test_a_drained_kind_takes_no_new_jobs_of_any_sort(conn: Any, fields: d
     assert await everything(conn) == before
 
 
-async def test_draining_leaves_other_kinds_alone_and_ends_with_resume(conn: Any) -> None:
+async def test_drain_does_not_affect_other_kinds_and_ends_with_resume(conn: Any) -> None:
     await drain(conn, "k", actor="ada")
 
     assert (await enqueue(conn, NewJob("other"))).created
@@ -454,7 +452,7 @@ async def test_draining_leaves_other_kinds_alone_and_ends_with_resume(conn: Any)
     assert (await enqueue(conn, NewJob("k"))).created
 
 
-async def test_a_request_that_was_answered_before_the_drain_is_answered_again(conn: Any) -> None:
+async def test_repeated_idempotent_enqueue_succeeds_during_a_drain(conn: Any) -> None:
     first = await enqueue(conn, NewJob("k", idempotency_key="i"))
     await drain(conn, "k", actor="ada")
 
@@ -477,7 +475,7 @@ async def _hints(listener: Any, sender: Any) -> list[str]:
     return heard
 
 
-async def test_idle_workers_hear_of_new_jobs_once_they_are_committed(connect: Any) -> None:
+async def test_idle_workers_are_notified_after_the_commit(connect: Any) -> None:
     listener, sender = await connect(), await connect()
     await listener.execute("LISTEN holdfast")
 
@@ -491,7 +489,7 @@ async def test_idle_workers_hear_of_new_jobs_once_they_are_committed(connect: An
     assert sorted(await _hints(listener, sender)) == ["a", "b"]
 
 
-async def test_a_blocked_job_calls_nobody(connect: Any) -> None:
+async def test_blocked_job_sends_no_notification(connect: Any) -> None:
     listener, sender = await connect(), await connect()
     parent = await add(sender, queue="parent")
     await listener.execute("LISTEN holdfast")
@@ -515,7 +513,7 @@ async def test_a_job_waits_for_its_parents(conn: Any) -> None:
     assert await column(conn, child, "parents_left") == 2, "a parent that is named twice is one parent"
 
 
-async def test_nobody_waits_for_a_parent_that_does_not_exist(conn: Any) -> None:
+async def test_unknown_parent_is_refused(conn: Any) -> None:
     parent = await add(conn)
     before = await everything(conn)
 
@@ -525,7 +523,7 @@ async def test_nobody_waits_for_a_parent_that_does_not_exist(conn: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_a_parent_that_has_completed_is_not_waited_for(conn: Any) -> None:
+async def test_completed_parent_is_not_waited_for(conn: Any) -> None:
     parent = await hold(conn)
     await end(conn, parent)
 

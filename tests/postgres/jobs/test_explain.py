@@ -49,12 +49,12 @@ async def _refused(conn: Any, job_id: int) -> None:
     assert await claim_by_id(conn, await start_worker(conn, "second"), JobId(job_id)) is None
 
 
-async def test_there_is_no_such_job(conn: Any) -> None:
+async def test_unknown_job_is_not_found(conn: Any) -> None:
     with pytest.raises(NotFound, match="there is no job 999999999"):
         await _says(conn, 999999999)
 
 
-async def test_ready_but_nobody_works(conn: Any) -> None:
+async def test_ready_without_workers(conn: Any) -> None:
     await start_worker(conn, lease=timedelta(seconds=-1))
 
     assert await _says(conn, await add(conn)) == "It is ready, but no worker is alive; start one for queue 'default'."
@@ -76,7 +76,7 @@ async def test_ready_and_next(conn: Any) -> None:
     assert await _says(conn, await add(conn)) == "It is ready and next in queue 'default'; check that a worker runs k."
 
 
-async def test_ready_and_no_living_worker_runs_it(conn: Any) -> None:
+async def test_ready_without_a_live_worker_for_its_kind(conn: Any) -> None:
     await start_worker(conn, kinds={"k": 1}, lease=timedelta(seconds=-1))
     await start_worker(conn, kinds={"b": 1, "a": 1})
     await start_worker(conn, kinds={"b": 1})
@@ -89,7 +89,7 @@ async def test_ready_and_no_living_worker_runs_it(conn: Any) -> None:
     assert await _says(conn, job_id) == "It is ready and next in queue 'default'; check that a worker runs k."
 
 
-async def test_ready_and_all_that_run_it_are_quiet(conn: Any) -> None:
+async def test_ready_with_quiet_workers_only(conn: Any) -> None:
     await start_worker(conn, kinds={"other": 1})
     quiet = await start_worker(conn, kinds={"k": 1})
     await conn.execute("UPDATE holdfast.workers SET quiet_at = clock_timestamp() WHERE id = %s", [quiet])
@@ -97,7 +97,7 @@ async def test_ready_and_all_that_run_it_are_quiet(conn: Any) -> None:
     assert "every worker that runs k is quiet" in await _says(conn, await add(conn))
 
 
-async def test_ready_in_a_queue_that_nobody_serves_who_runs_it(conn: Any) -> None:
+async def test_ready_in_a_queue_without_workers(conn: Any) -> None:
     await start_worker(conn, kinds={"other": 1}, queues=["slow"])
     await start_worker(conn, kinds={"k": 1}, queues=["default", "fast"])
     slow, fast = await add(conn, queue="slow"), await add(conn, queue="fast")
@@ -112,7 +112,7 @@ async def test_ready_in_a_queue_that_nobody_serves_who_runs_it(conn: Any) -> Non
     assert "1 worker with room can run k" in await _says(conn, slow)
 
 
-async def test_ready_while_those_that_run_it_are_busy(conn: Any) -> None:
+async def test_ready_while_its_workers_are_busy(conn: Any) -> None:
     await start_worker(conn, kinds={"other": 1})
     first = await start_worker(conn, kinds={"k": 1}, concurrency=2)
     second = await start_worker(conn, kinds={"k": 1})
@@ -128,7 +128,7 @@ async def test_ready_while_those_that_run_it_are_busy(conn: Any) -> None:
     assert await _says(conn, job_id) == ("It is ready and next in queue 'default'; 1 worker with room can run k.")
 
 
-async def test_a_look_at_an_engine_keeps_no_worker_busy(conn: Any) -> None:
+async def test_polls_do_not_make_a_worker_busy(conn: Any) -> None:
     worker = await start_worker(conn, kinds={"k": 1})
     claimed = await hold(conn, worker=worker)
     await submit(conn, claimed)
@@ -148,7 +148,7 @@ async def test_delayed_after_an_error(conn: Any) -> None:
     assert await _says(conn, claim.id) == "It runs in 2 h after 1 error, the last: the warehouse sleeps"
 
 
-async def test_put_off_by_its_handler_says_why_and_not_what_went_wrong_before(conn: Any) -> None:
+async def test_snoozed_shows_its_reason_and_no_earlier_error(conn: Any) -> None:
     claimed = await hold(conn)
     await end(conn, claimed, Retry("busy", delay=timedelta(0)))
     await end(conn, await take(conn, claimed.id), Snooze(HOUR, "the mart is being rebuilt"))
@@ -161,7 +161,7 @@ async def test_put_off_by_its_handler_says_why_and_not_what_went_wrong_before(co
     assert await _says(conn, claimed.id) == "It runs in 60 min: its handler snoozed it."
 
 
-async def test_put_off_after_a_crash_says_what_happened(conn: Any) -> None:
+async def test_delayed_after_a_crash_shows_the_cause(conn: Any) -> None:
     claimed = await hold(conn, max_crashes=5)
     await lose(conn, claimed)
     await lose(conn, await take(conn, claimed.id))
@@ -186,7 +186,7 @@ async def test_waiting_for_a_free_lock_while_its_kind_is_paused(conn: Any) -> No
     )
 
 
-async def test_paused_by_its_kind_before_all_kinds(conn: Any) -> None:
+async def test_pause_of_the_kind_is_reported_before_pause_of_all_kinds(conn: Any) -> None:
     job_id = await add(conn)
     await pause(conn, actor="eve")
     everything_paused = await _says(conn, job_id)
@@ -196,7 +196,7 @@ async def test_paused_by_its_kind_before_all_kinds(conn: Any) -> None:
     assert await _says(conn, job_id) == "It could run, but k is paused by ada: slow; resume it to go on."
 
 
-async def test_running_with_its_message_and_a_request_to_stop(conn: Any) -> None:
+async def test_running_shows_message_and_cancellation_request(conn: Any) -> None:
     claim = await hold(conn, worker=await start_worker(conn, "pod-3"))
     await report(conn, claim, message="page 3 of 9")
     await cancel(conn, claim.id, actor="ada")
@@ -204,21 +204,21 @@ async def test_running_with_its_message_and_a_request_to_stop(conn: Any) -> None
     assert await _says(conn, claim.id) == "It runs: attempt 1 on pod-3, for 0 s; it was asked to stop: page 3 of 9."
 
 
-async def test_running_on_a_worker_that_went_silent(conn: Any) -> None:
+async def test_running_on_a_worker_with_an_expired_lease(conn: Any) -> None:
     claim = await hold(conn, worker=await start_worker(conn, "pod-3"))
     await silence(conn, claim)
 
     assert await _says(conn, claim.id) == "Attempt 1 ran on pod-3, whose lease has expired; the next sweep rescues it."
 
 
-async def test_with_an_engine(conn: Any) -> None:
+async def test_submitted(conn: Any) -> None:
     claim = await hold(conn)
     await submit(conn, claim, poll_after=2 * HOUR)
 
     assert await _says(conn, claim.id) == "An external engine works on it; the next poll is in 2 h (poll 1)."
 
 
-async def test_waiting_for_parents_names_the_next_one(conn: Any) -> None:
+async def test_waiting_for_parents_names_the_next_parent(conn: Any) -> None:
     done, first, second = await hold(conn), await add(conn, "fetch"), await add(conn)
     child = await add(conn, after=(done.id, first, second))
     await end(conn, done)
@@ -226,7 +226,7 @@ async def test_waiting_for_parents_names_the_next_one(conn: Any) -> None:
     assert await _says(conn, child) == f"It waits for 2 parents to end, next job {first} (fetch), which is pending."
 
 
-async def test_waiting_for_a_lock_says_who_holds_it_and_until_when(conn: Any) -> None:
+async def test_waiting_for_a_lock_names_holder_and_lease_end(conn: Any) -> None:
     holder = await hold(conn, "compact", worker=await start_worker(conn, "pod-1", lease=2 * HOUR), locks=(Lock("table:a"),))
     first, second = await add(conn, locks=(Lock("table:a"),)), await add(conn, locks=(Lock("table:a"),))
     await _refused(conn, first), await _refused(conn, second)
@@ -238,7 +238,7 @@ async def test_waiting_for_a_lock_says_who_holds_it_and_until_when(conn: Any) ->
     )
 
 
-async def test_waiting_for_a_lock_that_is_held_without_running(conn: Any) -> None:
+async def test_waiting_for_a_lock_held_by_a_job_that_does_not_run(conn: Any) -> None:
     holder = await hold(conn, "compact", locks=(Lock("table:a"),))
     await submit(conn, holder)
     waiting = await add(conn, locks=(Lock("table:a"),))
@@ -247,7 +247,7 @@ async def test_waiting_for_a_lock_that_is_held_without_running(conn: Any) -> Non
     assert await _says(conn, waiting) == f"It waits for lock 'table:a': job {holder.id} (compact) holds it."
 
 
-async def test_waiting_for_a_lock_that_came_free_meanwhile(conn: Any) -> None:
+async def test_waiting_for_a_lock_that_is_free(conn: Any) -> None:
     await hold(conn, locks=(Lock("table:a"),))
     waiting = await add(conn, locks=(Lock("table:a"),))
     await _refused(conn, waiting)
@@ -258,7 +258,7 @@ async def test_waiting_for_a_lock_that_came_free_meanwhile(conn: Any) -> None:
     )
 
 
-async def test_waiting_for_a_slot_says_whose_it_is(conn: Any) -> None:
+async def test_waiting_for_a_slot_names_its_holder(conn: Any) -> None:
     holder = await hold(conn, "recalc", worker=await start_worker(conn, "pod-1"), slot_key="year:2024")
     follow_up = await add(conn, slot_key="year:2024")
     await _refused(conn, follow_up)
@@ -270,7 +270,7 @@ async def test_waiting_for_a_slot_says_whose_it_is(conn: Any) -> None:
     )
 
 
-async def test_every_end_has_its_sentence(conn: Any) -> None:
+async def test_every_end_state_has_its_sentence(conn: Any) -> None:
     done, failed, poison, cancelled = [await hold(conn, max_crashes=1) for _ in range(4)]
     await end(conn, done, Done())
     await end(conn, failed, Fail("no such table"))
@@ -285,7 +285,7 @@ async def test_every_end_has_its_sentence(conn: Any) -> None:
     ]
 
 
-async def test_asking_changes_nothing(conn: Any) -> None:
+async def test_explain_changes_nothing(conn: Any) -> None:
     claim = await hold(conn, locks=(Lock("t"),), slot_key="s")
     await submit(conn, claim)
     await poll(conn, claim.id)

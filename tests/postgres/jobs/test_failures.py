@@ -1,4 +1,4 @@
-"""Failed jobs are grouped by their error without its values, and shown with a line that people can read."""
+"""Failed jobs are grouped by their error without its values, and shown with a readable line."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ async def groups_of(conn: Any, *errors: BaseException | str) -> list[int]:
         ("SELECT 'a'::int", 'psycopg.errors.InvalidTextRepresentation: invalid input syntax for type integer: "a"'),
     ],
 )
-async def test_an_sql_error_is_shown_as_its_message_and_not_as_its_marker(
-    conn: Any, database: str, statement: str, line: str
-) -> None:
+async def test_sql_error_shows_its_message_and_not_the_caret_line(conn: Any, database: str, statement: str, line: str) -> None:
     error = sql(database, statement)
     claim = await hold(conn)
     await end(conn, claim, Fail(error_text(error)))
@@ -81,7 +79,7 @@ async def test_different_sql_errors_are_different_groups(conn: Any, database: st
     assert await groups_of(conn, *(sql(database, statement) for statement in statements)) == [1] * len(statements)
 
 
-async def test_values_do_not_make_a_group(conn: Any, database: str) -> None:
+async def test_values_in_a_message_do_not_split_a_group(conn: Any, database: str) -> None:
     await conn.execute("CREATE TABLE public.orders (id int PRIMARY KEY, name text UNIQUE)")
     await conn.execute("INSERT INTO public.orders VALUES (1, 'ada'), (2, 'bob lee')")
 
@@ -96,7 +94,7 @@ async def test_values_do_not_make_a_group(conn: Any, database: str) -> None:
     ) == [2, 2, 2, 2, 2, 2]
 
 
-async def test_errors_that_differ_in_more_than_values_are_different_groups(conn: Any) -> None:
+async def test_errors_with_different_text_are_different_groups(conn: Any) -> None:
     def group(*errors: Exception) -> BaseException:
         return ExceptionGroup("unhandled errors in a TaskGroup", list(errors))
 

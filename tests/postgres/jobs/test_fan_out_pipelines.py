@@ -16,7 +16,7 @@ from holdfast.jobs.pipelines import Pipeline, list_pipelines
 
 
 @pytest.mark.parametrize("done", [Done(then=[NewJob("a"), NewJob("b")]), Done(then=[NewJob("a")], join=NewJob("b"))])
-async def test_a_fan_out_starts_a_pipeline_with_the_name_of_its_kind(conn: Any, done: Done) -> None:
+async def test_fan_out_creates_a_pipeline_named_after_its_kind(conn: Any, done: Done) -> None:
     parent = await hold(conn, "plan")
 
     await end(conn, parent, done)
@@ -26,7 +26,7 @@ async def test_a_fan_out_starts_a_pipeline_with_the_name_of_its_kind(conn: Any, 
     assert await rows(conn, "SELECT DISTINCT pipeline_id::text FROM holdfast.jobs") == [(pipeline.id,)]
 
 
-async def test_a_chain_starts_none_and_a_job_of_a_pipeline_stays_in_it(conn: Any) -> None:
+async def test_chain_creates_no_pipeline_and_keeps_an_existing_one(conn: Any) -> None:
     await end(conn, await hold(conn), Done(then=[NewJob("a")]))
     assert await list_pipelines(conn) == []
 
@@ -38,7 +38,7 @@ async def test_a_chain_starts_none_and_a_job_of_a_pipeline_stays_in_it(conn: Any
     assert [(one.id, one.name) for one in await list_pipelines(conn)] == [(built.id, "mine")]
 
 
-async def test_it_is_stopped_as_a_whole(conn: Any) -> None:
+async def test_fan_out_pipeline_can_be_aborted(conn: Any) -> None:
     parent = await hold(conn, "plan")
     await end(conn, parent, Done(then=[NewJob("a"), NewJob("b")], join=NewJob("c")))
     (pipeline,) = await list_pipelines(conn)
@@ -49,7 +49,7 @@ async def test_it_is_stopped_as_a_whole(conn: Any) -> None:
     assert await state_of(conn, parent.id) == "completed"
 
 
-async def test_a_fan_out_that_is_refused_leaves_no_pipeline(conn: Any) -> None:
+async def test_refused_fan_out_leaves_no_pipeline(conn: Any) -> None:
     parent = await hold(conn, "plan")
 
     with pytest.raises(UsageError, match="the step"):
@@ -59,7 +59,7 @@ async def test_a_fan_out_that_is_refused_leaves_no_pipeline(conn: Any) -> None:
     assert (await job(conn, parent.id)).pipeline_id is None
 
 
-async def test_a_pipeline_is_enqueued_by_the_surrounding_client(conn: Any, database: str) -> None:
+async def test_pipeline_is_enqueued_by_the_current_client(conn: Any, database: str) -> None:
     pipeline = Pipeline("mine")
     first = pipeline.add(NewJob("a"))
     pipeline.add(NewJob("b"), after=first)

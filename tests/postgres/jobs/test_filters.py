@@ -1,4 +1,4 @@
-"""Which jobs: by when they were made, by how they failed, by what somebody remembers of them."""
+"""Filters of jobs: by creation time, by failure group, by text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _found(conn: Any, **filters: Any) -> list[int]:
     return [job.id for job in (await list_jobs(conn, limit=200, **filters)).jobs][::-1]
 
 
-async def test_since_and_until_a_time(conn: Any) -> None:
+async def test_filter_since_and_until(conn: Any) -> None:
     ids = await _made_at(conn, [NOON + n * HOUR for n in range(10)])
 
     assert await _found(conn, created_after=NOON + 7 * HOUR) == ids[7:]
@@ -41,19 +41,19 @@ async def test_since_and_until_a_time(conn: Any) -> None:
     assert (await count_jobs(conn, created_after=NOON + 7 * HOUR)).count == 3
 
 
-async def test_times_before_everything_and_after_everything(conn: Any) -> None:
+async def test_filter_by_times_before_and_after_all_jobs(conn: Any) -> None:
     ids = await _made_at(conn, [NOON, NOON + HOUR])
 
     assert await _found(conn, created_after=NOON - HOUR) == ids == await _found(conn, created_before=NOON + 2 * HOUR)
     assert await _found(conn, created_after=NOON + 2 * HOUR) == [] == await _found(conn, created_before=NOON)
 
 
-async def test_a_time_in_a_table_without_jobs(conn: Any) -> None:
+async def test_filter_by_time_in_an_empty_table(conn: Any) -> None:
     assert await _found(conn, created_after=NOON) == [] == await _found(conn, created_before=NOON)
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_halving_finds_what_a_walk_over_all_of_them_finds(conn: Any, seed: int) -> None:
+async def test_binary_search_finds_what_a_full_scan_finds(conn: Any, seed: int) -> None:
     """Also where jobs are missing, and where two that stand beside each other were made in the other order."""
     chance = random.Random(seed)
     times = sorted(NOON + chance.random() * 10 * HOUR for _ in range(60))
@@ -69,7 +69,7 @@ async def test_halving_finds_what_a_walk_over_all_of_them_finds(conn: Any, seed:
         assert await _found(conn, created_before=asked) == sorted(job for job, made in left.items() if made < asked)
 
 
-async def test_those_that_failed_alike(conn: Any) -> None:
+async def test_filter_by_failure_group(conn: Any) -> None:
     alike = [await hold(conn), await hold(conn)]
     other = await hold(conn)
     for number, claim in enumerate(alike):
@@ -80,7 +80,7 @@ async def test_those_that_failed_alike(conn: Any) -> None:
     assert await _found(conn, fingerprint=fingerprint) == [claim.id for claim in alike]
 
 
-async def test_a_search_by_what_one_remembers(conn: Any) -> None:
+async def test_search_finds_jobs_by_text(conn: Any) -> None:
     render = await add(conn, kind="invoice.render")
     other = await add(conn, kind="other", queue="Slow", slot_key="tenant/7")
     failed = await hold(conn, kind="broken")
@@ -92,20 +92,20 @@ async def test_a_search_by_what_one_remembers(conn: Any) -> None:
     assert await _found(conn, q="100%_") == []
 
 
-async def test_a_search_by_number_finds_that_job(conn: Any) -> None:
+async def test_search_by_number_finds_that_job(conn: Any) -> None:
     job = await add(conn)
 
     assert job in await _found(conn, q=str(job))
 
 
-async def test_a_search_does_not_look_into_what_was_put_in(conn: Any) -> None:
+async def test_search_ignores_payloads(conn: Any) -> None:
     """Who may not see a payload must not be able to guess it letter by letter either."""
     await add(conn, payload={"password": "canary"})
 
     assert await _found(conn, q="canary") == []
 
 
-async def test_a_search_goes_through_the_newest_and_no_further(conn: Any) -> None:
+async def test_search_is_limited_to_the_newest_jobs(conn: Any) -> None:
     old = await add(conn, kind="old.one")
     await conn.execute("SELECT setval(pg_get_serial_sequence('holdfast.jobs', 'id'), %s)", (old + MOST_LOOKED_AT,))
     young = await add(conn, kind="young.one")

@@ -43,7 +43,7 @@ from holdfast.jobs.states import Move, State
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_completed_job_keeps_its_result_and_nobody_holds_it(conn: Any) -> None:
+async def test_completed_job_keeps_its_result_and_has_no_holder(conn: Any) -> None:
     """K-14, K-15: one write is the end and the acknowledgement."""
     claim = await hold(conn, max_runtime=HOUR)
     before = await clock(conn)
@@ -64,7 +64,7 @@ COMPLETIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("how", COMPLETIONS)
-async def test_a_completed_job_shows_no_error_of_an_earlier_attempt(conn: Any, how: str) -> None:
+async def test_completed_job_has_no_error_of_an_earlier_attempt(conn: Any, how: str) -> None:
     claim = await hold(conn)
     await end(conn, claim, Retry("busy", timedelta(0)))
 
@@ -88,7 +88,7 @@ async def test_a_completed_job_shows_no_error_of_an_earlier_attempt(conn: Any, h
     ],
     ids=["done", "fail", "permanent", "cancel", "retry", "surprise", "timeout", "snooze"],
 )
-async def test_each_end_is_written_down(
+async def test_each_end_has_a_history_row(
     conn: Any, ended_with: object, state: str, errors: int, cause: str | None, error: str | None
 ) -> None:
     claim = await hold(conn)
@@ -102,7 +102,7 @@ async def test_each_end_is_written_down(
     assert (found.run_after is None) == (state != "pending")
 
 
-async def test_a_job_that_is_given_back_can_be_claimed_at_once_and_has_lost_nothing(conn: Any) -> None:
+async def test_released_job_can_be_claimed_immediately_and_nothing_is_counted(conn: Any) -> None:
     """E-51."""
     claim = await hold(conn)
 
@@ -113,7 +113,7 @@ async def test_a_job_that_is_given_back_can_be_claimed_at_once_and_has_lost_noth
     assert (await take(conn, claim.id)).attempt_no == 2
 
 
-async def test_an_end_is_only_ever_accepted_once(conn: Any) -> None:
+async def test_an_end_is_accepted_once(conn: Any) -> None:
     claim = await hold(conn)
     await end(conn, claim, Done(1))
 
@@ -127,7 +127,7 @@ async def test_an_end_is_only_ever_accepted_once(conn: Any) -> None:
 @pytest.mark.parametrize(
     "wrong", [End(Move.COMPLETE, State.FAILED), End(Move.CLAIM, State.RUNNING), End(Move.RERUN, State.PENDING)]
 )
-async def test_an_end_that_the_table_of_moves_does_not_know_is_a_mistake_in_the_code(conn: Any, wrong: End) -> None:
+async def test_illegal_transition_is_a_programming_error(conn: Any, wrong: End) -> None:
     claim = await hold(conn)
 
     with pytest.raises(AssertionError, match="does not lead to"):
@@ -136,7 +136,7 @@ async def test_an_end_that_the_table_of_moves_does_not_know_is_a_mistake_in_the_
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_an_error_message_from_anywhere_can_be_noted(conn: Any) -> None:
+async def test_error_message_with_any_characters_is_stored(conn: Any) -> None:
     """What Postgres cannot store in it must not keep a job from ending."""
     nul, half, long = await hold(conn), await hold(conn), await hold(conn)
 
@@ -150,7 +150,7 @@ async def test_an_error_message_from_anywhere_can_be_noted(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("result", [{"a": float("nan")}, {"a": "\x00"}, object()], ids=["NaN", "NUL", "object"])
-async def test_a_result_that_cannot_be_stored_ends_nothing(conn: Any, result: object) -> None:
+async def test_result_that_cannot_be_stored_does_not_end_the_job(conn: Any, result: object) -> None:
     claim = await hold(conn)
     before = await everything(conn)
 
@@ -165,7 +165,7 @@ async def test_a_result_that_cannot_be_stored_ends_nothing(conn: Any, result: ob
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_published_commits_with_the_end_the_unlock_the_children_and_the_history(conn: Any) -> None:
+async def test_publish_commits_with_finish_unlock_children_and_history(conn: Any) -> None:
     """Promise 3, E-38, E-48."""
     claim = await hold(conn, locks=(Lock("t"),), slot_key="s")
     waiting = await add(conn, after=(claim.id,))
@@ -187,7 +187,7 @@ async def test_what_is_published_commits_with_the_end_the_unlock_the_children_an
 
 
 @pytest.mark.parametrize("ended_with", ["publish", "child"])
-async def test_if_anything_of_it_fails_nothing_of_it_happened(conn: Any, ended_with: str) -> None:
+async def test_failure_of_any_part_rolls_back_the_whole_finish(conn: Any, ended_with: str) -> None:
     claim = await hold(conn, locks=(Lock("t"),), slot_key="s")
     await add(conn, after=(claim.id,))
     await effects.plan(conn, claim, "query")
@@ -245,9 +245,7 @@ async def _roll_back(conn: Any) -> None:
         (_roll_back, PublishFailed, "must neither commit nor roll back"),
     ],
 )
-async def test_an_end_that_publish_broke_does_not_count_as_written(
-    connect: Any, publish: Any, error: type[Exception], why: str
-) -> None:
+async def test_finish_whose_publish_failed_is_not_counted(connect: Any, publish: Any, error: type[Exception], why: str) -> None:
     conn, observer = await connect(), await connect()
     claim = await hold(conn, locks=(Lock("t"),))
 
@@ -263,7 +261,7 @@ async def test_an_end_that_publish_broke_does_not_count_as_written(
     [(released("its worker ends"), ["slow"]), (Snooze(timedelta(0)), ["slow"]), (Snooze(HOUR), []), (None, [])],
     ids=["given back", "again", "again later", "done"],
 )
-async def test_idle_workers_are_told_of_what_is_given_back_at_once(connect: Any, ended_with: Any, told: list[str]) -> None:
+async def test_idle_workers_are_notified_of_released_jobs(connect: Any, ended_with: Any, told: list[str]) -> None:
     listener, conn = await connect(), await connect()
     claim = await hold(conn, queue="slow")
     await listener.execute("LISTEN holdfast")
@@ -275,7 +273,7 @@ async def test_idle_workers_are_told_of_what_is_given_back_at_once(connect: Any,
     assert heard == [*told, "last"]
 
 
-async def test_the_caller_may_put_the_end_into_a_transaction_of_its_own(conn: Any) -> None:
+async def test_finish_can_run_in_the_callers_transaction(conn: Any) -> None:
     """For code that has its own session: the end is taken back with it."""
     claim = await hold(conn)
 
@@ -306,14 +304,14 @@ async def test_a_batch_of_completions_is_one_statement_with_its_history(conn: An
     assert len({e[3] for e in entries}) == 1
 
 
-async def test_without_any_result_the_batch_is_just_as_good(conn: Any) -> None:
+async def test_batch_without_results_is_written(conn: Any) -> None:
     claims = [await hold(conn) for _ in range(3)]
 
     assert await complete_plain(conn, claims, [None] * 3) == {claim.id for claim in claims}
     assert {(await job(conn, claim.id)).result for claim in claims} == {None}
 
 
-async def test_in_a_batch_each_row_is_fenced_by_itself(conn: Any) -> None:
+async def test_each_row_of_a_batch_is_fenced(conn: Any) -> None:
     healthy, stale, gone = await hold(conn), await hold(conn), await hold(conn)
     successor = await replace(conn, stale)
     await lose(conn, gone)
@@ -346,7 +344,7 @@ async def _with_a_dependant(conn: Any) -> Any:
 
 
 @pytest.mark.parametrize("arrange", [_with_a_lock, _with_a_slot, _with_an_effect, _with_a_dependant])
-async def test_a_job_on_which_something_hangs_is_left_to_the_full_finish(conn: Any, arrange: Any) -> None:
+async def test_batch_leaves_tied_jobs_to_the_full_finish(conn: Any, arrange: Any) -> None:
     """Also if it came to hang there after the claim, which the claim cannot know."""
     claim = await arrange(conn)
     before = await everything(conn)
@@ -367,7 +365,7 @@ async def test_a_poll_can_complete_in_a_batch_as_well(conn: Any) -> None:
     assert await complete_plain(conn, [looked], ['"done"']) == {claim.id}
 
 
-async def test_the_time_of_the_end_is_the_clock_and_not_the_start_of_the_transaction(conn: Any) -> None:
+async def test_end_time_is_the_clock_and_not_the_start_of_the_transaction(conn: Any) -> None:
     claim, plain = await hold(conn), await hold(conn)
     async with conn.transaction():
         started = await value(conn, "SELECT now()")

@@ -162,7 +162,7 @@ EVERY_WAY: tuple[Callable[[Conn], Awaitable[list[End]]], ...] = (
 )
 
 
-async def test_every_way_to_end_a_job_calls_its_follower_once_and_in_its_transaction(followed: Conn) -> None:
+async def test_every_end_calls_the_follower_once_in_its_transaction(followed: Conn) -> None:
     for way in EVERY_WAY:
         await followed.execute("DELETE FROM holdfast.calls")
 
@@ -178,7 +178,7 @@ async def test_every_way_to_end_a_job_calls_its_follower_once_and_in_its_transac
         assert apart == [], f"{way.__name__}: the row of the job and that of its follower have one transaction"
 
 
-async def test_a_follower_gets_the_row_as_it_is_now_and_every_change_of_its_state(followed: Conn) -> None:
+async def test_follower_gets_the_current_row_and_every_state_change(followed: Conn) -> None:
     claim = await hold(followed, KIND)
     await submit(followed, claim)
     await cancel(followed, claim.id, actor="ada")
@@ -196,7 +196,7 @@ async def test_a_follower_gets_the_row_as_it_is_now_and_every_change_of_its_stat
     ]
 
 
-async def test_an_end_that_is_rolled_back_takes_its_follower_back(followed: Conn) -> None:
+async def test_rollback_of_an_end_rolls_back_its_follower(followed: Conn) -> None:
     job_id = await add(followed, KIND)
 
     async with followed.transaction():
@@ -227,7 +227,7 @@ async def test_kinds_without_a_follower_call_nothing(followed: Conn) -> None:
     assert await calls(followed) == []
 
 
-async def test_updates_that_keep_the_state_call_nothing(followed: Conn) -> None:
+async def test_updates_without_a_state_change_call_nothing(followed: Conn) -> None:
     job_id = await add(followed, KIND, run_after=timedelta(hours=1))
 
     await followed.execute("UPDATE holdfast.jobs SET state = state, priority = 3 WHERE id = %s", [job_id])
@@ -254,7 +254,7 @@ async def registered_kinds(conn: Conn) -> set[str]:
     return {kind for (kind,) in await rows(conn, "SELECT kind FROM holdfast.job_followers")}
 
 
-async def test_one_trigger_knows_all_kinds_and_goes_with_the_last_of_them(followed: Conn) -> None:
+async def test_one_trigger_serves_all_kinds_and_is_dropped_with_the_last(followed: Conn) -> None:
     assert await kinds_of_the_trigger(followed) == await registered_kinds(followed)
     assert KIND in await registered_kinds(followed)
 
@@ -268,14 +268,14 @@ async def test_one_trigger_knows_all_kinds_and_goes_with_the_last_of_them(follow
     assert await calls(followed) == []
 
 
-async def test_a_function_that_does_not_exist_is_refused(conn: Conn) -> None:
+async def test_unknown_function_is_refused(conn: Conn) -> None:
     with pytest.raises(psycopg.errors.UndefinedFunction, match=r"holdfast.missing\(holdfast.jobs, text\) does not exist"):
         await conn.execute("INSERT INTO holdfast.job_followers VALUES ('k', 'holdfast.missing')")
     with pytest.raises(psycopg.errors.CheckViolation):
         await conn.execute("INSERT INTO holdfast.job_followers VALUES ('k', 'holdfast.f(); DROP TABLE holdfast.jobs')")
 
 
-async def test_a_kind_with_a_quote_in_its_name_is_registered_as_it_is(followed: Conn) -> None:
+async def test_kind_with_a_quote_is_registered_unchanged(followed: Conn) -> None:
     await followed.execute("INSERT INTO holdfast.job_followers VALUES ('it''s, {one}', 'holdfast.note_call')")
 
     await end(followed, await hold(followed, "it's, {one}"))

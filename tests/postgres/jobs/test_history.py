@@ -109,7 +109,7 @@ async def test_an_attempt_ends_with_one_row_in_the_same_transaction(conn: Any, e
     assert await value(conn, SAME_TRANSACTION, claim.id) is True
 
 
-async def test_the_whole_life_of_a_job_can_be_read_back(conn: Any) -> None:
+async def test_history_has_every_change_of_a_job(conn: Any) -> None:
     """Every attempt exactly once, in its order, and every act of a person."""
     job_id = await add(conn, max_attempts=9, max_crashes=9)
     attempts = []
@@ -135,7 +135,7 @@ async def test_the_whole_life_of_a_job_can_be_read_back(conn: Any) -> None:
     assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
 
 
-async def test_waiting_and_waking_stand_there_with_their_reason(conn: Any) -> None:
+async def test_block_and_wake_are_in_the_history_with_their_reason(conn: Any) -> None:
     holder = await hold(conn, locks=(Lock("table:a"),))
     waiting = await add(conn, locks=(Lock("table:a"),))
     assert await claim_by_id(conn, await start_worker(conn), waiting) is None
@@ -145,7 +145,7 @@ async def test_waiting_and_waking_stand_there_with_their_reason(conn: Any) -> No
     assert found == [("block", "blocked", "lock table:a", None), ("wake", "pending", "a lock came free", None)]
 
 
-async def test_a_refused_write_leaves_no_trace_in_the_history(conn: Any) -> None:
+async def test_refused_write_adds_no_history_row(conn: Any) -> None:
     stale = await hold(conn)
     await replace(conn, stale)
     before = await moves_of(conn, stale.id)
@@ -155,7 +155,7 @@ async def test_a_refused_write_leaves_no_trace_in_the_history(conn: Any) -> None
     assert await moves_of(conn, stale.id) == before
 
 
-async def test_the_time_of_a_row_is_the_clock_and_not_the_start_of_its_transaction(conn: Any) -> None:
+async def test_row_time_is_the_clock_and_not_the_start_of_the_transaction(conn: Any) -> None:
     claim = await hold(conn)
     async with conn.transaction():
         started = await value(conn, "SELECT now()")
@@ -165,11 +165,11 @@ async def test_the_time_of_a_row_is_the_clock_and_not_the_start_of_its_transacti
     assert entry.at > started
 
 
-async def test_a_job_to_which_nothing_happened_has_none(conn: Any) -> None:
+async def test_new_job_has_no_history(conn: Any) -> None:
     assert await history(conn, await add(conn)) == []
 
 
-async def test_every_move_of_the_code_is_a_move_of_the_table(conn: Any) -> None:
+async def test_code_and_database_have_the_same_moves(conn: Any) -> None:
     from holdfast.jobs.states import Move
 
     claim = await hold(conn)

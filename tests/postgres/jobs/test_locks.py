@@ -1,4 +1,4 @@
-"""Named locks: exclusive, shared, permits; rejected at once or waited for; given back by their holder and by nobody else."""
+"""Named locks: exclusive, shared, permits; reject or wait; released only by their holder."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def _waiting(conn: Any, *locks: Lock, **fields: Any) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_exclusive_lock_has_one_holder_and_the_next_waits_for_it(conn: Any) -> None:
+async def test_exclusive_lock_has_one_holder_and_the_next_job_waits(conn: Any) -> None:
     """K-26."""
     first = await hold(conn, locks=(EXCLUSIVE,))
     second = await add(conn, locks=(EXCLUSIVE,))
@@ -77,7 +77,7 @@ async def test_an_exclusive_lock_has_one_holder_and_the_next_waits_for_it(conn: 
     assert await moves_of(conn, second) == ["block"]
 
 
-async def test_a_job_that_waits_is_off_the_claim_index(conn: Any) -> None:
+async def test_waiting_job_is_off_the_claim_index(conn: Any) -> None:
     await hold(conn, locks=(EXCLUSIVE,))
     await _waiting(conn, EXCLUSIVE)
     before = await everything(conn)
@@ -99,7 +99,7 @@ ENDS: dict[str, object] = {
 
 
 @pytest.mark.parametrize("ended_with", ENDS.values(), ids=ENDS.keys())
-async def test_the_end_of_an_attempt_gives_its_locks_back_and_wakes_the_next(conn: Any, ended_with: object) -> None:
+async def test_end_of_an_attempt_releases_locks_and_wakes_the_next_job(conn: Any, ended_with: object) -> None:
     holder = await hold(conn, locks=(EXCLUSIVE,))
     waiting = await _waiting(conn, EXCLUSIVE)
 
@@ -112,7 +112,7 @@ async def test_the_end_of_an_attempt_gives_its_locks_back_and_wakes_the_next(con
     assert await holders_of(conn, "t") == [taken.id]
 
 
-async def test_unlock_wake_and_end_are_one_transaction(conn: Any) -> None:
+async def test_release_wake_and_finish_are_one_transaction(conn: Any) -> None:
     """Promise 3: the histories of both jobs carry the same transaction."""
     holder = await hold(conn, locks=(EXCLUSIVE,))
     waiting = await _waiting(conn, EXCLUSIVE)
@@ -125,7 +125,7 @@ async def test_unlock_wake_and_end_are_one_transaction(conn: Any) -> None:
     assert len(found) == 1
 
 
-async def test_the_line_moves_by_priority_and_then_by_age(conn: Any) -> None:
+async def test_waiting_jobs_are_woken_by_priority_and_then_by_age(conn: Any) -> None:
     holder = await hold(conn, locks=(EXCLUSIVE,))
     late = await _waiting(conn, EXCLUSIVE, priority=5)
     normal, next_ = await _waiting(conn, EXCLUSIVE), await _waiting(conn, EXCLUSIVE)
@@ -141,7 +141,7 @@ async def test_the_line_moves_by_priority_and_then_by_age(conn: Any) -> None:
     assert served == [urgent, normal, next_, late]
 
 
-async def test_no_more_are_woken_than_there_is_room_for(conn: Any) -> None:
+async def test_wake_stops_at_the_number_of_free_permits(conn: Any) -> None:
     holder = await hold(conn, locks=(EXCLUSIVE,))
     for _ in range(4):
         await _waiting(conn, EXCLUSIVE)
@@ -151,7 +151,7 @@ async def test_no_more_are_woken_than_there_is_room_for(conn: Any) -> None:
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'pending'") == 1
 
 
-async def test_a_woken_job_that_comes_too_late_waits_again_and_is_not_forgotten(conn: Any) -> None:
+async def test_woken_job_that_finds_the_lock_busy_waits_again(conn: Any) -> None:
     holder = await hold(conn, locks=(EXCLUSIVE,))
     waiting = await _waiting(conn, EXCLUSIVE)
     await end(conn, holder)
@@ -163,7 +163,7 @@ async def test_a_woken_job_that_comes_too_late_waits_again_and_is_not_forgotten(
     assert (await take(conn, waiting)).attempt_no == 1
 
 
-async def test_a_lock_that_nobody_holds_is_just_taken(conn: Any) -> None:
+async def test_free_lock_is_taken_at_claim(conn: Any) -> None:
     first = await hold(conn, locks=(EXCLUSIVE,))
     await end(conn, first)
     second = await hold(conn, locks=(EXCLUSIVE,))
@@ -176,13 +176,13 @@ async def test_a_lock_that_nobody_holds_is_just_taken(conn: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_any_number_hold_a_shared_lock_together(conn: Any) -> None:
+async def test_shared_lock_has_any_number_of_holders(conn: Any) -> None:
     readers = [(await hold(conn, locks=(SHARED,))).id for _ in range(5)]
 
     assert await holders_of(conn, "t") == readers
 
 
-async def test_a_writer_waits_for_all_readers_and_then_is_alone(conn: Any) -> None:
+async def test_exclusive_waits_for_all_shared_holders(conn: Any) -> None:
     readers = [await hold(conn, locks=(SHARED,)) for _ in range(2)]
     writer = await _waiting(conn, EXCLUSIVE)
 
@@ -195,7 +195,7 @@ async def test_a_writer_waits_for_all_readers_and_then_is_alone(conn: Any) -> No
     await _waiting(conn, SHARED)
 
 
-async def test_readers_that_wait_for_a_writer_are_woken_together(conn: Any) -> None:
+async def test_waiting_shared_jobs_are_woken_together(conn: Any) -> None:
     writer = await hold(conn, locks=(EXCLUSIVE,))
     readers = [await _waiting(conn, SHARED) for _ in range(3)]
 
@@ -217,7 +217,7 @@ async def test_permits_are_exact(conn: Any) -> None:
     assert await rows(conn, "SELECT permit FROM holdfast.lock_holders ORDER BY permit") == [(1,), (2,), (3,)]
 
 
-async def test_whoever_asks_for_less_company_gets_it(conn: Any) -> None:
+async def test_strictest_permit_count_applies(conn: Any) -> None:
     three, two = await hold(conn, locks=(Lock("t", most=3),)), await hold(conn, locks=(Lock("t", most=2),))
     await _waiting(conn, Lock("t", most=1))
     await _waiting(conn, Lock("t", most=3)), await _waiting(conn, SHARED)
@@ -235,7 +235,7 @@ async def test_a_job_gets_all_of_its_locks_or_none(conn: Any) -> None:
     assert (await holders_of(conn, "a"), await holders_of(conn, "b")) == ([both], [both])
 
 
-async def test_a_job_that_waits_for_two_locks_is_served_when_the_last_comes_free(conn: Any) -> None:
+async def test_job_that_waits_for_two_locks_runs_when_both_are_free(conn: Any) -> None:
     first, second = await hold(conn, locks=(Lock("a"),)), await hold(conn, locks=(Lock("b"),))
     both = await _waiting(conn, Lock("a"), Lock("b"))
 
@@ -253,7 +253,7 @@ async def test_a_job_that_waits_for_two_locks_is_served_when_the_last_comes_free
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_busy_lock_rejects_whoever_said_so_when_it_is_enqueued(conn: Any) -> None:
+async def test_busy_lock_with_reject_refuses_the_enqueue(conn: Any) -> None:
     """The caller hears it now, and nothing was written."""
     holder = await add(conn, locks=(REJECT,))
     before = await everything(conn)
@@ -265,7 +265,7 @@ async def test_a_busy_lock_rejects_whoever_said_so_when_it_is_enqueued(conn: Any
     assert await everything(conn) == before
 
 
-async def test_the_lock_is_held_from_the_enqueue_to_the_end_of_the_job(conn: Any) -> None:
+async def test_reject_lock_is_held_from_enqueue_to_the_end_of_the_job(conn: Any) -> None:
     """E-47: also while it waits in the queue, over retries, crashes and engines."""
     job_id = await add(conn, locks=(REJECT,), max_crashes=9, max_attempts=9)
 
@@ -300,7 +300,7 @@ async def test_the_lock_is_held_from_the_enqueue_to_the_end_of_the_job(conn: Any
 
 
 @pytest.mark.parametrize("force", [False, True])
-async def test_a_cancelled_job_frees_what_it_held_to_its_end(conn: Any, force: bool) -> None:
+async def test_cancel_releases_locks_held_since_enqueue(conn: Any, force: bool) -> None:
     job_id = await add(conn, locks=(REJECT,))
     if force:
         await take(conn, job_id)
@@ -310,7 +310,7 @@ async def test_a_cancelled_job_frees_what_it_held_to_its_end(conn: Any, force: b
     assert (await enqueue(conn, NewJob("k", locks=(REJECT,)))).created
 
 
-async def test_a_lock_that_is_rejected_and_one_that_is_waited_for_are_the_same_lock(conn: Any) -> None:
+async def test_reject_and_wait_use_the_same_lock(conn: Any) -> None:
     waiter_first = await hold(conn, locks=(EXCLUSIVE,))
     with pytest.raises(LockBusy):
         await enqueue(conn, NewJob("k", locks=(REJECT,)))
@@ -338,14 +338,14 @@ async def test_permits_and_shared_locks_can_reject_too(conn: Any) -> None:
     assert await rows(conn, "SELECT permit FROM holdfast.lock_holders ORDER BY 1") == [(1,), (2,)]
 
 
-async def test_any_number_may_share_without_waiting(conn: Any) -> None:
+async def test_shared_locks_with_reject_are_never_refused_by_each_other(conn: Any) -> None:
     shared = Lock("t", most=None, when_busy="reject")
     jobs = [await add(conn, locks=(shared,)) for _ in range(4)]
 
     assert await holders_of(conn, "t") == jobs
 
 
-async def test_two_rejecting_triggers_at_once_are_one_job_and_one_refusal(connect: Any) -> None:
+async def test_concurrent_enqueues_with_reject_give_one_job_and_one_refusal(connect: Any) -> None:
     """P5: the second waits for the first to commit, and then sees its lock."""
     conn, first, second = await connect(), await connect(), await connect()
 
@@ -359,7 +359,7 @@ async def test_two_rejecting_triggers_at_once_are_one_job_and_one_refusal(connec
     assert await holders_of(conn, "t") == [made]
 
 
-async def test_a_rejecting_trigger_that_is_rolled_back_leaves_the_lock_to_the_next(connect: Any) -> None:
+async def test_rolled_back_enqueue_with_reject_leaves_the_lock_free(connect: Any) -> None:
     conn, first, second = await connect(), await connect(), await connect()
 
     async with first.transaction(force_rollback=True):
@@ -371,7 +371,7 @@ async def test_a_rejecting_trigger_that_is_rolled_back_leaves_the_lock_to_the_ne
     assert await holders_of(conn, "t") == [made.id]
 
 
-async def test_a_job_that_rejects_and_runs_again_by_hand_waits_from_then_on(conn: Any) -> None:
+async def test_rerun_of_a_job_with_reject_waits(conn: Any) -> None:
     from holdfast.jobs.rerun import rerun
 
     claimed = await hold(conn, locks=(REJECT,))
@@ -393,7 +393,7 @@ A_THEN_B = (Lock("a", when_busy="reject"), Lock("b"))
 B_THEN_A = (Lock("b", when_busy="reject"), Lock("a"))
 
 
-async def test_one_lock_with_reject_takes_all_locks_of_its_job_at_the_enqueue(conn: Any) -> None:
+async def test_one_reject_lock_takes_all_locks_of_the_job_at_enqueue(conn: Any) -> None:
     """Two such jobs in opposite orders held what the other waited for, for ever."""
     first = await add(conn, locks=A_THEN_B)
 
@@ -408,7 +408,7 @@ async def test_one_lock_with_reject_takes_all_locks_of_its_job_at_the_enqueue(co
     assert (await enqueue(conn, NewJob("k", locks=B_THEN_A))).created
 
 
-async def test_a_lock_with_wait_that_is_busy_refuses_a_job_that_has_one_with_reject(conn: Any) -> None:
+async def test_busy_wait_lock_refuses_a_job_that_also_has_a_reject_lock(conn: Any) -> None:
     holder = await hold(conn, locks=(Lock("b"),))
     before = await everything(conn)
 
@@ -419,7 +419,7 @@ async def test_a_lock_with_wait_that_is_busy_refuses_a_job_that_has_one_with_rej
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_two_enqueues_in_opposite_orders_at_once_are_one_job_and_one_refusal(connect: Any, commits: bool) -> None:
+async def test_enqueues_with_locks_in_opposite_order_do_not_deadlock(connect: Any, commits: bool) -> None:
     conn, first, second = await connect(), await connect(), await connect()
 
     async with first.transaction(force_rollback=not commits):
@@ -436,7 +436,7 @@ async def test_two_enqueues_in_opposite_orders_at_once_are_one_job_and_one_refus
     assert await rows(conn, "SELECT state FROM holdfast.jobs") == [("completed",)]
 
 
-async def test_a_job_that_has_its_locks_from_its_enqueue_on_is_never_blocked(conn: Any) -> None:
+async def test_job_that_holds_locks_since_enqueue_is_never_blocked(conn: Any) -> None:
     """Whatever holds or waits for its keys by then."""
     job_id = await add(conn, locks=A_THEN_B)
     for key in "ab":
@@ -445,7 +445,7 @@ async def test_a_job_that_has_its_locks_from_its_enqueue_on_is_never_blocked(con
     assert (await take(conn, job_id)).attempt_no == 1
 
 
-async def test_rerun_makes_it_a_job_that_waits_and_holds_nothing(conn: Any) -> None:
+async def test_rerun_waits_for_its_locks_and_holds_none(conn: Any) -> None:
     from holdfast.jobs.rerun import rerun
 
     claimed = await hold(conn, locks=A_THEN_B)
@@ -464,7 +464,7 @@ async def test_rerun_makes_it_a_job_that_waits_and_holds_nothing(conn: Any) -> N
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_locks_are_kept_while_an_engine_works(conn: Any) -> None:
+async def test_submitted_job_keeps_its_locks(conn: Any) -> None:
     """E-50: the table is still being written."""
     claimed = await hold(conn, locks=(EXCLUSIVE,))
     await submit(conn, claimed)
@@ -480,7 +480,7 @@ async def test_locks_are_kept_while_an_engine_works(conn: Any) -> None:
     assert (still, await state_of(conn, waiting)) == ("blocked", "pending")
 
 
-async def test_an_engine_that_lost_the_work_lets_go_of_the_locks(conn: Any) -> None:
+async def test_resubmit_after_lost_work_releases_the_locks(conn: Any) -> None:
     claimed = await hold(conn, locks=(EXCLUSIVE,))
     await submit(conn, claimed)
 
@@ -502,7 +502,7 @@ async def test_a_lock_belongs_to_the_attempt_that_took_it(conn: Any) -> None:
     assert await rows(conn, "SELECT job_id, attempt_id::text FROM holdfast.lock_holders") == [(first.id, second.attempt_id)]
 
 
-async def test_a_replaced_attempt_frees_nothing_even_if_its_unlock_ran_by_itself(conn: Any) -> None:
+async def test_replaced_attempt_releases_no_lock(conn: Any) -> None:
     """E-49: the guard is in the statement, not only in the order of the steps before it."""
     from holdfast.jobs import locks
 
@@ -521,7 +521,7 @@ async def test_a_replaced_attempt_frees_nothing_even_if_its_unlock_ran_by_itself
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_every_way_out_wakes_the_next(conn: Any) -> None:
+async def test_every_end_of_an_attempt_wakes_the_next_job(conn: Any) -> None:
     for leave in (
         lambda claimed: cancel(conn, claimed.id, actor="ada", force=True),
         lambda claimed: lose(conn, claimed),
@@ -538,7 +538,7 @@ async def test_every_way_out_wakes_the_next(conn: Any) -> None:
             await cancel(conn, holder.id, actor="ada")
 
 
-async def test_the_sweep_finds_who_was_forgotten(conn: Any) -> None:
+async def test_sweep_wakes_a_job_that_was_not_woken(conn: Any) -> None:
     holder = await hold(conn, locks=(EXCLUSIVE,))
     waiting = await _waiting(conn, EXCLUSIVE)
     await conn.execute("DELETE FROM holdfast.lock_holders")
@@ -549,7 +549,7 @@ async def test_the_sweep_finds_who_was_forgotten(conn: Any) -> None:
     assert await state_of(conn, holder.id) == "running"
 
 
-async def test_a_job_that_only_seems_to_wait_is_not_woken_out_of_its_run(conn: Any) -> None:
+async def test_wake_does_not_change_a_running_job(conn: Any) -> None:
     holder = await hold(conn, locks=(EXCLUSIVE,))
     running = await hold(conn, locks=(Lock("other"),))
     await conn.execute("UPDATE holdfast.lock_wants SET waiting = true, key = 't' WHERE job_id = %s", [running.id])
@@ -559,7 +559,7 @@ async def test_a_job_that_only_seems_to_wait_is_not_woken_out_of_its_run(conn: A
     assert (await job(conn, running.id)).attempt_id == running.attempt_id
 
 
-async def test_the_sweep_leaves_alone_who_waits_rightly(conn: Any) -> None:
+async def test_sweep_does_not_wake_jobs_whose_lock_is_busy(conn: Any) -> None:
     await hold(conn, locks=(EXCLUSIVE,))
     await _waiting(conn, EXCLUSIVE)
     await hold(conn, locks=(Lock("p", most=2),)), await hold(conn, locks=(Lock("p", most=2),))
@@ -571,7 +571,7 @@ async def test_the_sweep_leaves_alone_who_waits_rightly(conn: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_a_waiter_that_somebody_has_in_hand_is_left_to_the_sweep(connect: Any) -> None:
+async def test_wake_skips_a_locked_waiter_and_the_sweep_wakes_it(connect: Any) -> None:
     """The holder that leaves never waits for anybody."""
     conn, other = await connect(), await connect()
     holder = await hold(conn, locks=(EXCLUSIVE,))
@@ -587,7 +587,7 @@ async def test_a_waiter_that_somebody_has_in_hand_is_left_to_the_sweep(connect: 
     assert (forgotten, await state_of(conn, waiting)) == ("blocked", "pending")
 
 
-async def test_a_paused_kind_does_not_hold_up_the_line(conn: Any) -> None:
+async def test_paused_waiter_does_not_block_others(conn: Any) -> None:
     holder = await hold(conn, locks=(EXCLUSIVE,))
     paused, other = await _waiting(conn, EXCLUSIVE, kind="paused"), await _waiting(conn, EXCLUSIVE)
     await pause(conn, "paused", actor="ada")
@@ -601,7 +601,7 @@ async def test_a_paused_kind_does_not_hold_up_the_line(conn: Any) -> None:
     assert await state_of(conn, paused) == "pending"
 
 
-async def test_a_job_that_is_cancelled_between_the_two_steps_of_its_claim_does_not_come_to_wait(conn: Any) -> None:
+async def test_job_cancelled_between_the_two_steps_of_its_claim_is_not_blocked(conn: Any) -> None:
     """It would stand at the head of the line for ever, and nobody behind it would be woken."""
     from holdfast.jobs.claim import claim_tied
 
@@ -615,7 +615,7 @@ async def test_a_job_that_is_cancelled_between_the_two_steps_of_its_claim_does_n
     assert await everything(conn) == before
 
 
-async def test_who_decides_to_wait_is_seen_by_the_holder_that_leaves(connect: Any) -> None:
+async def test_finishing_holder_sees_a_job_that_decided_to_wait_before(connect: Any) -> None:
     """The key's row is held by both, so neither can miss the other."""
     conn, leaving, coming = await connect(), await connect(), await connect()
     holder = await hold(conn, locks=(EXCLUSIVE,))
@@ -632,7 +632,7 @@ async def test_who_decides_to_wait_is_seen_by_the_holder_that_leaves(connect: An
     assert await holders_of(conn, "t") == [waiting]
 
 
-async def test_the_holder_that_leaves_sees_who_has_just_decided_to_wait(connect: Any) -> None:
+async def test_job_that_decides_to_wait_is_woken_by_the_finishing_holder(connect: Any) -> None:
     conn, leaving, coming = await connect(), await connect(), await connect()
     holder = await hold(conn, locks=(EXCLUSIVE,))
     waiting = await add(conn, locks=(EXCLUSIVE,))
@@ -647,7 +647,7 @@ async def test_the_holder_that_leaves_sees_who_has_just_decided_to_wait(connect:
     assert await state_of(conn, waiting) == "pending"
 
 
-async def test_a_rescue_of_a_holder_is_no_end_for_what_it_holds_to_the_end(conn: Any) -> None:
+async def test_rescue_keeps_locks_held_since_enqueue(conn: Any) -> None:
     waits, rejects = await hold(conn, locks=(Lock("w"),)), await hold(conn, locks=(Lock("r", when_busy="reject"),))
     await silence(conn, waits)
     await silence(conn, rejects)

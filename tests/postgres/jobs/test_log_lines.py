@@ -28,7 +28,7 @@ async def messages(conn: Any, job_id: Any, **which: Any) -> list[str]:
     return [line.message for line in await read_lines(conn, job_id, **which)]
 
 
-async def test_a_line_keeps_its_level_message_and_fields_and_the_database_says_when_it_came(conn: Any) -> None:
+async def test_line_keeps_level_message_and_fields_and_gets_the_database_time(conn: Any) -> None:
     """The worker's clock is a label: it may be years off, and the order does not depend on it."""
     claim = await hold(conn)
     before = await clock(conn)
@@ -44,7 +44,7 @@ async def test_a_line_keeps_its_level_message_and_fields_and_the_database_says_w
     assert before <= first.at <= second.at
 
 
-async def test_lines_of_a_replaced_attempt_are_refused_and_those_it_had_written_stay_its_own(conn: Any) -> None:
+async def test_lines_of_a_replaced_attempt_are_refused_and_earlier_ones_kept(conn: Any) -> None:
     stale = await hold(conn, max_crashes=9)
     await write(conn, [said(stale, 1, "in time")])
     following = await replace(conn, stale)
@@ -54,7 +54,7 @@ async def test_lines_of_a_replaced_attempt_are_refused_and_those_it_had_written_
     assert [(line.attempt_no, line.message) for line in await read_lines(conn, stale.id)] == [(1, "in time"), (2, "next")]
 
 
-async def test_a_write_that_meets_the_end_of_its_attempt_waits_for_it_and_is_refused(connect: Any) -> None:
+async def test_write_waits_for_a_concurrent_finish_and_is_refused(connect: Any) -> None:
     """The guard is asked once more on the row as it is when it is locked: no line comes after the end."""
     conn, ending, writing = await connect(), await connect(), await connect()
     claim = await hold(conn)
@@ -68,7 +68,7 @@ async def test_a_write_that_meets_the_end_of_its_attempt_waits_for_it_and_is_ref
     assert await rows(conn, "SELECT FROM holdfast.log_lines") == []
 
 
-async def test_jobs_of_a_batch_are_held_in_the_order_of_their_ids(connect: Any) -> None:
+async def test_batch_locks_jobs_in_id_order(connect: Any) -> None:
     conn, other, writing = await connect(), await connect(), await connect()
     worker = await start_worker(conn)
     first, last = await hold(conn, worker=worker), await hold(conn, worker=worker)
@@ -82,7 +82,7 @@ async def test_jobs_of_a_batch_are_held_in_the_order_of_their_ids(connect: Any) 
     assert await written == {first.attempt_id, last.attempt_id}
 
 
-async def test_the_same_number_again_is_the_same_line(conn: Any) -> None:
+async def test_repeated_line_number_is_stored_once(conn: Any) -> None:
     """After an answer that was lost everything is written once more."""
     claim = await hold(conn)
 
@@ -92,7 +92,7 @@ async def test_the_same_number_again_is_the_same_line(conn: Any) -> None:
     assert await messages(conn, claim.id) == ["one", "two"]
 
 
-async def test_of_an_attempt_the_last_lines_are_kept(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_last_lines_of_an_attempt_are_kept(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MOST_LINES", 5)
     claim, other = await hold(conn), await hold(conn)
     await write(conn, [said(other, 1, "of another job")])
@@ -104,7 +104,7 @@ async def test_of_an_attempt_the_last_lines_are_kept(conn: Any, monkeypatch: pyt
     assert await messages(conn, other.id) == ["of another job"]
 
 
-async def test_of_very_many_attempts_the_last_are_kept(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_lines_of_the_last_attempts_are_kept(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MOST_ATTEMPTS", 2)
     job_id = await add(conn, max_attempts=9)
     for _ in range(4):
@@ -135,7 +135,7 @@ async def test_lines_are_found_by_attempt_level_tail_and_place(conn: Any) -> Non
     assert await messages(conn, job_id, after=(2, 2)) == []
 
 
-async def test_lines_go_with_their_job_and_not_before(conn: Any) -> None:
+async def test_lines_are_deleted_with_their_job(conn: Any) -> None:
     old, young = await hold(conn), await hold(conn)
     await write(conn, [said(old, 1, "old"), said(young, 1, "young")])
     await end(conn, old)

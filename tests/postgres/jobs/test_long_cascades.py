@@ -48,7 +48,7 @@ async def _states(conn: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize("chain", [True, False], ids=["chain", "fan-out"])
 @pytest.mark.parametrize("way", ["fail", "cancel", "quarantine", "overdue"])
-async def test_ten_thousand_dependants_are_cancelled_with_their_head(conn: Any, chain: bool, way: str) -> None:
+async def test_cancel_of_a_job_cancels_ten_thousand_dependants(conn: Any, chain: bool, way: str) -> None:
     claim = await hold(conn, max_crashes=1)
     await _below(conn, claim.id, chain=chain)
 
@@ -74,7 +74,7 @@ async def test_ten_thousand_dependants_are_cancelled_with_their_head(conn: Any, 
 
 
 @pytest.mark.parametrize("chain", [True, False], ids=["chain", "fan-out"])
-async def test_ten_thousand_dependants_of_a_job_that_completes(conn: Any, chain: bool) -> None:
+async def test_completion_of_a_job_wakes_ten_thousand_dependants(conn: Any, chain: bool) -> None:
     claim = await hold(conn)
     await _below(conn, claim.id, chain=chain)
 
@@ -89,7 +89,7 @@ ONLY_PENDING = "INSERT INTO holdfast.jobs (kind, queue, payload) SELECT 'k', 'de
 
 @pytest.mark.parametrize("chain", [True, False], ids=["chain", "fan-out"])
 @pytest.mark.parametrize("seen", ["everything", "only pending jobs"])
-async def test_a_cascade_takes_linear_time_whatever_the_statistics_have_seen(conn: Any, chain: bool, seen: str) -> None:
+async def test_cascade_takes_linear_time_with_any_statistics(conn: Any, chain: bool, seen: str) -> None:
     """They may say that each parent has 10,000 dependants, or that no job is blocked and none depends on another."""
     if seen == "only pending jobs":
         await conn.execute(ONLY_PENDING)
@@ -140,7 +140,7 @@ async def test_a_pipeline_of_a_thousand_steps_can_be_aborted(conn: Any) -> None:
     assert await _states(conn) == {"cancelled": 1_101}
 
 
-async def test_what_hangs_on_a_distant_dependant_is_given_back(conn: Any) -> None:
+async def test_locks_of_transitive_dependants_are_released(conn: Any) -> None:
     """Its lock, its slot, and those that run when a parent fails: also at the end of a chain."""
     head = await hold(conn)
     middle = await add(conn, after=(head.id,))
@@ -159,7 +159,7 @@ async def test_what_hangs_on_a_distant_dependant_is_given_back(conn: Any) -> Non
 
 
 @pytest.mark.parametrize("parent", [State.FAILED, State.COMPLETED])
-async def test_a_dependant_that_is_cancelled_meanwhile_stays_as_it_is(conn: Any, connect: Any, parent: State) -> None:
+async def test_concurrently_cancelled_dependant_is_not_changed(conn: Any, connect: Any, parent: State) -> None:
     """The end of its parent waits for the row, then sees that it is over: the job is neither cancelled again nor woken."""
     other, observer = await connect(), await connect()
     head = await hold(conn)
@@ -179,7 +179,7 @@ async def test_a_dependant_that_is_cancelled_meanwhile_stays_as_it_is(conn: Any,
     assert await moves_of(conn, child) == ["cancel"]
 
 
-async def test_a_fan_in_of_parents_that_end_together_is_counted_once_for_each(conn: Any) -> None:
+async def test_fan_in_of_parents_that_end_together_counts_each_once(conn: Any) -> None:
     claims = [await hold(conn, max_crashes=1) for _ in range(3)]
     worker = claims[0].worker_id
     await conn.execute("UPDATE holdfast.jobs SET worker_id = %s, alone = true", [worker])
@@ -196,9 +196,7 @@ async def test_a_fan_in_of_parents_that_end_together_is_counted_once_for_each(co
     assert await state_of(conn, runs) == "pending"
 
 
-async def test_a_rescue_that_fails_does_not_keep_other_jobs_from_being_rescued(
-    conn: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_rescue_does_not_stop_other_rescues(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each dead worker is a transaction of its own, and so is each overdue job."""
     claims = sorted([await hold(conn) for _ in range(5)], key=lambda claim: claim.worker_id)
     overdue = [await hold(conn) for _ in range(3)]
@@ -224,7 +222,7 @@ async def test_a_rescue_that_fails_does_not_keep_other_jobs_from_being_rescued(
     assert len(await rescue(conn)) == 3, "the next sweep tries them again"
 
 
-async def test_a_statement_that_fails_in_a_rescue_does_not_stop_the_others(conn: Any) -> None:
+async def test_failed_statement_in_a_rescue_does_not_stop_other_rescues(conn: Any) -> None:
     """An error of the database: the transaction of that worker alone is rolled back."""
     claims = sorted([await hold(conn) for _ in range(3)], key=lambda claim: claim.worker_id)
     await conn.execute(

@@ -52,7 +52,7 @@ def _tables(url: str) -> set[str]:
         return {name for (name,) in conn.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'")}
 
 
-def test_forward_back_and_forward_again_comes_to_the_same(empty_database: str) -> None:
+def test_upgrade_downgrade_upgrade_gives_the_same_schema(empty_database: str) -> None:
     nothing = migrate.status(empty_database)
     assert (nothing.current, nothing.is_current) == (None, False)
     assert nothing.pending == REVISIONS
@@ -73,7 +73,7 @@ def test_forward_back_and_forward_again_comes_to_the_same(empty_database: str) -
 
 
 @pytest.mark.parametrize(("before", "revision"), list(pairwise(REVISIONS)))
-def test_each_revision_takes_back_all_that_it_did_and_no_more(empty_database: str, before: str, revision: str) -> None:
+def test_downgrade_of_a_revision_undoes_exactly_its_upgrade(empty_database: str, before: str, revision: str) -> None:
     migrate.migrate(empty_database, before)
     first = _catalog(empty_database)
 
@@ -98,14 +98,14 @@ def test_each_service_declares_the_tables_that_its_migrations_create(fresh_datab
     assert migrated - declared - {"alembic_version"} == by_the_kernel & migrated
 
 
-def test_pods_that_start_at_once_take_turns(empty_database: str) -> None:
+def test_concurrent_migrations_take_turns(empty_database: str) -> None:
     with ThreadPoolExecutor(4) as pods:
         ends = list(pods.map(migrate.migrate, [empty_database] * 4))
 
     assert all(end.is_current for end in ends)
 
 
-def test_a_migration_does_not_wait_for_another_without_end(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migration_lock_wait_has_a_timeout(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "PATIENCE", "10ms")
     with psycopg.connect(empty_database) as other:
         other.execute(migrate.TAKE_TURNS)
@@ -113,7 +113,7 @@ def test_a_migration_does_not_wait_for_another_without_end(empty_database: str, 
             migrate.migrate(empty_database)
 
 
-def test_migrating_what_is_current_changes_nothing(empty_database: str) -> None:
+def test_migrating_a_current_schema_changes_nothing(empty_database: str) -> None:
     migrate.migrate(empty_database)
     before = _catalog(empty_database)
 
@@ -122,7 +122,7 @@ def test_migrating_what_is_current_changes_nothing(empty_database: str) -> None:
     assert _catalog(empty_database) == before
 
 
-def test_the_printed_sql_makes_the_same_schema_by_hand(empty_database: str, fresh_database: str) -> None:
+def test_printed_sql_creates_the_same_schema(empty_database: str, fresh_database: str) -> None:
     text = migrate.sql()
     with psycopg.connect(empty_database, autocommit=True) as conn:
         conn.execute(text)  # all of it at once, as psql does with a file
@@ -131,12 +131,12 @@ def test_the_printed_sql_makes_the_same_schema_by_hand(empty_database: str, fres
     assert migrate.status(empty_database).is_current
 
 
-def test_a_schema_that_is_missing_is_named_with_the_way_out(empty_database: str) -> None:
+def test_missing_schema_error_names_the_command(empty_database: str) -> None:
     with pytest.raises(NotMigrated, match=r"the schema is missing, this code needs \w+; run `holdfast db migrate`"):
         revision.require_current(empty_database)
 
 
-def test_a_schema_of_another_time_is_named_with_the_way_out(fresh_database: str) -> None:
+def test_outdated_schema_error_names_the_command(fresh_database: str) -> None:
     revision.require_current(fresh_database)
     with psycopg.connect(fresh_database, autocommit=True) as conn:
         conn.execute("UPDATE holdfast.alembic_version SET version_num = '0000'")
@@ -145,7 +145,7 @@ def test_a_schema_of_another_time_is_named_with_the_way_out(fresh_database: str)
         revision.require_current(fresh_database)
 
 
-def test_a_schema_that_is_newer_than_the_code_is_not_to_be_migrated(fresh_database: str) -> None:
+def test_newer_schema_is_not_migrated(fresh_database: str) -> None:
     """`holdfast db migrate` of the old code cannot help: it does not know the revision."""
     with psycopg.connect(fresh_database, autocommit=True) as conn:
         conn.execute("UPDATE holdfast.alembic_version SET version_num = '9999'")
@@ -157,7 +157,7 @@ def test_a_schema_that_is_newer_than_the_code_is_not_to_be_migrated(fresh_databa
         assert "run `holdfast db migrate`" not in str(refused.value)
 
 
-def test_a_migration_does_not_queue_the_application_up_behind_a_busy_table(fresh_database: str) -> None:
+def test_migration_gives_up_on_a_locked_table(fresh_database: str) -> None:
     """P26: it gives up by itself instead of waiting with everybody behind it."""
     with psycopg.connect(fresh_database) as busy:
         busy.execute("SELECT count(*) FROM holdfast.jobs")  # an open transaction that has looked at the table
@@ -181,7 +181,7 @@ def test_a_migration_does_not_queue_the_application_up_behind_a_busy_table(fresh
     assert "jobs" in _tables(fresh_database)
 
 
-def test_an_old_server_is_refused_with_the_version_that_is_needed(fresh_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_postgres_is_refused_with_the_required_version(fresh_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (migrate, revision):
         monkeypatch.setattr(module, "OLDEST_POSTGRES", 99)
 
@@ -200,9 +200,7 @@ async def test_a_migrated_database_is_empty(conn: Any) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [1, 4, len(REVISIONS)])
-def test_f_41_a_migration_that_is_killed_half_way_leaves_nothing_and_is_run_again(
-    empty_database: str, fresh_database: str, number: int
-) -> None:
+def test_f_41_killed_migration_leaves_nothing_and_runs_again(empty_database: str, fresh_database: str, number: int) -> None:
     """A real process and a real SIGKILL, when the statements of the n-th migration have run and it is not committed."""
 
     def run(**environment: str) -> subprocess.CompletedProcess[str]:

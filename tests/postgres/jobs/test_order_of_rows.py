@@ -1,4 +1,4 @@
-"""Whoever changes several jobs in one transaction holds them in the order of their ids, before the first is changed.
+"""A transaction that changes several jobs locks their rows in the order of their ids, before it changes the first.
 
 Somebody holds the middle one. The act must come to wait for it without holding a later one: if it held that, whoever has
 the middle one and goes on to the later would wait for the act, and the act for them.
@@ -59,7 +59,7 @@ ACTS: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("name", ACTS)
-async def test_those_that_wait_are_held_in_between(connect: Any, name: str) -> None:
+async def test_rows_are_locked_in_id_order(connect: Any, name: str) -> None:
     conn, acting, other = await connect(), await connect(), await connect()
     three = await _three(conn)
     if name == "a rescue":
@@ -74,7 +74,7 @@ async def test_those_that_wait_are_held_in_between(connect: Any, name: str) -> N
     await act
 
 
-async def test_an_end_whose_join_waits_for_an_older_job_holds_that_first(connect: Any) -> None:
+async def test_finish_locks_an_older_job_of_its_join_first(connect: Any) -> None:
     conn, acting, other = await connect(), await connect(), await connect()
     older = await add(conn)
     ending = await hold(conn)
@@ -89,7 +89,7 @@ async def test_an_end_whose_join_waits_for_an_older_job_holds_that_first(connect
     await act
 
 
-async def test_a_batch_of_ends_goes_by_their_ids_however_they_came(connect: Any) -> None:
+async def test_batch_of_ends_locks_rows_in_id_order(connect: Any) -> None:
     conn, acting, other = await connect(), await connect(), await connect()
     worker = await start_worker(conn)
     first, last = await hold(conn, worker=worker), await hold(conn, worker=worker)
@@ -108,7 +108,7 @@ async def test_a_batch_of_ends_goes_by_their_ids_however_they_came(connect: Any)
     ]
 
 
-async def test_the_keys_of_those_that_are_spoilt_are_held_together_with_ones_own(connect: Any) -> None:
+async def test_finish_locks_keys_of_cancelled_dependants_with_its_own(connect: Any) -> None:
     """A job gives back the key `b` and spoils one that asked for the key `a`: it must not hold `b` while it waits for `a`."""
     conn, acting, other = await connect(), await connect(), await connect()
     failing = await hold(conn, locks=[Lock("b")])
@@ -124,7 +124,7 @@ async def test_the_keys_of_those_that_are_spoilt_are_held_together_with_ones_own
     await act
 
 
-async def test_what_an_engine_had_for_too_long_ends_one_by_one(connect: Any) -> None:
+async def test_overdue_submitted_jobs_are_ended_one_by_one(connect: Any) -> None:
     """The first gives back the key `b`, the second `a`: whoever has `a` and wants `b` is not waited for with `b` in hand."""
     conn, acting, other = await connect(), await connect(), await connect()
     worker = await start_worker(conn)

@@ -25,7 +25,7 @@ def own_kinds() -> Any:
     kinds._kinds.update(before)
 
 
-async def test_a_fan_in_reads_its_parents_in_the_order_in_which_it_names_them(conn: Any) -> None:
+async def test_fan_in_reads_its_parents_in_declared_order(conn: Any) -> None:
     first, second = await hold(conn, "a"), await hold(conn, "b")
     await end(conn, first, Done({"rows": 1}))  # one that has ended before the fan-in is enqueued is a parent too
     joined = await add(conn, "join", after=(second.id, first.id))
@@ -36,7 +36,7 @@ async def test_a_fan_in_reads_its_parents_in_the_order_in_which_it_names_them(co
     assert found == [Parent(second.id, "b", None, "completed", "two"), Parent(first.id, "a", None, "completed", {"rows": 1})]
 
 
-async def test_the_join_of_a_fan_out_reads_the_children_and_not_the_job_that_made_them(conn: Any) -> None:
+async def test_join_reads_the_children_and_not_their_parent(conn: Any) -> None:
     parent = await hold(conn, "plan")
     await end(conn, parent, Done("planned", then=[NewJob("part"), NewJob("part")], join=NewJob("join")))
     ids = dict(await rows(conn, "SELECT step, id FROM holdfast.jobs WHERE parent_id = %s", parent.id))
@@ -48,7 +48,7 @@ async def test_the_join_of_a_fan_out_reads_the_children_and_not_the_job_that_mad
     assert [(one.step, one.result) for one in found] == [("0:part", 0), ("1:part", 1)]
 
 
-async def test_the_child_of_a_chain_reads_the_job_that_made_it(conn: Any) -> None:
+async def test_chained_job_reads_its_parent(conn: Any) -> None:
     parent = await hold(conn, "plan")
     await end(conn, parent, Done("planned", then=[NewJob("next")]))
     ((child,),) = await rows(conn, "SELECT id FROM holdfast.jobs WHERE parent_id = %s", parent.id)
@@ -62,7 +62,7 @@ async def test_a_job_without_parents_has_none(conn: Any) -> None:
     assert await read_parents(conn, await hold(conn)) == []
 
 
-async def test_a_parent_that_failed_is_among_them_with_its_state(conn: Any) -> None:
+async def test_failed_parent_is_included_with_its_state(conn: Any) -> None:
     parent = await hold(conn, "a")
     joined = await add(conn, "join", after=(parent.id,), if_parent_fails="run")
     await end(conn, parent, Fail("no"))
@@ -72,7 +72,7 @@ async def test_a_parent_that_failed_is_among_them_with_its_state(conn: Any) -> N
     assert (found.state, found.result) == ("failed", None)
 
 
-async def test_a_job_from_before_the_column_reads_its_dependencies(conn: Any) -> None:
+async def test_job_from_before_the_column_reads_its_dependencies(conn: Any) -> None:
     parent = await hold(conn, "a")
     joined = await add(conn, "join", after=(parent.id,))
     await end(conn, parent, Done(5))
@@ -81,7 +81,7 @@ async def test_a_job_from_before_the_column_reads_its_dependencies(conn: Any) ->
     assert [one.result for one in await read_parents(conn, await take(conn, joined))] == [5]
 
 
-async def test_too_much_is_refused_with_what_to_do(conn: Any) -> None:
+async def test_oversized_results_are_refused_with_advice(conn: Any) -> None:
     parent = await hold(conn, "a")
     joined = await add(conn, "join", after=(parent.id,))
     await end(conn, parent, Done("x" * 100))
@@ -92,7 +92,7 @@ async def test_too_much_is_refused_with_what_to_do(conn: Any) -> None:
     assert await read_parents(conn, claim, most_bytes=102)
 
 
-async def test_handlers_get_them_typed(database: str) -> None:
+async def test_handlers_get_typed_parents(database: str) -> None:
     seen: list[Any] = []
 
     @job("test.part")

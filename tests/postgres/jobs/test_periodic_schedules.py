@@ -67,13 +67,13 @@ async def test_a_due_time_is_enqueued_once_with_its_arguments(conn: Conn) -> Non
     assert (view.last_job_id, view.last_due_at, view.next_due_at) == (made, due_at, due_at + HOUR)
 
 
-async def test_nothing_is_enqueued_before_its_time(conn: Conn) -> None:
+async def test_nothing_is_enqueued_before_the_due_time(conn: Conn) -> None:
     await declare(conn)
 
     assert await enqueue_due(conn) == []
 
 
-async def test_a_process_that_finds_the_schedule_locked_goes_on_and_enqueues_nothing(conn: Conn, connect: Connect) -> None:
+async def test_locked_schedule_is_skipped(conn: Conn, connect: Connect) -> None:
     """Stepped: the other process has the row, enqueues, commits."""
     await declare(conn)
     await make_due(conn)
@@ -100,7 +100,7 @@ async def test_eight_processes_enqueue_each_due_time_once(conn: Conn, connect: C
         assert len(await jobs_of(conn)) == number
 
 
-async def test_a_due_time_that_was_enqueued_is_not_enqueued_again_if_its_row_is_set_back(conn: Conn) -> None:
+async def test_enqueued_due_time_is_not_enqueued_again_after_a_reset(conn: Conn) -> None:
     """The second guard: the key of the due time."""
     await declare(conn, payload={"n": 1}, gives_due_at=True)
     due_at = await make_due(conn)
@@ -114,7 +114,7 @@ async def test_a_due_time_that_was_enqueued_is_not_enqueued_again_if_its_row_is_
     assert await jobs_of(conn) == [{"n": 1, "due_at": due_at.astimezone(UTC).isoformat()}]
 
 
-async def test_a_process_that_dies_before_the_commit_leaves_the_due_time_to_others(conn: Conn, connect: Connect) -> None:
+async def test_crash_before_the_commit_leaves_the_due_time_to_others(conn: Conn, connect: Connect) -> None:
     await declare(conn)
     due_at = await make_due(conn)
     dying = await connect()
@@ -127,7 +127,7 @@ async def test_a_process_that_dies_before_the_commit_leaves_the_due_time_to_othe
     assert len(await enqueue_due(conn)) == 1
 
 
-async def test_a_process_that_dies_after_the_commit_has_enqueued(conn: Conn, connect: Connect) -> None:
+async def test_crash_after_the_commit_has_enqueued_the_job(conn: Conn, connect: Connect) -> None:
     await declare(conn)
     await make_due(conn)
     dying = await connect()
@@ -139,7 +139,7 @@ async def test_a_process_that_dies_after_the_commit_has_enqueued(conn: Conn, con
     assert len(await jobs_of(conn)) == 1
 
 
-async def test_one_that_is_refused_keeps_its_error_and_the_others_run(conn: Conn) -> None:
+async def test_refused_schedule_keeps_its_error_and_others_run(conn: Conn) -> None:
     locks = as_json(Declaration("x"))["locks"]
     assert locks is None
     await publish(
@@ -168,7 +168,7 @@ async def test_one_that_is_refused_keeps_its_error_and_the_others_run(conn: Conn
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_heartbeat_says_when_the_next_one_is_due(conn: Conn) -> None:
+async def test_heartbeat_returns_the_next_due_time(conn: Conn) -> None:
     claim = await hold(conn)
     await declare(conn)
 
@@ -178,7 +178,7 @@ async def test_a_heartbeat_says_when_the_next_one_is_due(conn: Conn) -> None:
     assert timedelta(0) < beat.next_due <= HOUR
 
 
-async def test_promoting_enqueues_periodic_jobs_too(conn: Conn) -> None:
+async def test_promote_enqueues_periodic_jobs(conn: Conn) -> None:
     await declare(conn)
     await make_due(conn)
 
@@ -217,7 +217,7 @@ def test_catch_up_decides_about_missed_due_times(catch_up: Any, late: timedelta,
     assert due.next_due_at == NOON + HOUR * (late // HOUR + 1)
 
 
-def test_all_is_bounded() -> None:
+def test_catch_up_of_all_is_bounded() -> None:
     due = due_times(HOURLY, "all", NOON, NOON + HOUR * 500)
 
     assert len(due.times) == MOST_CAUGHT_UP
@@ -249,7 +249,7 @@ async def test_a_daily_cron_follows_the_time_zone_through_a_clock_change(conn: C
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_declaration_again_changes_nothing(conn: Conn) -> None:
+async def test_republishing_the_same_declaration_changes_nothing(conn: Conn) -> None:
     await declare(conn, payload={"a": 1})
     before = await rows(conn, "SELECT p.*, p.xmin::text FROM holdfast.periodic_jobs p")
 
@@ -258,7 +258,7 @@ async def test_the_same_declaration_again_changes_nothing(conn: Conn) -> None:
     assert await rows(conn, "SELECT p.*, p.xmin::text FROM holdfast.periodic_jobs p") == before
 
 
-async def test_another_timetable_starts_anew_and_other_arguments_do_not(conn: Conn) -> None:
+async def test_new_timetable_resets_the_due_time_and_new_arguments_do_not(conn: Conn) -> None:
     await declare(conn)
     due_at = await make_due(conn)
 
@@ -269,7 +269,7 @@ async def test_another_timetable_starts_anew_and_other_arguments_do_not(conn: Co
     assert (await read.get_periodic(conn, KIND)).next_due_at > due_at + HOUR * 23
 
 
-async def test_a_kind_that_declares_no_schedule_any_more_is_disabled_and_says_so(conn: Conn) -> None:
+async def test_schedule_is_disabled_when_its_kind_no_longer_declares_it(conn: Conn) -> None:
     await declare(conn)
     await make_due(conn)
 
@@ -285,7 +285,7 @@ async def test_a_kind_that_declares_no_schedule_any_more_is_disabled_and_says_so
     assert await enqueue_due(conn) == [], "what was due while it was disabled is not enqueued"
 
 
-async def test_a_worker_without_the_kind_leaves_the_schedule_alone(conn: Conn) -> None:
+async def test_worker_without_the_kind_keeps_the_schedule(conn: Conn) -> None:
     await declare(conn)
 
     await declare(conn, "other.kind", every=None)
@@ -309,7 +309,7 @@ async def test_a_schedule_is_pruned_with_its_kind(conn: Conn) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_paused_one_enqueues_nothing_and_resumes_with_the_next_due_time(conn: Conn) -> None:
+async def test_paused_schedule_enqueues_nothing_and_resumes_with_the_next_due_time(conn: Conn) -> None:
     await declare(conn, catch_up="all")
     await make_due(conn, HOUR * 2)
     await steer.pause(conn, KIND, actor="me", reason="a holiday")
@@ -323,7 +323,7 @@ async def test_a_paused_one_enqueues_nothing_and_resumes_with_the_next_due_time(
     assert await steer.resume(conn, KIND) is False
 
 
-async def test_a_drained_kind_waits_and_catches_up(conn: Conn) -> None:
+async def test_drained_kind_catches_up_after_resume(conn: Conn) -> None:
     await declare(conn)
     await make_due(conn)
     await control.drain(conn, KIND, actor="me")
@@ -336,7 +336,7 @@ async def test_a_drained_kind_waits_and_catches_up(conn: Conn) -> None:
     assert len(await enqueue_due(conn)) == 1
 
 
-async def test_a_run_now_is_a_job_and_moves_no_due_time(conn: Conn) -> None:
+async def test_run_now_enqueues_a_job_and_keeps_the_due_time(conn: Conn) -> None:
     await declare(conn, gives_due_at=True)
     before = (await read.get_periodic(conn, KIND)).next_due_at
     await steer.pause(conn, KIND, actor="me")
@@ -363,7 +363,7 @@ async def test_runs_are_listed_newest_first_with_their_due_times(conn: Conn) -> 
     assert [run.job_id for run in await read.list_runs(conn, KIND, before=second)] == [first]
 
 
-async def test_an_unknown_one_is_not_found_and_names_those_there_are(conn: Conn) -> None:
+async def test_unknown_schedule_error_lists_the_known_ones(conn: Conn) -> None:
     await declare(conn)
 
     for act in (steer.pause(conn, "nope", actor="me"), steer.resume(conn, "nope"), steer.run_now(conn, "nope", actor="me")):
@@ -373,7 +373,7 @@ async def test_an_unknown_one_is_not_found_and_names_those_there_are(conn: Conn)
         await read.get_periodic(conn, "nope")
 
 
-async def test_the_client_has_all_of_it(conn: Conn, database: str) -> None:
+async def test_client_has_all_schedule_operations(conn: Conn, database: str) -> None:
     await declare(conn)
 
     async with connect_client(database) as client:
@@ -388,6 +388,6 @@ async def test_the_client_has_all_of_it(conn: Conn, database: str) -> None:
     assert len(view.next_runs()) == 5
 
 
-def test_keys_sort_as_their_times_do() -> None:
+def test_keys_sort_by_due_time() -> None:
     assert key_of(NOON) < key_of(NOON + timedelta(microseconds=1)) < key_of(NOON + DAY)
     assert key_of(NOON) == key_of(NOON.astimezone())

@@ -1,4 +1,4 @@
-"""Jobs that follow jobs: chain, fan-out, fan-in, what a failure does to those who wait, and the status from the rows."""
+"""Pipelines: chain, fan-out, fan-in, the effect of a failure on dependants, and the status derived from the rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def _children(conn: Any, parent: int) -> list[tuple[Any, ...]]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_child_is_made_in_the_transaction_that_completes_its_parent(conn: Any) -> None:
+async def test_child_is_created_in_the_transaction_that_completes_its_parent(conn: Any) -> None:
     """K-45, P30, E-39: both or neither, and never the child first."""
     parent = await hold(conn, pipeline_id=str(uuid4()))
 
@@ -64,7 +64,7 @@ async def test_a_child_is_made_in_the_transaction_that_completes_its_parent(conn
     assert await value(conn, same, child) is True
 
 
-async def test_a_retried_end_makes_no_second_child(conn: Any) -> None:
+async def test_repeated_finish_creates_no_second_child(conn: Any) -> None:
     """The second wall: unique (parent, step)."""
     parent = await hold(conn)
     await end(conn, parent, Done(then=[NewJob("next", parent_id=None)]))
@@ -75,7 +75,7 @@ async def test_a_retried_end_makes_no_second_child(conn: Any) -> None:
     assert len(await _children(conn, parent.id)) == 1
 
 
-async def test_children_have_steps_of_their_own_and_may_name_them(conn: Any) -> None:
+async def test_children_get_unique_step_names_or_declare_them(conn: Any) -> None:
     parent = await hold(conn)
     jobs = [NewJob("a"), NewJob("a"), NewJob("b", step="load")]
 
@@ -84,7 +84,7 @@ async def test_children_have_steps_of_their_own_and_may_name_them(conn: Any) -> 
     assert [step for _, _, step, _, _ in await _children(conn, parent.id)] == ["0:a", "1:a", "load"]
 
 
-async def test_fifty_children_go_in_by_copy_in_the_same_transaction(conn: Any) -> None:
+async def test_fifty_children_are_copied_in_the_same_transaction(conn: Any) -> None:
     parent = await hold(conn)
 
     await end(conn, parent, Done(then=[NewJob("part", number) for number in range(60)]))
@@ -94,14 +94,14 @@ async def test_fifty_children_go_in_by_copy_in_the_same_transaction(conn: Any) -
 
 
 @pytest.mark.parametrize("ended_with", [Fail("no"), Cancel("no"), Retry("no")])
-async def test_only_a_completion_has_children(conn: Any, ended_with: object) -> None:
+async def test_only_a_completion_creates_children(conn: Any, ended_with: object) -> None:
     parent = await hold(conn)
     await end(conn, parent, ended_with)
 
     assert await _children(conn, parent.id) == []
 
 
-async def test_a_child_may_have_locks_slots_and_a_delay_of_its_own(conn: Any) -> None:
+async def test_child_can_have_its_own_locks_slot_and_delay(conn: Any) -> None:
     parent = await hold(conn, locks=(Lock("t"),))
 
     await end(conn, parent, Done(then=[NewJob("k", locks=(Lock("t"),), slot_key="s", run_after=HOUR)]))
@@ -111,7 +111,7 @@ async def test_a_child_may_have_locks_slots_and_a_delay_of_its_own(conn: Any) ->
     assert (await job(conn, child)).run_after is not None
 
 
-async def test_a_child_may_have_the_lock_of_its_parent_from_its_enqueue_on(conn: Any) -> None:
+async def test_child_can_take_over_the_lock_of_its_parent(conn: Any) -> None:
     parent = await hold(conn, locks=(Lock("t"),))
 
     await end(conn, parent, Done(then=[NewJob("k", locks=(Lock("t", when_busy="reject"),))]))
@@ -135,7 +135,7 @@ def test_children_share_the_pipeline_of_their_parent() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_next_step_can_be_held_in_the_commit_that_completes_the_last(conn: Any) -> None:
+async def test_next_step_is_claimed_in_the_commit_that_completes_the_previous(conn: Any) -> None:
     """K-47."""
     parent = await hold(conn, pipeline_id=str(uuid4()))
     child = await complete_and_chain(
@@ -155,7 +155,7 @@ async def test_the_next_step_can_be_held_in_the_commit_that_completes_the_last(c
     assert await value(conn, same, parent.id, child.id) == 1
 
 
-async def test_a_step_that_was_taken_along_is_rescued_like_any_other(conn: Any) -> None:
+async def test_chained_step_is_rescued_like_any_job(conn: Any) -> None:
     """K-48."""
     parent = await hold(conn)
     child = await complete_and_chain(conn, parent, None, NewJob("k"))
@@ -167,7 +167,7 @@ async def test_a_step_that_was_taken_along_is_rescued_like_any_other(conn: Any) 
 
 
 @pytest.mark.parametrize("tie", ["lock", "slot", "dependant"])
-async def test_a_parent_on_which_something_hangs_takes_nobody_along(conn: Any, tie: str) -> None:
+async def test_parent_with_ties_claims_no_next_step(conn: Any, tie: str) -> None:
     parent = await hold(conn, locks=(Lock("t"),) if tie == "lock" else (), slot_key="s" if tie == "slot" else None)
     if tie == "dependant":
         await add(conn, after=(parent.id,))
@@ -178,7 +178,7 @@ async def test_a_parent_on_which_something_hangs_takes_nobody_along(conn: Any, t
     assert await everything(conn) == before
 
 
-async def test_a_replaced_parent_takes_nobody_along(conn: Any) -> None:
+async def test_replaced_parent_claims_no_next_step(conn: Any) -> None:
     """E-04: a stale attempt has no children."""
     parent = await hold(conn)
     await replace(conn, parent)
@@ -189,7 +189,7 @@ async def test_a_replaced_parent_takes_nobody_along(conn: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_a_payload_that_cannot_be_stored_leaves_the_parent_as_it_was(conn: Any) -> None:
+async def test_child_payload_that_cannot_be_stored_leaves_the_parent_unchanged(conn: Any) -> None:
     parent = await hold(conn)
     before = await everything(conn)
 
@@ -200,7 +200,7 @@ async def test_a_payload_that_cannot_be_stored_leaves_the_parent_as_it_was(conn:
 
 
 @pytest.mark.parametrize("paused", ["next", "*"])
-async def test_a_paused_kind_is_not_taken_along(conn: Any, paused: str) -> None:
+async def test_next_step_of_a_paused_kind_is_not_claimed(conn: Any, paused: str) -> None:
     """It is a claim as well, and a paused kind is not claimed."""
     parent = await hold(conn)
     await pause(conn, paused, actor="ada")
@@ -212,7 +212,7 @@ async def test_a_paused_kind_is_not_taken_along(conn: Any, paused: str) -> None:
     assert state == "pending"
 
 
-async def test_a_step_that_was_asked_to_stop_takes_nobody_along(conn: Any) -> None:
+async def test_step_with_a_cancellation_request_claims_no_next_step(conn: Any) -> None:
     """Its pipeline may have been aborted: the full finish looks at that."""
     pipeline = Pipeline("chain")
     pipeline.add(NewJob("k"))
@@ -227,7 +227,7 @@ async def test_a_step_that_was_asked_to_stop_takes_nobody_along(conn: Any) -> No
 
 
 @pytest.mark.parametrize("way", ["finish", "one commit"])
-async def test_a_step_of_a_running_pipeline_is_no_new_job_to_a_drain(conn: Any, way: str) -> None:
+async def test_drain_accepts_steps_of_running_pipelines(conn: Any, way: str) -> None:
     """What is there runs to its end; both ways to end a parent must agree on it."""
     parent = await hold(conn)
     await drain(conn, "next", actor="ada")
@@ -245,7 +245,7 @@ async def test_a_step_of_a_running_pipeline_is_no_new_job_to_a_drain(conn: Any, 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_starts_when_the_last_of_its_parents_has_completed(conn: Any) -> None:
+async def test_job_starts_when_its_last_parent_has_completed(conn: Any) -> None:
     parents = [await hold(conn) for _ in range(3)]
     child = await add(conn, after=tuple(parent.id for parent in parents))
     left = []
@@ -257,7 +257,7 @@ async def test_a_job_starts_when_the_last_of_its_parents_has_completed(conn: Any
     assert await moves_of(conn, child) == ["wake"]
 
 
-async def test_a_child_that_was_cancelled_meanwhile_is_not_woken_by_its_parents(conn: Any) -> None:
+async def test_cancelled_child_is_not_woken_by_its_parents(conn: Any) -> None:
     first, second = await hold(conn), await hold(conn)
     child = await add(conn, after=(first.id, second.id))
     await cancel(conn, child, actor="ada")
@@ -268,7 +268,7 @@ async def test_a_child_that_was_cancelled_meanwhile_is_not_woken_by_its_parents(
     assert await state_of(conn, child) == "cancelled"
 
 
-async def test_a_join_waits_for_all_children_that_were_made_with_it(conn: Any) -> None:
+async def test_join_waits_for_all_children_of_its_parent(conn: Any) -> None:
     parent = await hold(conn, pipeline_id=str(uuid4()))
 
     await end(conn, parent, Done(then=[NewJob("k"), NewJob("k")], join=NewJob("join")))
@@ -280,7 +280,7 @@ async def test_a_join_waits_for_all_children_that_were_made_with_it(conn: Any) -
     assert await state_of(conn, join) == "pending"
 
 
-async def test_a_child_that_waits_for_its_parent_and_another_waits_for_the_other(conn: Any) -> None:
+async def test_child_that_depends_on_its_parent_and_another_job_waits_for_the_other(conn: Any) -> None:
     """The parent has ended when the child is made, and counts its dependants down only then."""
     parent, other = await hold(conn), await hold(conn)
     await add(conn, after=(parent.id,))  # so that it looks for dependants at all
@@ -293,7 +293,7 @@ async def test_a_child_that_waits_for_its_parent_and_another_waits_for_the_other
     assert await state_of(conn, child) == "pending"
 
 
-async def test_two_parents_that_end_at_once_take_turns_on_their_child(connect: Any) -> None:
+async def test_parents_that_end_concurrently_lock_their_child_in_turn(connect: Any) -> None:
     """A count is never lost: the second waits for the first, then counts on from what it wrote."""
     conn, one, two = await connect(), await connect(), await connect()
     first, second = await hold(conn), await hold(conn)
@@ -308,7 +308,7 @@ async def test_two_parents_that_end_at_once_take_turns_on_their_child(connect: A
     assert (await column(conn, child, "parents_left"), await state_of(conn, child)) == (0, "pending")
 
 
-async def test_a_parent_cannot_end_unseen_while_somebody_ties_a_job_to_it(connect: Any) -> None:
+async def test_parent_cannot_end_unnoticed_while_a_dependant_is_added(connect: Any) -> None:
     conn, enqueuer, finisher = await connect(), await connect(), await connect()
     parent = await hold(conn)
 
@@ -322,7 +322,7 @@ async def test_a_parent_cannot_end_unseen_while_somebody_ties_a_job_to_it(connec
     assert await state_of(conn, child) == "pending"
 
 
-async def test_who_ties_a_job_to_a_parent_that_is_just_ending_sees_the_end(connect: Any) -> None:
+async def test_dependant_added_during_the_end_of_its_parent_sees_the_end(connect: Any) -> None:
     conn, enqueuer, finisher = await connect(), await connect(), await connect()
     parent = await hold(conn)
 
@@ -339,7 +339,7 @@ async def test_who_ties_a_job_to_a_parent_that_is_just_ending_sees_the_end(conne
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_failure_cancels_who_could_never_run_all_the_way_down(conn: Any) -> None:
+async def test_failure_cancels_all_transitive_dependants(conn: Any) -> None:
     parent = await hold(conn, max_attempts=1)
     child = await add(conn, after=(parent.id,))
     grandchild = await add(conn, after=(child,))
@@ -354,7 +354,7 @@ async def test_a_failure_cancels_who_could_never_run_all_the_way_down(conn: Any)
     assert await moves_of(conn, child) == ["cancel"]
 
 
-async def test_a_job_may_want_to_run_even_if_a_parent_fails(conn: Any) -> None:
+async def test_job_can_run_although_a_parent_failed(conn: Any) -> None:
     failing, other = await hold(conn), await hold(conn)
     cleanup = await add(conn, after=(failing.id, other.id), if_parent_fails="run")
 
@@ -365,7 +365,7 @@ async def test_a_job_may_want_to_run_even_if_a_parent_fails(conn: Any) -> None:
     assert (between, await state_of(conn, cleanup)) == ("blocked", "pending")
 
 
-async def test_a_retry_is_no_failure(conn: Any) -> None:
+async def test_retry_of_a_parent_does_not_cancel_dependants(conn: Any) -> None:
     parent = await hold(conn)
     child = await add(conn, after=(parent.id,))
 
@@ -374,7 +374,7 @@ async def test_a_retry_is_no_failure(conn: Any) -> None:
     assert await state_of(conn, child) == "blocked"
 
 
-async def test_a_parent_that_has_failed_already_refuses_who_could_never_run(conn: Any) -> None:
+async def test_failed_parent_refuses_new_dependants(conn: Any) -> None:
     parent = await hold(conn)
     await end(conn, parent, Fail("no"))
 
@@ -384,7 +384,7 @@ async def test_a_parent_that_has_failed_already_refuses_who_could_never_run(conn
     assert await state_of(conn, await add(conn, after=(parent.id,), if_parent_fails="run")) == "pending"
 
 
-async def test_a_parent_that_ends_twice_is_counted_once(conn: Any) -> None:
+async def test_repeated_end_of_a_parent_is_counted_once(conn: Any) -> None:
     """Failed, run again by an operator, completed: the other parent has still to end."""
     failing, other = await hold(conn), await hold(conn)
     child = await add(conn, after=(failing.id, other.id), if_parent_fails="run")
@@ -409,7 +409,7 @@ def _diamond() -> Pipeline:
     return pipeline
 
 
-async def test_a_pipeline_is_made_as_one(conn: Any) -> None:
+async def test_pipeline_is_created_in_one_transaction(conn: Any) -> None:
     """K-46."""
     pipeline = _diamond()
 
@@ -425,7 +425,7 @@ async def test_a_pipeline_is_made_as_one(conn: Any) -> None:
     assert len({row[3] for row in found}) == 1
 
 
-async def test_nothing_of_a_pipeline_exists_if_any_of_it_cannot(conn: Any) -> None:
+async def test_pipeline_is_created_completely_or_not_at_all(conn: Any) -> None:
     pipeline = _diamond()
     pipeline.add(NewJob("k", {"bad": "\x00"}))
     before = await everything(conn)
@@ -436,7 +436,7 @@ async def test_nothing_of_a_pipeline_exists_if_any_of_it_cannot(conn: Any) -> No
     assert await everything(conn) == before
 
 
-async def test_a_pipeline_runs_in_its_order_and_its_status_follows_from_the_rows(conn: Any) -> None:
+async def test_pipeline_runs_in_order_and_derives_its_status_from_its_jobs(conn: Any) -> None:
     pipeline = _diamond()
     made = [m.id for m in await pipeline.enqueue(conn)]
     statuses = []
@@ -450,7 +450,7 @@ async def test_a_pipeline_runs_in_its_order_and_its_status_follows_from_the_rows
 
 
 @pytest.mark.parametrize(("fails", "status"), [(0, "failed"), (1, "partial"), (3, "partial")])
-async def test_a_failure_shows_in_the_status(conn: Any, fails: int, status: str) -> None:
+async def test_failure_appears_in_the_pipeline_status(conn: Any, fails: int, status: str) -> None:
     pipeline = _diamond()
     made = [m.id for m in await pipeline.enqueue(conn)]
     for number, job_id in enumerate(made):
@@ -460,7 +460,7 @@ async def test_a_failure_shows_in_the_status(conn: Any, fails: int, status: str)
     assert (await read_pipeline(conn, pipeline.id)).status == status
 
 
-async def test_children_that_a_step_makes_belong_to_the_pipeline(conn: Any) -> None:
+async def test_children_of_a_step_belong_to_the_pipeline(conn: Any) -> None:
     pipeline = Pipeline("nightly")
     pipeline.add(NewJob("k"))
     (first,) = await pipeline.enqueue(conn)
@@ -470,7 +470,7 @@ async def test_children_that_a_step_makes_belong_to_the_pipeline(conn: Any) -> N
     assert (await read_pipeline(conn, pipeline.id)).counts == {"completed": 1, "pending": 1}
 
 
-async def test_the_status_is_cancelled_when_all_of_it_was(conn: Any) -> None:
+async def test_status_is_cancelled_when_all_jobs_were_cancelled(conn: Any) -> None:
     pipeline = _diamond()
     made = await pipeline.enqueue(conn)
 
@@ -479,7 +479,7 @@ async def test_the_status_is_cancelled_when_all_of_it_was(conn: Any) -> None:
     assert (await read_pipeline(conn, pipeline.id)).status == "cancelled"
 
 
-async def test_there_is_no_such_pipeline(conn: Any) -> None:
+async def test_unknown_pipeline_is_none(conn: Any) -> None:
     with pytest.raises(NotFound, match="there is no pipeline"):
         await read_pipeline(conn, str(uuid4()))
 
@@ -497,7 +497,7 @@ def test_a_step_of_another_pipeline_is_refused() -> None:
         Pipeline("short").add(NewJob("k"), after=last)
 
 
-async def test_a_step_that_was_taken_along_belongs_to_the_worker_that_completed_the_last(conn: Any) -> None:
+async def test_chained_step_belongs_to_the_worker_that_completed_the_previous(conn: Any) -> None:
     worker = await start_worker(conn)
     parent = await hold(conn, worker=worker)
 

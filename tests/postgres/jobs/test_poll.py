@@ -1,4 +1,4 @@
-"""External engines: hand the work over, ask how it goes at persisted times, and never ask after the end."""
+"""External engines: submit the work, poll at persisted times, and never poll after the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def _all_due(conn: Any) -> None:
     await conn.execute("UPDATE holdfast.jobs SET next_poll_at = clock_timestamp() WHERE next_poll_at IS NOT NULL")
 
 
-async def test_a_submitted_job_holds_no_worker_and_knows_when_to_look_first(conn: Any) -> None:
+async def test_submitted_job_holds_no_worker_and_has_a_first_poll_time(conn: Any) -> None:
     """K-36: two seconds after the submit, with number one."""
     claim = await hold(conn)
     before = await clock(conn)
@@ -63,7 +63,7 @@ async def test_a_submitted_job_holds_no_worker_and_knows_when_to_look_first(conn
     assert before <= await column(conn, claim.id, "submitted_at") <= after
 
 
-async def test_the_times_between_looks_follow_the_document_and_survive_any_crash(connect: Any) -> None:
+async def test_poll_delays_follow_the_backoff_table_and_survive_crashes(connect: Any) -> None:
     """K-35, K-36, E-05: the whole of the backoff is on the row; every look here comes from another connection."""
     conn = await connect()
     claim = await _submitted(conn)
@@ -85,7 +85,7 @@ async def test_the_times_between_looks_follow_the_document_and_survive_any_crash
     assert await column(conn, claim.id, "submitted_at") == first_submit, "it was submitted once"
 
 
-async def test_what_the_engine_answers_is_kept_after_each_look(conn: Any) -> None:
+async def test_engine_status_is_stored_after_each_poll(conn: Any) -> None:
     """K-40."""
     claim = await _submitted(conn, {"next_uri": "1"})
 
@@ -96,7 +96,7 @@ async def test_what_the_engine_answers_is_kept_after_each_look(conn: Any) -> Non
     assert (await poll(conn, claim.id)).handle == {"next_uri": "2"}
 
 
-async def test_an_engine_may_say_when_to_look_again(conn: Any) -> None:
+async def test_engine_can_set_the_next_poll_time(conn: Any) -> None:
     claim = await hold(conn)
     before = await clock(conn)
 
@@ -105,7 +105,7 @@ async def test_an_engine_may_say_when_to_look_again(conn: Any) -> None:
     assert (await job(conn, claim.id)).next_poll_at >= before + HOUR  # type: ignore[operator]
 
 
-async def test_a_look_is_a_claim_like_any_other(conn: Any) -> None:
+async def test_poll_is_claimed_like_any_job(conn: Any) -> None:
     """K-37, E-04: fenced, counted, and in nobody else's hands."""
     claim = await _submitted(conn)
     worker = await start_worker(conn)
@@ -120,7 +120,7 @@ async def test_a_look_is_a_claim_like_any_other(conn: Any) -> None:
     assert looked.fence_token > claim.fence_token
 
 
-async def test_nobody_looks_before_the_time(conn: Any) -> None:
+async def test_poll_is_not_claimed_before_its_time(conn: Any) -> None:
     claim = await _submitted(conn)
     before = await everything(conn)
     worker = await start_worker(conn)
@@ -132,7 +132,7 @@ async def test_nobody_looks_before_the_time(conn: Any) -> None:
     assert await state_of(conn, claim.id) == "submitted"
 
 
-async def test_looks_are_claimed_for_the_kinds_and_queues_of_the_worker_the_most_overdue_first(conn: Any) -> None:
+async def test_polls_are_claimed_by_kind_and_queue_most_overdue_first(conn: Any) -> None:
     jobs = [await _submitted(conn) for _ in range(3)]
     await _submitted(conn, kind="other")
     await _submitted(conn, queue="other")
@@ -147,7 +147,7 @@ async def test_looks_are_claimed_for_the_kinds_and_queues_of_the_worker_the_most
     assert sorted(c.id for c in rest) == [jobs[0].id, jobs[2].id]
 
 
-async def test_fifty_looks_are_a_batch_when_nothing_is_said(conn: Any) -> None:
+async def test_default_poll_batch_size_is_fifty(conn: Any) -> None:
     """K-37."""
     await conn.execute(
         """INSERT INTO holdfast.jobs (kind, state, handle, next_poll_at)
@@ -160,7 +160,7 @@ async def test_fifty_looks_are_a_batch_when_nothing_is_said(conn: Any) -> None:
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state = 'running'") == 50
 
 
-async def test_two_pollers_never_ask_for_the_same_job(connect: Any) -> None:
+async def test_two_pollers_never_claim_the_same_job(connect: Any) -> None:
     conn, other = await connect(), await connect()
     claim = await _submitted(conn)
     await _all_due(conn)
@@ -175,7 +175,7 @@ async def test_two_pollers_never_ask_for_the_same_job(connect: Any) -> None:
     assert meanwhile == []
 
 
-async def test_a_claim_to_run_never_takes_what_an_engine_has(conn: Any) -> None:
+async def test_claim_never_takes_submitted_jobs(conn: Any) -> None:
     """A submitted job is never reset to be run again."""
     from holdfast.jobs.claim import claim
 
@@ -186,7 +186,7 @@ async def test_a_claim_to_run_never_takes_what_an_engine_has(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [ConnectionError("reset"), TimeoutError("slow"), ValueError("not JSON")])
-async def test_a_transient_error_while_asking_leaves_the_job_as_it_is(conn: Any, error: Exception) -> None:
+async def test_transient_poll_error_keeps_the_job_submitted(conn: Any, error: Exception) -> None:
     """K-38: also far beyond the error budget of its attempts, for nothing is known about the work."""
     claim = await _submitted(conn, {"next_uri": "1"}, max_attempts=1)
     same = "SELECT state, handle, poll_count, errors, crashes, submitted_at, finished_at FROM holdfast.jobs WHERE id = %s"
@@ -198,7 +198,7 @@ async def test_a_transient_error_while_asking_leaves_the_job_as_it_is(conn: Any,
     assert await rows(conn, same, claim.id) == before
 
 
-async def test_an_engine_that_says_no_for_good_fails_the_job(conn: Any) -> None:
+async def test_permanent_poll_error_fails_the_job(conn: Any) -> None:
     claim = await _submitted(conn)
 
     await end(conn, await poll(conn, claim.id), Permanent("query was killed"))
@@ -207,7 +207,7 @@ async def test_an_engine_that_says_no_for_good_fails_the_job(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("ended_with", [Done("rows"), Fail("no")])
-async def test_nobody_looks_after_the_end(conn: Any, ended_with: object) -> None:
+async def test_ended_job_is_not_polled(conn: Any, ended_with: object) -> None:
     """K-39."""
     claim = await _submitted(conn)
     await end(conn, await poll(conn, claim.id), ended_with)
@@ -216,7 +216,7 @@ async def test_nobody_looks_after_the_end(conn: Any, ended_with: object) -> None
     assert await claim_to_poll(conn, await start_worker(conn), kinds=["k"]) == []
 
 
-async def test_nobody_looks_after_a_cancel(conn: Any) -> None:
+async def test_cancelled_job_is_not_polled(conn: Any) -> None:
     claim = await _submitted(conn)
     await cancel(conn, claim.id, actor="ada")
     await _all_due(conn)
@@ -225,7 +225,7 @@ async def test_nobody_looks_after_a_cancel(conn: Any) -> None:
     assert await claim_to_poll(conn, await start_worker(conn), kinds=["k"]) == []
 
 
-async def test_a_rescued_look_goes_back_to_the_engine_and_never_to_the_queue(conn: Any) -> None:
+async def test_rescued_poll_returns_to_its_engine(conn: Any) -> None:
     claim = await _submitted(conn, {"next_uri": "1"})
     looked = await poll(conn, claim.id)
 
@@ -237,7 +237,7 @@ async def test_a_rescued_look_goes_back_to_the_engine_and_never_to_the_queue(con
     assert [c.id for c in await claim_to_poll(conn, await start_worker(conn), kinds=["k"])] == [claim.id]
 
 
-async def test_a_look_that_is_given_back_on_shutdown_costs_nothing(conn: Any) -> None:
+async def test_released_poll_uses_no_budget(conn: Any) -> None:
     claim = await _submitted(conn)
     looked = await poll(conn, claim.id)
 
@@ -247,7 +247,7 @@ async def test_a_look_that_is_given_back_on_shutdown_costs_nothing(conn: Any) ->
     assert (found.state, found.poll_count, found.errors, found.crashes) == ("submitted", 1, 0, 0)
 
 
-async def test_an_engine_that_lost_the_work_lets_it_be_submitted_again(conn: Any) -> None:
+async def test_retry_from_a_poll_starts_over_without_a_handle(conn: Any) -> None:
     """A retry out of a look starts over: no handle, no count of looks."""
     claim = await _submitted(conn)
     looked = await poll(conn, claim.id)
@@ -259,7 +259,7 @@ async def test_an_engine_that_lost_the_work_lets_it_be_submitted_again(conn: Any
     assert not again.is_poll
 
 
-async def test_the_intent_is_on_record_before_the_submit(conn: Any) -> None:
+async def test_intent_is_recorded_before_the_submit(conn: Any) -> None:
     """K-36, E-07: whatever happens between the two, the query can be found by its tag."""
     claim = await hold(conn)
     query = await effects.plan(conn, claim, "query", adoptable=True)
@@ -272,7 +272,7 @@ async def test_the_intent_is_on_record_before_the_submit(conn: Any) -> None:
     ]
 
 
-async def test_what_was_submitted_for_keeps_is_kept_when_a_look_finds_it_done(conn: Any) -> None:
+async def test_kept_effect_of_a_submit_is_kept_when_a_poll_completes(conn: Any) -> None:
     """The look is another attempt, but the work is the same: its table must not be cleaned away with its success."""
     claim = await hold(conn)
     table = await effects.plan(conn, claim, "table")
@@ -287,7 +287,7 @@ async def test_what_was_submitted_for_keeps_is_kept_when_a_look_finds_it_done(co
     assert states == {table.id: "kept", query.id: "unwanted"}
 
 
-async def test_a_look_may_confirm_what_the_submit_planned(conn: Any) -> None:
+async def test_poll_can_confirm_an_effect_of_the_submit(conn: Any) -> None:
     claim = await hold(conn)
     table = await effects.plan(conn, claim, "table")
     await submit(conn, claim)
@@ -296,7 +296,7 @@ async def test_a_look_may_confirm_what_the_submit_planned(conn: Any) -> None:
     assert (await effects.confirm(conn, looked, table, "t1")).state == "made"
 
 
-async def test_what_an_attempt_before_the_submit_left_behind_is_still_cleaned_away(conn: Any) -> None:
+async def test_effects_of_attempts_before_the_submit_are_cleaned(conn: Any) -> None:
     first = await hold(conn)
     lost = await effects.plan(conn, first, "table", adoptable=True)
     await lose(conn, first)
@@ -309,7 +309,7 @@ async def test_what_an_attempt_before_the_submit_left_behind_is_still_cleaned_aw
     assert dict(await rows(conn, "SELECT id, state FROM holdfast.effects")) == {lost.id: "unwanted", made.id: "kept"}
 
 
-async def test_the_history_shows_the_submit_and_every_look(conn: Any) -> None:
+async def test_history_has_the_submit_and_every_poll(conn: Any) -> None:
     claim = await _submitted(conn)
     await end(conn, await poll(conn, claim.id), Submitted("q"))
     await end(conn, await poll(conn, claim.id), ConnectionError("reset"))
@@ -318,7 +318,7 @@ async def test_the_history_shows_the_submit_and_every_look(conn: Any) -> None:
     assert await moves_of(conn, claim.id) == ["submit", "submit", "release", "complete"]
 
 
-async def test_a_completed_job_still_knows_when_its_work_was_submitted(conn: Any) -> None:
+async def test_completed_job_keeps_its_submit_time(conn: Any) -> None:
     claim = await _submitted(conn)
     submitted_at = await column(conn, claim.id, "submitted_at")
 
@@ -327,14 +327,14 @@ async def test_a_completed_job_still_knows_when_its_work_was_submitted(conn: Any
     assert await column(conn, claim.id, "submitted_at") == submitted_at
 
 
-async def test_what_waits_is_not_what_an_engine_has(conn: Any) -> None:
+async def test_poll_claim_does_not_take_pending_jobs(conn: Any) -> None:
     await add(conn)
     await _all_due(conn)
 
     assert await claim_to_poll(conn, await start_worker(conn), kinds=["k"]) == []
 
 
-async def test_deciding_about_a_look_needs_only_its_claim(conn: Any) -> None:
+async def test_poll_outcome_needs_only_the_claim(conn: Any) -> None:
     claim = await _submitted(conn)
     looked = await poll(conn, claim.id)
 
@@ -346,7 +346,7 @@ async def test_deciding_about_a_look_needs_only_its_claim(conn: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_engine_that_can_never_be_asked_ends_the_job_and_its_work(conn: Any) -> None:
+async def test_engine_that_never_responds_fails_the_job_and_cleans_its_work(conn: Any) -> None:
     """A budget of its own: so many looks in a row that came to nothing. What the engine still does is cleaned up."""
     claim = await hold(conn)
     query = await effects.plan(conn, claim, "query")
@@ -366,7 +366,7 @@ async def test_an_engine_that_can_never_be_asked_ends_the_job_and_its_work(conn:
 
 
 @pytest.mark.parametrize("news", [Submitted("query-1"), Snooze(timedelta(0))], ids=["still busy", "not now"])
-async def test_a_look_that_comes_to_something_gives_the_budget_back(conn: Any, news: object) -> None:
+async def test_successful_poll_resets_the_error_budget(conn: Any, news: object) -> None:
     claim = await _submitted(conn)
     await end(conn, await poll(conn, claim.id), ConnectionError("reset"))
 
@@ -375,7 +375,7 @@ async def test_a_look_that_comes_to_something_gives_the_budget_back(conn: Any, n
     assert (await poll(conn, claim.id)).poll_errors == 0
 
 
-async def test_giving_a_look_back_neither_uses_nor_gives_the_budget(conn: Any) -> None:
+async def test_released_poll_does_not_change_the_error_budget(conn: Any) -> None:
     claim = await _submitted(conn)
     await end(conn, await poll(conn, claim.id), ConnectionError("reset"))
     looked = await poll(conn, claim.id)
@@ -385,7 +385,7 @@ async def test_giving_a_look_back_neither_uses_nor_gives_the_budget(conn: Any) -
     assert (await poll(conn, claim.id)).poll_errors == 1
 
 
-async def test_a_job_that_runs_once_more_has_all_its_looks_again(conn: Any) -> None:
+async def test_rerun_resets_the_poll_budget(conn: Any) -> None:
     claim = await _submitted(conn)
     for _ in range(2):
         looked = await poll(conn, claim.id)
@@ -403,7 +403,7 @@ async def _submitted_ago(conn: Any, ago: timedelta, **fields: Any) -> Claim:
     return claim
 
 
-async def test_the_last_look_is_never_later_than_the_end_of_the_longest_time(conn: Any) -> None:
+async def test_last_poll_is_not_later_than_max_runtime(conn: Any) -> None:
     """That is how an overdue job is found: it is due to be polled as well."""
     claim = await hold(conn, max_runtime=HOUR)
     await submit(conn, claim, "q", poll_after=2 * HOUR)
@@ -416,7 +416,7 @@ async def test_the_last_look_is_never_later_than_the_end_of_the_longest_time(con
     assert (await job(conn, claim.id)).next_poll_at == deadline, "counted from the submit, not from the look"
 
 
-async def test_work_that_an_engine_has_for_too_long_is_ended_whatever_its_kind_and_queue(conn: Any) -> None:
+async def test_submitted_job_beyond_max_runtime_is_ended_for_any_kind_and_queue(conn: Any) -> None:
     claim = await _submitted_ago(conn, 2 * HOUR, kind="nobody.asks", queue="nobody")
     await _all_due(conn)
     worker = await start_worker(conn)
@@ -430,7 +430,7 @@ async def test_work_that_an_engine_has_for_too_long_is_ended_whatever_its_kind_a
     assert await fail_overdue(conn, worker) == []
 
 
-async def test_the_work_of_an_overdue_job_is_cancelled_at_its_engine(conn: Any) -> None:
+async def test_work_of_an_overdue_job_is_cancelled_at_its_engine(conn: Any) -> None:
     """Through the ledger: the cleaner is called until it confirms. Its locks are free and its dependants told."""
     claim = await hold(conn, max_runtime=HOUR, locks=(Lock("t"),))
     query = await effects.plan(conn, claim, "query")
@@ -453,7 +453,7 @@ async def test_the_work_of_an_overdue_job_is_cancelled_at_its_engine(conn: Any) 
     assert await state_of(conn, follower) == "cancelled"
 
 
-async def test_nobody_looks_at_what_is_overdue(conn: Any) -> None:
+async def test_overdue_job_is_not_polled(conn: Any) -> None:
     """Otherwise one that is asked all the time would never be found by the sweep."""
     await _submitted_ago(conn, 2 * HOUR)
     await _all_due(conn)
@@ -462,7 +462,7 @@ async def test_nobody_looks_at_what_is_overdue(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("max_runtime", [None, HOUR])
-async def test_work_that_has_time_left_is_left_to_its_engine(conn: Any, max_runtime: timedelta | None) -> None:
+async def test_submitted_job_within_max_runtime_is_kept(conn: Any, max_runtime: timedelta | None) -> None:
     claim = await _submitted(conn, max_runtime=max_runtime)
     await conn.execute("UPDATE holdfast.jobs SET submitted_at = submitted_at - interval '59 min' WHERE id = %s", [claim.id])
     await _all_due(conn)
@@ -471,7 +471,7 @@ async def test_work_that_has_time_left_is_left_to_its_engine(conn: Any, max_runt
     assert await state_of(conn, claim.id) == "submitted"
 
 
-async def test_a_look_that_is_just_being_taken_is_not_ended_under_it(connect: Any) -> None:
+async def test_sweep_skips_a_poll_that_is_being_claimed(connect: Any) -> None:
     conn, other = await connect(), await connect()
     claim = await _submitted(conn, max_runtime=HOUR)
     await _all_due(conn)
@@ -487,7 +487,7 @@ async def test_a_look_that_is_just_being_taken_is_not_ended_under_it(connect: An
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_of_two_sweeps_one_ends_it(connect: Any) -> None:
+async def test_concurrent_sweeps_end_a_job_once(connect: Any) -> None:
     conn, other = await connect(), await connect()
     claim = await _submitted_ago(conn, 2 * HOUR)
     await _all_due(conn)

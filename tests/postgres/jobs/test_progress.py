@@ -31,7 +31,7 @@ from holdfast.jobs.progress import checkpoint, report
 from holdfast.jobs.recover import recover
 
 
-async def test_progress_is_told_without_touching_the_state(conn: Any) -> None:
+async def test_progress_does_not_change_the_state(conn: Any) -> None:
     """K-50."""
     claim = await hold(conn, max_runtime=HOUR)
     rest = """SELECT state, attempt_id, attempt_no, fence_token, worker_id, claimed_at, deadline_at, run_after, finished_at,
@@ -45,7 +45,7 @@ async def test_progress_is_told_without_touching_the_state(conn: Any) -> None:
     assert await rows(conn, rest, claim.id) == before
 
 
-async def test_what_is_not_said_stays_as_it_was(conn: Any) -> None:
+async def test_omitted_values_stay_unchanged(conn: Any) -> None:
     claim = await hold(conn)
     await report(conn, claim, progress=0.5, message="half")
 
@@ -57,7 +57,7 @@ async def test_what_is_not_said_stays_as_it_was(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("progress", [-0.01, 1.01, float("nan")])
-async def test_progress_lies_between_nothing_and_all(conn: Any, progress: float) -> None:
+async def test_progress_is_between_0_and_1(conn: Any, progress: float) -> None:
     claim = await hold(conn)
 
     with pytest.raises(UsageError, match="between 0 and 1"):
@@ -75,7 +75,7 @@ async def test_a_message_that_cannot_be_stored_is_refused(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("say", [report, checkpoint])
-async def test_an_attempt_that_was_asked_to_stop_hears_of_it(conn: Any, say: Any) -> None:
+async def test_progress_reports_a_cancellation_request(conn: Any, say: Any) -> None:
     """K-62."""
     claim = await hold(conn)
     await say(conn, claim)
@@ -88,7 +88,7 @@ async def test_an_attempt_that_was_asked_to_stop_hears_of_it(conn: Any, say: Any
 
 
 @pytest.mark.parametrize("say", [report, checkpoint])
-async def test_an_attempt_that_was_replaced_hears_of_it(conn: Any, say: Any) -> None:
+async def test_progress_reports_a_lost_claim(conn: Any, say: Any) -> None:
     claim = await hold(conn)
     await replace(conn, claim)
 
@@ -96,7 +96,7 @@ async def test_an_attempt_that_was_replaced_hears_of_it(conn: Any, say: Any) -> 
         await say(conn, claim)
 
 
-async def test_a_look_at_an_engine_may_tell_how_far_it_is(conn: Any) -> None:
+async def test_poll_can_report_progress(conn: Any) -> None:
     claim = await hold(conn)
     await submit(conn, claim)
     looked = await poll(conn, claim.id)
@@ -160,7 +160,7 @@ async def _lost_by_its_engine(conn: Any) -> int:
 
 
 @pytest.mark.parametrize("put_back", [_retried, _snoozed, _given_back, _rescued, _recovered, _lost_by_its_engine])
-async def test_an_attempt_takes_what_it_told_along(conn: Any, put_back: Any) -> None:
+async def test_new_attempt_starts_without_progress(conn: Any, put_back: Any) -> None:
     """What the next attempt has not said is not shown as if it had."""
     job_id = await put_back(conn)
     assert await _seen(conn, job_id) == (None, None)
@@ -185,7 +185,7 @@ async def _taken_from_it(conn: Any, looked: Claim) -> None:
 
 
 @pytest.mark.parametrize("goes_on", [_asked_again, _asked_in_vain, lose, _taken_from_it])
-async def test_what_an_engine_does_goes_on_between_two_looks(conn: Any, goes_on: Any) -> None:
+async def test_progress_of_submitted_work_stays_between_polls(conn: Any, goes_on: Any) -> None:
     claim = await hold(conn)
     await submit(conn, claim)
 
@@ -204,7 +204,7 @@ async def _quarantined(conn: Any, claim: Claim) -> None:
 
 
 @pytest.mark.parametrize("over", [_failed, _quarantined])
-async def test_a_job_that_has_ended_shows_how_far_it_came(conn: Any, over: Any) -> None:
+async def test_ended_job_keeps_its_last_progress(conn: Any, over: Any) -> None:
     claim = await _told(conn, await hold(conn, max_crashes=1))
 
     await over(conn, claim)

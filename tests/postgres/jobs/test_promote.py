@@ -1,4 +1,4 @@
-"""Delayed jobs come onto the claim index when their time has come."""
+"""Delayed jobs are put on the claim index when they are due."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def _all_due(conn: Any) -> None:
     await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() WHERE run_after IS NOT NULL")
 
 
-async def test_only_what_is_due_is_promoted(conn: Any) -> None:
+async def test_only_due_jobs_are_promoted(conn: Any) -> None:
     """K-34."""
     due, later = await add(conn, run_after=HOUR), await add(conn, run_after=HOUR)
     await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() WHERE id = %s", [due])
@@ -25,7 +25,7 @@ async def test_only_what_is_due_is_promoted(conn: Any) -> None:
     assert await rows(conn, "SELECT id FROM holdfast.jobs WHERE run_after IS NOT NULL") == [(later,)]
 
 
-async def test_promoting_changes_nothing_but_the_time(conn: Any) -> None:
+async def test_promote_changes_only_the_time(conn: Any) -> None:
     job_id = await add(conn, run_after=HOUR, priority=4, payload={"a": 1})
     await _all_due(conn)
     columns = "SELECT kind, state, priority, payload, attempt_no, errors, waiting_for FROM holdfast.jobs WHERE id = %s"
@@ -37,7 +37,7 @@ async def test_promoting_changes_nothing_but_the_time(conn: Any) -> None:
     assert await rows(conn, "SELECT * FROM holdfast.history") == []
 
 
-async def test_promoting_goes_in_bites_the_most_overdue_first(conn: Any) -> None:
+async def test_promote_goes_in_batches_most_overdue_first(conn: Any) -> None:
     made = await enqueue_many(conn, [NewJob("k", run_after=HOUR) for _ in range(5)])
     await _all_due(conn)
     await conn.execute("UPDATE holdfast.jobs SET run_after = run_after - interval '1 h' WHERE id = %s", [made[3].id])
@@ -49,7 +49,7 @@ async def test_promoting_goes_in_bites_the_most_overdue_first(conn: Any) -> None
     assert len(rest) == 4
 
 
-async def test_idle_workers_are_told_because_who_promotes_may_not_be_who_may_run_it(connect: Any) -> None:
+async def test_promote_notifies_idle_workers(connect: Any) -> None:
     listener, conn = await connect(), await connect()
     await enqueue_many(conn, [NewJob("k", queue=queue, run_after=HOUR) for queue in ("a", "b", "b")])
     await _all_due(conn)
@@ -60,7 +60,7 @@ async def test_idle_workers_are_told_because_who_promotes_may_not_be_who_may_run
     assert sorted([hint.payload async for hint in listener.notifies(timeout=30, stop_after=2)]) == ["a", "b"]
 
 
-async def test_two_promoters_do_not_wait_for_each_other(connect: Any) -> None:
+async def test_concurrent_promotes_do_not_block_each_other(connect: Any) -> None:
     conn, other = await connect(), await connect()
     held, free = await add(conn, run_after=HOUR), await add(conn, run_after=HOUR)
     await _all_due(conn)
@@ -71,7 +71,7 @@ async def test_two_promoters_do_not_wait_for_each_other(connect: Any) -> None:
         assert await promote_due(conn) == [free]
 
 
-async def test_what_is_not_pending_is_left_alone(conn: Any) -> None:
+async def test_promote_skips_jobs_that_are_not_pending(conn: Any) -> None:
     await submit(conn, await hold(conn))
     await end(conn, await hold(conn), Fail("no"))
     await hold(conn)
@@ -84,7 +84,7 @@ async def test_what_is_not_pending_is_left_alone(conn: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_a_retry_is_a_delayed_job_like_any_other(conn: Any) -> None:
+async def test_retry_is_promoted_like_any_delayed_job(conn: Any) -> None:
     claim = await hold(conn)
     await end(conn, claim, Retry("later", HOUR))
     await _all_due(conn)

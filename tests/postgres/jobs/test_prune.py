@@ -1,4 +1,4 @@
-"""Retention: what ended long ago goes with all that hangs on it, and nothing goes that somebody still needs."""
+"""Retention: old ended jobs are deleted with their rows, and nothing that is still needed is deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _age(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("ended_with", [None, Fail("no"), Cancel("no")])
-async def test_what_ended_long_ago_goes_with_its_history(conn: Any, ended_with: object) -> None:
+async def test_old_jobs_are_deleted_with_their_history(conn: Any, ended_with: object) -> None:
     await _ended(conn, ended_with)
     await _age(conn)
 
@@ -42,7 +42,7 @@ async def test_what_ended_long_ago_goes_with_its_history(conn: Any, ended_with: 
     assert await rows(conn, "SELECT FROM holdfast.history") == []
 
 
-async def test_what_ended_lately_stays(conn: Any) -> None:
+async def test_recently_ended_jobs_are_kept(conn: Any) -> None:
     await _ended(conn)
     before = await everything(conn)
 
@@ -51,14 +51,14 @@ async def test_what_ended_lately_stays(conn: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_what_lives_stays_however_old_it_is(conn: Any) -> None:
+async def test_live_jobs_are_kept_at_any_age(conn: Any) -> None:
     await add(conn), await hold(conn), await submit(conn, await hold(conn)), await add(conn, after=(await add(conn),))
     await conn.execute("UPDATE holdfast.jobs SET created_at = created_at - interval '10 years'")
 
     assert await prune(conn, older_than=timedelta(0)) == 0
 
 
-async def test_the_history_of_those_who_stay_stays(conn: Any) -> None:
+async def test_history_of_kept_jobs_is_kept(conn: Any) -> None:
     await _ended(conn)
     await _age(conn)
     young = await _ended(conn)
@@ -68,7 +68,7 @@ async def test_the_history_of_those_who_stay_stays(conn: Any) -> None:
     assert await rows(conn, "SELECT job_id FROM holdfast.history") == [(young,)]
 
 
-async def test_the_current_job_of_a_slot_stays_so_that_its_result_can_be_found(conn: Any) -> None:
+async def test_current_job_of_a_slot_is_kept(conn: Any) -> None:
     old = await _ended(conn, slot_key="s")
     current = await _ended(conn, Done("the result"), slot_key="s")
     await _age(conn)
@@ -79,7 +79,7 @@ async def test_the_current_job_of_a_slot_stays_so_that_its_result_can_be_found(c
     assert old != current
 
 
-async def test_a_job_with_effects_that_are_not_yet_gone_stays_until_they_are(conn: Any) -> None:
+async def test_job_is_kept_until_its_effects_are_removed(conn: Any) -> None:
     claim = await hold(conn)
     await effects.plan(conn, claim, "query")
     await end(conn, claim, Fail("no"))
@@ -95,7 +95,7 @@ async def test_a_job_with_effects_that_are_not_yet_gone_stays_until_they_are(con
     assert await rows(conn, "SELECT FROM holdfast.effects") == []
 
 
-async def test_what_was_made_for_keeps_does_not_keep_its_job(conn: Any) -> None:
+async def test_kept_effect_does_not_keep_its_job(conn: Any) -> None:
     claim = await hold(conn)
     await effects.plan(conn, claim, "table")
     await end(conn, claim, Done())
@@ -104,7 +104,7 @@ async def test_what_was_made_for_keeps_does_not_keep_its_job(conn: Any) -> None:
     assert await prune(conn, older_than=HOUR) == 1
 
 
-async def test_a_parent_stays_while_somebody_waits(conn: Any) -> None:
+async def test_parent_with_waiting_dependants_is_kept(conn: Any) -> None:
     first, second = await hold(conn), await add(conn)
     child = await add(conn, after=(first.id, second))
     await end(conn, first)
@@ -119,7 +119,7 @@ async def test_a_parent_stays_while_somebody_waits(conn: Any) -> None:
     assert await rows(conn, "SELECT FROM holdfast.dependencies") == []
 
 
-async def test_locks_that_nobody_wants_any_more_go_and_those_in_use_stay(conn: Any) -> None:
+async def test_unused_lock_keys_are_deleted(conn: Any) -> None:
     await _ended(conn, locks=(Lock("old"),))
     await hold(conn, locks=(Lock("held"),))
     await add(conn, locks=(Lock("wanted", when_busy="reject"),))
@@ -132,7 +132,7 @@ async def test_locks_that_nobody_wants_any_more_go_and_those_in_use_stay(conn: A
     assert await value(conn, "SELECT count(*) FROM holdfast.lock_wants") == 3
 
 
-async def test_a_job_that_lives_on_keeps_its_newest_moves(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_live_job_keeps_its_newest_history_rows(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prune_module, "MOVES_KEPT", 3)
     often, seldom = await add(conn), await add(conn)
     await conn.execute("UPDATE holdfast.jobs SET attempt_no = 101 WHERE id = %s", [often])
@@ -155,7 +155,7 @@ async def test_a_job_that_lives_on_keeps_its_newest_moves(conn: Any, monkeypatch
     assert [entry.attempt_no for entry in await history(conn, often, most=1)] == [10]
 
 
-async def test_no_key_is_left_however_many_there_are(conn: Any) -> None:
+async def test_any_number_of_lock_keys_is_deleted(conn: Any) -> None:
     await conn.execute("INSERT INTO holdfast.lock_keys SELECT 'key ' || number FROM generate_series(1, 25) AS number")
 
     await prune(conn, older_than=HOUR, batch=10)
@@ -163,7 +163,7 @@ async def test_no_key_is_left_however_many_there_are(conn: Any) -> None:
     assert await rows(conn, "SELECT key FROM holdfast.lock_keys") == []
 
 
-async def test_workers_that_went_long_ago_go_unless_a_job_still_names_them(conn: Any) -> None:
+async def test_old_workers_are_deleted_unless_a_job_names_them(conn: Any) -> None:
     """A job held by an unknown worker could never be rescued."""
     gone, holding, alive = await start_worker(conn), await hold(conn), await start_worker(conn)
     await silence(conn, holding)
@@ -176,7 +176,7 @@ async def test_workers_that_went_long_ago_go_unless_a_job_still_names_them(conn:
     assert gone not in left
 
 
-async def test_a_pipeline_goes_with_the_last_of_its_jobs(conn: Any) -> None:
+async def test_pipeline_is_deleted_with_its_last_job(conn: Any) -> None:
     pipeline = Pipeline("nightly")
     first = pipeline.add(NewJob("k"))
     pipeline.add(NewJob("k"), after=first)
@@ -193,7 +193,7 @@ async def test_a_pipeline_goes_with_the_last_of_its_jobs(conn: Any) -> None:
     assert await rows(conn, "SELECT FROM holdfast.pipelines") == []
 
 
-async def test_pruning_goes_in_bites_over_everything_that_is_old(conn: Any) -> None:
+async def test_prune_deletes_all_old_jobs_in_batches(conn: Any) -> None:
     for _ in range(7):
         await _ended(conn)
     await _age(conn)
@@ -204,7 +204,7 @@ async def test_pruning_goes_in_bites_over_everything_that_is_old(conn: Any) -> N
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 1
 
 
-async def test_no_more_are_removed_than_was_allowed(conn: Any) -> None:
+async def test_prune_respects_its_limit(conn: Any) -> None:
     for _ in range(7):
         await _ended(conn)
     await _age(conn)
@@ -214,7 +214,7 @@ async def test_no_more_are_removed_than_was_allowed(conn: Any) -> None:
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs") == 4
 
 
-async def test_a_job_that_somebody_has_in_hand_is_left_for_the_next_time(connect: Any) -> None:
+async def test_prune_skips_locked_jobs(connect: Any) -> None:
     conn, other = await connect(), await connect()
     held = await _ended(conn, Fail("no"))
     await _ended(conn)

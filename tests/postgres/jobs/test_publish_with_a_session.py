@@ -56,7 +56,7 @@ async def add_committed(session: AsyncSession) -> None:
 
 
 @pytest.mark.parametrize("publish", [add_async, add_sync, add_committed])
-async def test_what_is_in_the_session_commits_with_the_end_of_the_job(conn: Any, connect: Any, publish: Any) -> None:
+async def test_session_changes_commit_with_the_end_of_the_job(conn: Any, connect: Any, publish: Any) -> None:
     """Twice: the second uses the engine of the first."""
     claim = await hold(conn)
     other = await connect()
@@ -80,7 +80,7 @@ async def test_a_replaced_attempt_publishes_nothing(conn: Any, publish: Any) -> 
     assert await count(conn) == 0
 
 
-async def test_what_follows_and_is_refused_undoes_what_the_session_committed(conn: Any) -> None:
+async def test_refused_children_roll_back_the_session(conn: Any) -> None:
     claim = await hold(conn)
     claim_before = await state_of(conn, claim.id)
 
@@ -95,7 +95,7 @@ async def test_what_follows_and_is_refused_undoes_what_the_session_committed(con
     assert (await count(conn), await state_of(conn, claim.id)) == (0, claim_before)
 
 
-async def test_a_rollback_undoes_what_the_session_did_and_nothing_else(conn: Any) -> None:
+async def test_session_rollback_undoes_only_the_session(conn: Any) -> None:
     claim = await hold(conn)
 
     async def roll_back(session: AsyncSession) -> None:
@@ -109,7 +109,7 @@ async def test_a_rollback_undoes_what_the_session_did_and_nothing_else(conn: Any
     assert await state_of(conn, claim.id) == "completed"
 
 
-async def test_an_error_of_the_database_is_that_of_the_driver(conn: Any) -> None:
+async def test_database_error_is_the_drivers_exception(conn: Any) -> None:
     claim = await hold(conn)
 
     async def twice(session: AsyncSession) -> None:
@@ -122,7 +122,7 @@ async def test_an_error_of_the_database_is_that_of_the_driver(conn: Any) -> None
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_a_lost_connection_is_a_lost_connection(conn: Any, connect: Any) -> None:
+async def test_lost_connection_is_recognised(conn: Any, connect: Any) -> None:
     dying = await connect()
     claim = await hold(conn)
 
@@ -135,7 +135,7 @@ async def test_a_lost_connection_is_a_lost_connection(conn: Any, connect: Any) -
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_a_plain_function_with_an_async_session_is_refused(conn: Any) -> None:
+async def test_sync_publish_with_an_async_session_is_refused(conn: Any) -> None:
     claim = await hold(conn)
 
     def plain(session: AsyncSession) -> None: ...
@@ -144,7 +144,7 @@ async def test_a_plain_function_with_an_async_session_is_refused(conn: Any) -> N
         await end(conn, claim, Done(publish=plain))
 
 
-def test_the_annotation_decides() -> None:
+def test_annotation_selects_session_or_connection() -> None:
     async def named(session: OnlyForTheChecker) -> None: ...
     async def quoted(session: AsyncSession) -> None: ...
     async def other(conn: psycopg.AsyncConnection[Any]) -> None: ...

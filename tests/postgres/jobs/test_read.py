@@ -34,7 +34,7 @@ async def _one_in_each_state(conn: Any) -> dict[State, int]:
     }
 
 
-async def test_a_job_as_people_see_it(conn: Any) -> None:
+async def test_get_returns_all_fields_of_a_job(conn: Any) -> None:
     claim = await hold(conn, payload={"a": 1})
 
     found = await get_job(conn, claim.id)
@@ -48,12 +48,12 @@ async def test_a_job_as_people_see_it(conn: Any) -> None:
     assert not found.is_quarantined
 
 
-async def test_there_is_no_such_job(conn: Any) -> None:
+async def test_unknown_job_is_none(conn: Any) -> None:
     with pytest.raises(NotFound, match="there is no job 999999999"):
         await get_job(conn, JobId(999999999))
 
 
-async def test_a_poison_job_is_seen_to_be_quarantined(conn: Any) -> None:
+async def test_quarantined_job_is_marked(conn: Any) -> None:
     poison, failed = await hold(conn, max_crashes=1), await hold(conn)
     await lose(conn, poison)
     await end(conn, failed, Fail("no"))
@@ -62,7 +62,7 @@ async def test_a_poison_job_is_seen_to_be_quarantined(conn: Any) -> None:
     assert not (await get_job(conn, failed.id)).is_quarantined
 
 
-async def test_pages_go_from_the_newest_back_without_a_gap_or_a_repeat(conn: Any) -> None:
+async def test_pages_are_newest_first_without_gaps_or_repeats(conn: Any) -> None:
     made = [m.id for m in await enqueue_many(conn, [NewJob("k")] * 7)]
     seen, before = [], None
     while True:
@@ -76,13 +76,13 @@ async def test_pages_go_from_the_newest_back_without_a_gap_or_a_repeat(conn: Any
     assert seen == [newest_first[:3], newest_first[3:6], newest_first[6:]]
 
 
-async def test_a_page_that_is_exactly_full_is_the_last(conn: Any) -> None:
+async def test_full_last_page_has_no_cursor(conn: Any) -> None:
     await enqueue_many(conn, [NewJob("k")] * 3)
 
     assert (await list_jobs(conn, limit=3)).before is None
 
 
-async def test_jobs_that_come_meanwhile_do_not_shift_the_pages(conn: Any) -> None:
+async def test_new_jobs_do_not_shift_pages(conn: Any) -> None:
     """P19: by key and never by offset."""
     made = [m.id for m in await enqueue_many(conn, [NewJob("k")] * 4)]
     first = await list_jobs(conn, limit=2)
@@ -93,7 +93,7 @@ async def test_jobs_that_come_meanwhile_do_not_shift_the_pages(conn: Any) -> Non
     assert [found.id for found in second.jobs] == [made[1], made[0]]
 
 
-async def test_every_state_can_be_asked_for(conn: Any) -> None:
+async def test_filter_by_every_state(conn: Any) -> None:
     jobs = await _one_in_each_state(conn)
 
     found = {state: [view.id for view in (await list_jobs(conn, state=state)).jobs] for state in State}
@@ -101,7 +101,7 @@ async def test_every_state_can_be_asked_for(conn: Any) -> None:
     assert found == {state: [job_id] for state, job_id in jobs.items()}
 
 
-async def test_every_filter_filters_and_filters_go_together(conn: Any) -> None:
+async def test_filters_are_combined(conn: Any) -> None:
     pipeline, parent, worker = str(uuid4()), await add(conn), await start_worker(conn)
     wanted = await hold(conn, "a", queue="q", pipeline_id=pipeline, parent_id=parent, step="s", slot_key="x", worker=worker)
     await hold(conn), await add(conn, "a"), await add(conn, queue="q")
@@ -121,24 +121,24 @@ async def test_every_filter_filters_and_filters_go_together(conn: Any) -> None:
     assert (await list_jobs(conn, **{**filters, "kind": "b"})).jobs == []  # type: ignore[arg-type]
 
 
-async def test_a_filter_that_is_not_given_does_not_filter(conn: Any) -> None:
+async def test_omitted_filter_is_ignored(conn: Any) -> None:
     await add(conn)
 
     assert len((await list_jobs(conn, kind=None, state=None)).jobs) == 1
 
 
 @pytest.mark.parametrize("limit", [0, -1, LONGEST_PAGE + 1])
-async def test_a_page_has_a_size_that_can_be_shown(conn: Any, limit: int) -> None:
+async def test_page_size_has_bounds(conn: Any, limit: int) -> None:
     with pytest.raises(UsageError, match="a page has 1 to 200 jobs"):
         await list_jobs(conn, limit=limit)
 
 
-async def test_a_filter_that_does_not_exist_is_named_with_those_that_do(conn: Any) -> None:
+async def test_unknown_filter_error_lists_the_known_ones(conn: Any) -> None:
     with pytest.raises(UsageError, match=r"no filter colour; there are: before, ids, state, kind"):
         await list_jobs(conn, colour="red")
 
 
-async def test_a_state_that_does_not_exist_is_named_with_those_that_do(conn: Any) -> None:
+async def test_unknown_state_error_lists_the_known_ones(conn: Any) -> None:
     with pytest.raises(UsageError, match=r"no state 'finished'; there are: blocked, pending"):
         await list_jobs(conn, state="finished")
 
@@ -162,11 +162,11 @@ async def test_every_state_is_counted(conn: Any) -> None:
     assert {str(count) for count in (await count_states(conn)).values()} == {"1"}
 
 
-def test_a_count_says_when_there_are_more() -> None:
+def test_capped_count_is_marked() -> None:
     assert (str(Count(12345, capped=False)), str(Count(10000, capped=True))) == ("12,345", "10,000+")
 
 
-async def test_looking_changes_nothing(conn: Any) -> None:
+async def test_reads_change_nothing(conn: Any) -> None:
     jobs = await _one_in_each_state(conn)
     before = await everything(conn)
 

@@ -32,7 +32,7 @@ from holdfast.jobs.recover import recover
 from holdfast.jobs.renew import renew
 
 
-async def test_a_stale_job_is_put_back_for_anybody_to_claim_now(conn: Any) -> None:
+async def test_recovered_job_can_be_claimed_immediately(conn: Any) -> None:
     """K-60, K-17."""
     claim = await hold(conn)
     await silence(conn, claim)
@@ -46,7 +46,7 @@ async def test_a_stale_job_is_put_back_for_anybody_to_claim_now(conn: Any) -> No
     assert (await take(conn, claim.id)).attempt_no == 2, "the count of attempts goes on and never back"
 
 
-async def test_a_healthy_run_is_left_alone_however_long_it_takes(conn: Any) -> None:
+async def test_job_of_a_live_worker_is_not_recovered(conn: Any) -> None:
     """K-61, E-35."""
     claim = await hold(conn)
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '10 days'")
@@ -87,7 +87,7 @@ async def _cancelled(conn: Any) -> int:
 
 
 @pytest.mark.parametrize("arrange", [_pending, _submitted, _completed, _failed, _cancelled])
-async def test_a_job_that_nobody_holds_needs_no_recovery(conn: Any, arrange: Any) -> None:
+async def test_job_without_a_holder_is_not_recovered(conn: Any, arrange: Any) -> None:
     job_id = await arrange(conn)
     before = await everything(conn)
 
@@ -97,12 +97,12 @@ async def test_a_job_that_nobody_holds_needs_no_recovery(conn: Any, arrange: Any
     assert await everything(conn) == before
 
 
-async def test_there_is_no_such_job(conn: Any) -> None:
+async def test_unknown_job_is_not_found(conn: Any) -> None:
     with pytest.raises(NotFound, match="there is no job 999999999"):
         await recover(conn, 999999999, actor="ada")  # type: ignore[arg-type]
 
 
-async def test_budgets_are_never_reset_what_is_granted_is_added_and_on_record(conn: Any) -> None:
+async def test_recover_adds_to_budgets_and_records_it(conn: Any) -> None:
     """E-35."""
     claim = await hold(conn, max_attempts=3, max_crashes=3)
     await conn.execute("UPDATE holdfast.jobs SET errors = 2, crashes = 2 WHERE id = %s", [claim.id])
@@ -118,7 +118,7 @@ async def test_budgets_are_never_reset_what_is_granted_is_added_and_on_record(co
     assert (move, actor, reason, detail, attempt_id) == ("recover", "ada", "mended", {"granted": 4}, claim.attempt_id)
 
 
-async def test_a_grant_never_takes_away_what_was_left(conn: Any) -> None:
+async def test_grant_never_lowers_a_budget(conn: Any) -> None:
     claim = await hold(conn, max_attempts=9, max_crashes=9)
     await silence(conn, claim)
 
@@ -128,7 +128,7 @@ async def test_a_grant_never_takes_away_what_was_left(conn: Any) -> None:
     assert (found.max_attempts, found.max_crashes) == (9, 9)
 
 
-async def test_a_recovery_gives_back_locks_but_not_those_that_stay_to_the_end(conn: Any) -> None:
+async def test_recover_releases_locks_except_those_held_since_enqueue(conn: Any) -> None:
     waits, rejects = await hold(conn, locks=(Lock("w"),)), await hold(conn, locks=(Lock("r", when_busy="reject"),))
     for claim in (waits, rejects):
         await silence(conn, claim)
@@ -138,7 +138,7 @@ async def test_a_recovery_gives_back_locks_but_not_those_that_stay_to_the_end(co
     assert await holders_of(conn, "r") == [rejects.id]
 
 
-async def test_a_job_whose_work_an_engine_has_goes_back_to_the_engine(conn: Any) -> None:
+async def test_recovered_poll_returns_to_its_engine(conn: Any) -> None:
     claim = await hold(conn)
     await submit(conn, claim)
     looked = await poll(conn, claim.id)
@@ -149,7 +149,7 @@ async def test_a_job_whose_work_an_engine_has_goes_back_to_the_engine(conn: Any)
     assert await state_of(conn, claim.id) == "submitted"
 
 
-async def test_a_worker_that_renews_first_keeps_its_job(connect: Any) -> None:
+async def test_recover_skips_a_worker_that_renews_first(connect: Any) -> None:
     """The worker's row is held during the look, and the lease is read as it is then."""
     conn, renewing, operator = await connect(), await connect(), await connect()
     claim = await hold(conn)
@@ -165,7 +165,7 @@ async def test_a_worker_that_renews_first_keeps_its_job(connect: Any) -> None:
     assert (await job(conn, claim.id)).attempt_id == claim.attempt_id
 
 
-async def test_a_job_that_ends_first_stays_ended(connect: Any) -> None:
+async def test_recover_skips_a_job_that_ends_first(connect: Any) -> None:
     conn, finisher, operator = await connect(), await connect(), await connect()
     claim = await hold(conn)
     await silence(conn, claim)

@@ -1,4 +1,4 @@
-"""Release what a worker holds when it must end: nobody did anything wrong, and nothing is counted."""
+"""Release the jobs of a worker that must exit: neither an error nor a crash is counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from holdfast.jobs.release import release_worker
 from holdfast.jobs.renew import renew_leases, resign
 
 
-async def test_a_released_job_is_pending_at_once_and_nothing_is_counted(conn: Conn):
+async def test_released_job_is_pending_and_nothing_is_counted(conn: Conn):
     claim = await hold(conn)
 
     given = await release_worker(conn, claim.worker_id)
@@ -44,7 +44,7 @@ async def test_a_released_job_is_pending_at_once_and_nothing_is_counted(conn: Co
     assert (await take(conn, claim.id)).attempt_no == 2
 
 
-async def test_the_attempt_that_was_cut_off_can_write_nothing_more(conn: Conn):
+async def test_released_attempt_can_no_longer_write(conn: Conn):
     claim = await hold(conn)
     await release_worker(conn, claim.worker_id)
     before = await everything(conn)
@@ -55,7 +55,7 @@ async def test_the_attempt_that_was_cut_off_can_write_nothing_more(conn: Conn):
     assert await everything(conn) == before
 
 
-async def test_k_65_a_kind_that_says_so_fails_with_the_words_of_document_001(conn: Conn):
+async def test_k_65_fail_on_shutdown_uses_the_documented_message(conn: Conn):
     """K-65: fenced failed write and unlock; it does not come back by itself."""
     claim = await hold(conn, "strict", locks=(Lock("table"),))
 
@@ -69,7 +69,7 @@ async def test_k_65_a_kind_that_says_so_fails_with_the_words_of_document_001(con
     assert await moves_of(conn, claim.id) == ["fail"]
 
 
-async def test_what_had_not_begun_is_released_even_if_its_kind_would_fail(conn: Conn):
+async def test_unstarted_job_is_released_even_with_fail_on_shutdown(conn: Conn):
     worker = await start_worker(conn)
     begun, waiting = await hold(conn, "strict", worker=worker), await hold(conn, "strict", worker=worker)
 
@@ -86,7 +86,7 @@ async def test_locks_of_a_released_job_are_free_for_others(conn: Conn):
     assert await holders_of(conn, "table") == []
 
 
-async def test_work_that_an_engine_has_stays_there_and_is_asked_for_at_once(conn: Conn):
+async def test_released_poll_stays_submitted_and_is_due_immediately(conn: Conn):
     claim = await hold(conn, "strict")
     await submit(conn, claim)
     asking = await poll(conn, claim.id, kind="strict")
@@ -99,7 +99,7 @@ async def test_work_that_an_engine_has_stays_there_and_is_asked_for_at_once(conn
     assert await column(conn, claim.id, "handle") == "query-1"
 
 
-async def test_a_job_that_was_asked_to_stop_has_stopped(conn: Conn):
+async def test_release_cancels_a_job_whose_cancellation_was_requested(conn: Conn):
     claim = await hold(conn)
     await cancel(conn, claim.id, actor="somebody", reason="not needed")
 
@@ -108,7 +108,7 @@ async def test_a_job_that_was_asked_to_stop_has_stopped(conn: Conn):
     assert await state_of(conn, claim.id) == "cancelled"
 
 
-async def test_jobs_of_others_and_jobs_that_have_ended_are_left_alone(conn: Conn):
+async def test_release_does_not_affect_ended_jobs_or_other_attempts(conn: Conn):
     worker = await start_worker(conn)
     done, theirs, waiting = await hold(conn, worker=worker), await hold(conn), await add(conn)
     await end(conn, done)
@@ -121,7 +121,7 @@ async def test_jobs_of_others_and_jobs_that_have_ended_are_left_alone(conn: Conn
     assert [await state_of(conn, i) for i in (done.id, theirs.id, waiting)] == ["completed", "running", "pending"]
 
 
-async def test_a_keeper_renews_many_leases_at_once_and_none_that_has_resigned(conn: Conn):
+async def test_keeper_renews_many_leases_except_those_of_resigned_workers(conn: Conn):
     first, second, gone = [await start_worker(conn, lease=timedelta(seconds=1)) for _ in range(3)]
     await resign(conn, gone)
 

@@ -45,7 +45,7 @@ async def _lease(conn: Any, worker: str) -> Any:
     return await value(conn, "SELECT lease_until FROM holdfast.workers WHERE id = %s", worker)
 
 
-async def test_a_beat_renews_the_lease_by_the_clock_of_the_database(conn: Any) -> None:
+async def test_heartbeat_extends_the_lease_by_the_database_clock(conn: Any) -> None:
     """K-21, K-22."""
     worker = await start_worker(conn, lease=EXPIRED)
     before = await clock(conn)
@@ -56,7 +56,7 @@ async def test_a_beat_renews_the_lease_by_the_clock_of_the_database(conn: Any) -
     assert before + HOUR <= await _lease(conn, worker) <= await clock(conn) + HOUR
 
 
-async def test_a_lock_lasts_as_long_as_its_holder_beats_and_then_goes_to_the_next(conn: Any) -> None:
+async def test_lock_lasts_while_its_holder_sends_heartbeats(conn: Any) -> None:
     """K-21, K-27: a lock has no lease of its own, so the beat that renews the worker's renews all that its jobs hold."""
     holder = await hold(conn, locks=(Lock("t"),))
     waiting = await add(conn, locks=(Lock("t"),))
@@ -81,7 +81,7 @@ async def _pass(conn: Any, time: timedelta) -> None:
     await conn.execute("UPDATE holdfast.workers SET lease_until = lease_until - %s", [time])
 
 
-async def test_a_beat_counts_from_now_and_not_from_the_start_of_its_transaction(conn: Any) -> None:
+async def test_heartbeat_counts_from_now_and_not_from_the_start_of_the_transaction(conn: Any) -> None:
     """P7."""
     worker = await start_worker(conn)
     async with conn.transaction():
@@ -91,7 +91,7 @@ async def test_a_beat_counts_from_now_and_not_from_the_start_of_its_transaction(
     assert await _lease(conn, worker) > started + HOUR
 
 
-async def test_a_beat_costs_one_narrow_row_whatever_is_in_flight(conn: Any) -> None:
+async def test_heartbeat_updates_one_narrow_row(conn: Any) -> None:
     worker = await start_worker(conn)
     claims = [await hold(conn, worker=worker) for _ in range(20)]
     versions = "SELECT id, xmin::text FROM holdfast.jobs ORDER BY id"
@@ -102,7 +102,7 @@ async def test_a_beat_costs_one_narrow_row_whatever_is_in_flight(conn: Any) -> N
     assert await rows(conn, versions) == before
 
 
-async def test_a_beat_renews_nobody_else(conn: Any) -> None:
+async def test_heartbeat_renews_only_its_own_worker(conn: Any) -> None:
     other = await start_worker(conn)
     before = await _lease(conn, other)
 
@@ -111,14 +111,14 @@ async def test_a_beat_renews_nobody_else(conn: Any) -> None:
     assert await _lease(conn, other) == before
 
 
-async def test_a_worker_whose_row_is_gone_is_told_to_start_anew(conn: Any) -> None:
+async def test_heartbeat_without_a_registration_asks_to_register_again(conn: Any) -> None:
     beat = await renew(conn, WorkerId(str(uuid4())), lease=LEASE)
 
     assert not beat.known
     assert await rows(conn, "SELECT FROM holdfast.workers") == []
 
 
-async def test_a_beat_names_what_was_lost_and_what_should_stop(conn: Any) -> None:
+async def test_heartbeat_returns_lost_and_cancelled_attempts(conn: Any) -> None:
     """K-16."""
     worker = await start_worker(conn)
     lost = await hold(conn, worker=worker)
@@ -131,7 +131,7 @@ async def test_a_beat_names_what_was_lost_and_what_should_stop(conn: Any) -> Non
     assert (beat.lost, beat.cancelled) == ([lost.attempt_id], [asked.attempt_id])
 
 
-async def test_a_successor_that_is_asked_to_stop_is_not_the_lost_one(conn: Any) -> None:
+async def test_cancellation_of_the_successor_is_not_reported_to_the_lost_attempt(conn: Any) -> None:
     first = await hold(conn)
     second = await replace(conn, first)
     await cancel(conn, second.id, actor="ada")
@@ -141,7 +141,7 @@ async def test_a_successor_that_is_asked_to_stop_is_not_the_lost_one(conn: Any) 
     assert (beat.lost, beat.cancelled) == ([first.attempt_id], [])
 
 
-async def test_with_nothing_to_do_a_beat_says_so(conn: Any) -> None:
+async def test_heartbeat_reports_that_there_is_no_work(conn: Any) -> None:
     await end(conn, await hold(conn))
     await end(conn, await hold(conn), Fail("no"))
 
@@ -197,7 +197,7 @@ async def _waits_for_a_slot(conn: Any) -> None:
         (_waits_for_a_slot, "can_wake"),
     ],
 )
-async def test_a_beat_says_what_there_is_to_do(conn: Any, arrange: Any, flag: str) -> None:
+async def test_heartbeat_reports_available_work(conn: Any, arrange: Any, flag: str) -> None:
     """An idle worker needs no other statement."""
     await arrange(conn)
 
@@ -207,7 +207,7 @@ async def test_a_beat_says_what_there_is_to_do(conn: Any, arrange: Any, flag: st
     assert flags == {flag}
 
 
-async def test_a_claim_whose_answer_never_arrived_is_found_by_the_worker_in_whose_name_it_stands(conn: Any) -> None:
+async def test_heartbeat_finds_a_claim_whose_response_was_lost(conn: Any) -> None:
     """E-04: once it has been unknown for longer than an answer can take."""
     worker = await start_worker(conn)
     known, lost, fresh = [await hold(conn, worker=worker) for _ in range(3)]
@@ -222,14 +222,14 @@ async def test_a_claim_whose_answer_never_arrived_is_found_by_the_worker_in_whos
     assert fresh.attempt_id not in beat.strays
 
 
-async def test_work_of_other_kinds_and_queues_is_not_announced(conn: Any) -> None:
+async def test_heartbeat_ignores_work_of_other_kinds_and_queues(conn: Any) -> None:
     await add(conn, "other")
     await add(conn, queue="other")
 
     assert not (await _beat(conn)).can_claim
 
 
-async def test_a_beat_knows_when_the_next_delayed_job_and_the_next_look_are_due(conn: Any) -> None:
+async def test_heartbeat_returns_the_next_due_time_and_the_next_poll(conn: Any) -> None:
     await add(conn, run_after=HOUR)
     await add(conn, run_after=2 * HOUR)
     await submit(conn, await hold(conn), poll_after=3 * HOUR)
@@ -242,7 +242,7 @@ async def test_a_beat_knows_when_the_next_delayed_job_and_the_next_look_are_due(
     assert not beat.can_poll
 
 
-async def test_a_beat_that_was_on_its_way_does_not_bring_a_resigned_worker_back(conn: Any) -> None:
+async def test_late_heartbeat_does_not_revive_a_resigned_worker(conn: Any) -> None:
     claim = await hold(conn)
     await resign(conn, claim.worker_id)
 
@@ -253,7 +253,7 @@ async def test_a_beat_that_was_on_its_way_does_not_bring_a_resigned_worker_back(
     assert await rescue(conn) == [claim.id]
 
 
-async def test_a_worker_that_resigns_leaves_its_jobs_to_the_others_at_once(conn: Any) -> None:
+async def test_resign_makes_jobs_available_immediately(conn: Any) -> None:
     claim = await hold(conn)
 
     await resign(conn, claim.worker_id)
@@ -261,7 +261,7 @@ async def test_a_worker_that_resigns_leaves_its_jobs_to_the_others_at_once(conn:
     assert await rescue(conn) == [claim.id]
 
 
-async def test_registering_again_revives_a_worker(conn: Any) -> None:
+async def test_register_revives_a_worker(conn: Any) -> None:
     info = WorkerInfo(WorkerId(str(uuid4())), "pod-1", "host", 12, "1.0", "abc")
     await register(conn, info, lease=EXPIRED)
     await resign(conn, info.id)
@@ -286,7 +286,7 @@ async def test_two_starts_of_one_pod_are_two_workers(conn: Any) -> None:
     assert await rescue(conn) == [claim.id], "the new pod-1 does not keep the jobs of the old one alive"
 
 
-async def test_a_poll_in_flight_is_held_like_any_other_attempt(conn: Any) -> None:
+async def test_running_poll_is_held_like_any_attempt(conn: Any) -> None:
     claim = await hold(conn)
     await submit(conn, claim)
     looked = await poll(conn, claim.id)

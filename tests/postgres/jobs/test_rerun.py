@@ -37,7 +37,7 @@ from holdfast.jobs.views.explain import explain
 
 
 @pytest.mark.parametrize("ended_with", [Fail("no"), Cancel("no"), ValueError("odd")])
-async def test_a_failed_or_cancelled_job_can_run_once_more(conn: Any, ended_with: object) -> None:
+async def test_failed_or_cancelled_job_can_be_rerun(conn: Any, ended_with: object) -> None:
     claim = await hold(conn, max_attempts=1)
     await end(conn, claim, ended_with)
 
@@ -51,7 +51,7 @@ async def test_a_failed_or_cancelled_job_can_run_once_more(conn: Any, ended_with
     assert (await job(conn, claim.id)).result == "at last"
 
 
-async def test_counts_stay_limits_rise_and_it_stands_in_the_history(conn: Any) -> None:
+async def test_rerun_keeps_counts_raises_limits_and_is_in_the_history(conn: Any) -> None:
     claim = await hold(conn, max_attempts=1, max_crashes=2)
     await end(conn, claim, ValueError("odd"))
 
@@ -67,7 +67,7 @@ async def test_counts_stay_limits_rise_and_it_stands_in_the_history(conn: Any) -
     assert last[0] == ("rerun", "ada", "mended", {"granted": 3}, None)
 
 
-async def test_a_quarantined_job_can_be_let_out(conn: Any) -> None:
+async def test_quarantined_job_can_be_rerun(conn: Any) -> None:
     claim = await hold(conn, max_crashes=1)
     await lose(conn, claim)
 
@@ -78,7 +78,7 @@ async def test_a_quarantined_job_can_be_let_out(conn: Any) -> None:
     await take(conn, claim.id)
 
 
-async def test_a_job_that_an_engine_had_starts_over(conn: Any) -> None:
+async def test_rerun_of_a_submitted_job_starts_over(conn: Any) -> None:
     claim = await hold(conn)
     await submit(conn, claim)
     await end(conn, await poll(conn, claim.id), Fail("query was killed"))
@@ -89,7 +89,7 @@ async def test_a_job_that_an_engine_had_starts_over(conn: Any) -> None:
     assert (again.handle, again.poll_count, again.is_poll) == (None, 0, False)
 
 
-async def test_a_request_to_stop_does_not_stop_the_next_run(conn: Any) -> None:
+async def test_cancellation_request_does_not_stop_the_rerun(conn: Any) -> None:
     claim = await hold(conn)
     await report(conn, claim, progress=0.5, message="half")
     await cancel(conn, claim.id, actor="ada", force=True)
@@ -123,7 +123,7 @@ async def _completed(conn: Any) -> int:
 
 
 @pytest.mark.parametrize("arrange", [_pending, _running, _submitted, _completed])
-async def test_anything_else_is_refused_and_unchanged(conn: Any, arrange: Any) -> None:
+async def test_rerun_of_other_states_is_refused_and_changes_nothing(conn: Any, arrange: Any) -> None:
     job_id = await arrange(conn)
     before = await everything(conn)
 
@@ -133,13 +133,13 @@ async def test_anything_else_is_refused_and_unchanged(conn: Any, arrange: Any) -
     assert await everything(conn) == before
 
 
-async def test_there_is_no_such_job(conn: Any) -> None:
+async def test_unknown_job_is_not_found(conn: Any) -> None:
     with pytest.raises(NotFound, match="there is no job 999999999"):
         await rerun(conn, JobId(999999999), actor="ada")
 
 
 @pytest.mark.parametrize("unique_while", ["waiting", "live"])
-async def test_a_job_whose_unique_key_is_taken_cannot_wait_again(conn: Any, unique_while: Any) -> None:
+async def test_rerun_is_refused_when_the_unique_key_is_taken(conn: Any, unique_while: Any) -> None:
     first = await add(conn, unique_key="u", unique_while=unique_while)
     await cancel(conn, first, actor="ada")
     other = await add(conn, unique_key="u", unique_while=unique_while)
@@ -171,7 +171,7 @@ async def _run_all(conn: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-async def test_a_pipeline_that_is_rerun_keeps_its_order(conn: Any, order: tuple[int, ...]) -> None:
+async def test_rerun_of_a_pipeline_keeps_its_order(conn: Any, order: tuple[int, ...]) -> None:
     """In whatever order its jobs are rerun."""
     jobs = await _pipeline(conn)
 
@@ -181,7 +181,7 @@ async def test_a_pipeline_that_is_rerun_keeps_its_order(conn: Any, order: tuple[
     assert await _run_all(conn) == list(jobs)
 
 
-async def test_a_job_whose_parent_failed_waits_until_that_one_is_rerun(conn: Any) -> None:
+async def test_rerun_job_waits_until_its_failed_parent_is_rerun(conn: Any) -> None:
     head, second, _ = await _pipeline(conn)
 
     await rerun(conn, JobId(second), actor="ada")
@@ -196,7 +196,7 @@ async def test_a_job_whose_parent_failed_waits_until_that_one_is_rerun(conn: Any
     assert await _run_all(conn) == [head, second]
 
 
-async def test_a_rerun_subset_waits_only_for_what_has_not_completed(conn: Any) -> None:
+async def test_rerun_subset_waits_only_for_parents_that_have_not_completed(conn: Any) -> None:
     head = await hold(conn)
     second = await add(conn, after=(head.id,), priority=-1)  # of what could run, the later steps would be first
     third = await add(conn, after=(second,), priority=-2)
@@ -223,7 +223,7 @@ async def test_a_rerun_fan_in_waits_for_each_of_its_parents(conn: Any) -> None:
     assert await _run_all(conn) == [parents[1].id, parents[2].id, join]
 
 
-async def test_a_rerun_parent_that_fails_again_cancels_those_behind_it_again(conn: Any) -> None:
+async def test_rerun_parent_that_fails_again_cancels_its_dependants_again(conn: Any) -> None:
     jobs = await _pipeline(conn)
     for job_id in jobs:
         await rerun(conn, JobId(job_id), actor="ada")
@@ -233,7 +233,7 @@ async def test_a_rerun_parent_that_fails_again_cancels_those_behind_it_again(con
     assert [await state_of(conn, job_id) for job_id in jobs] == ["failed", "cancelled", "cancelled"]
 
 
-async def test_two_ends_of_one_parent_do_not_count_as_two_parents(conn: Any) -> None:
+async def test_two_ends_of_one_parent_count_once(conn: Any) -> None:
     """A job that runs also when a parent fails: it waits again for the one that was rerun."""
     first, other = await hold(conn), await hold(conn)
     join = await add(conn, after=(first.id, other.id), if_parent_fails="run")
@@ -249,7 +249,7 @@ async def test_two_ends_of_one_parent_do_not_count_as_two_parents(conn: Any) -> 
     assert await state_of(conn, join) == "pending"
 
 
-async def test_a_job_that_runs_whatever_its_parents_do_does_not_wait_for_one_that_has_failed(conn: Any) -> None:
+async def test_job_that_ignores_parent_failures_does_not_wait_for_a_failed_parent(conn: Any) -> None:
     parent = await hold(conn)
     child = await add(conn, after=(parent.id,), if_parent_fails="run")
     await end(conn, parent, Fail("no"))
@@ -260,7 +260,7 @@ async def test_a_job_that_runs_whatever_its_parents_do_does_not_wait_for_one_tha
     assert await _run_all(conn) == [child]
 
 
-async def test_a_parent_that_ends_while_its_child_is_rerun_is_counted(connect: Any) -> None:
+async def test_parent_that_ends_during_the_rerun_of_its_child_is_counted(connect: Any) -> None:
     """The rerun waits for the parent's row, and sees how it has ended."""
     conn, other = await connect(), await connect()
     head = await hold(conn)

@@ -1,4 +1,4 @@
-"""Taking jobs from holders that went silent: only from those, once, with a cause, and never for ever."""
+"""Rescue: only from workers whose lease has expired, once, with a cause, and within the crash budget."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from holdfast.jobs.rescue import OVERDUE_GRACE, rescue, rescue_worker
 from holdfast.jobs.views.explain import explain
 
 
-async def test_the_jobs_of_a_silent_worker_can_run_again_at_once(conn: Any) -> None:
+async def test_rescued_jobs_can_be_claimed_immediately(conn: Any) -> None:
     """K-24, K-48, E-33: claimed jobs too, and without an operator."""
     worker = await start_worker(conn)
     claims = [await hold(conn, worker=worker) for _ in range(3)]
@@ -59,7 +59,7 @@ async def test_the_jobs_of_a_silent_worker_can_run_again_at_once(conn: Any) -> N
     assert (found.crashes, found.errors, found.cause, found.error) == (1, 0, "lease_lost", "its worker went silent")
 
 
-async def test_a_worker_that_beats_keeps_its_jobs_however_long_they_take(conn: Any) -> None:
+async def test_heartbeats_keep_long_jobs(conn: Any) -> None:
     """K-22, E-01, E-35: the lease decides, and never the age of the claim."""
     claim = await hold(conn)
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '10 days' WHERE id = %s", [claim.id])
@@ -70,7 +70,7 @@ async def test_a_worker_that_beats_keeps_its_jobs_however_long_they_take(conn: A
     assert await everything(conn) == before
 
 
-async def test_a_lease_ends_by_the_clock_and_not_by_the_start_of_the_rescuers_transaction(connect: Any) -> None:
+async def test_lease_expires_by_the_clock_and_not_by_the_start_of_the_transaction(connect: Any) -> None:
     """P7."""
     conn, other = await connect(), await connect()
     claim = await hold(conn)
@@ -81,7 +81,7 @@ async def test_a_lease_ends_by_the_clock_and_not_by_the_start_of_the_rescuers_tr
         assert await rescue(conn) == [claim.id]
 
 
-async def test_only_the_silent_are_relieved(conn: Any) -> None:
+async def test_rescue_takes_only_jobs_of_workers_with_expired_leases(conn: Any) -> None:
     silent, healthy = await hold(conn), await hold(conn)
     await silence(conn, silent)
 
@@ -99,7 +99,7 @@ async def test_a_second_rescue_finds_nothing(conn: Any) -> None:
     assert await everything(conn) == before
 
 
-async def test_a_rescue_takes_no_more_workers_than_it_was_told_to_and_each_of_them_whole(conn: Any) -> None:
+async def test_rescue_limit_counts_workers_and_takes_all_jobs_of_each(conn: Any) -> None:
     """What died together is judged together."""
     for _ in range(3):
         worker = await start_worker(conn)
@@ -109,7 +109,7 @@ async def test_a_rescue_takes_no_more_workers_than_it_was_told_to_and_each_of_th
     assert [len(await rescue(conn, limit=2)) for _ in range(3)] == [10, 5, 0]
 
 
-async def test_a_rescue_stands_in_the_history_with_the_attempt_that_ended(conn: Any) -> None:
+async def test_rescue_is_in_the_history_with_its_attempt(conn: Any) -> None:
     claim = await hold(conn)
     await silence(conn, claim)
 
@@ -130,7 +130,7 @@ async def test_a_rescue_stands_in_the_history_with_the_attempt_that_ended(conn: 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_that_is_just_being_finished_is_left_finished(connect: Any) -> None:
+async def test_rescue_skips_a_job_that_is_being_finished(connect: Any) -> None:
     """P27, E-48: the rescue waits for the row and then asks for the attempt once more."""
     conn, finisher, rescuer = await connect(), await connect(), await connect()
     claim = await hold(conn)
@@ -146,7 +146,7 @@ async def test_a_job_that_is_just_being_finished_is_left_finished(connect: Any) 
     assert await moves_of(conn, claim.id) == ["complete"]
 
 
-async def test_a_job_that_was_just_given_to_another_attempt_is_left_to_it(connect: Any) -> None:
+async def test_rescue_skips_a_job_that_a_new_attempt_holds(connect: Any) -> None:
     conn, other, rescuer = await connect(), await connect(), await connect()
     worker = await start_worker(conn)
     claim = await hold(conn)
@@ -162,7 +162,7 @@ async def test_a_job_that_was_just_given_to_another_attempt_is_left_to_it(connec
     assert (await job(conn, claim.id)).attempt_id == successor.attempt_id
 
 
-async def test_a_worker_that_is_just_renewing_keeps_its_jobs(connect: Any) -> None:
+async def test_rescue_skips_a_worker_that_renews_its_lease(connect: Any) -> None:
     conn, renewing = await connect(), await connect()
     claim = await hold(conn)
     await silence(conn, claim)
@@ -176,7 +176,7 @@ async def test_a_worker_that_is_just_renewing_keeps_its_jobs(connect: Any) -> No
     assert (during, after) == ([], [])
 
 
-async def test_a_finish_that_comes_second_is_refused(connect: Any) -> None:
+async def test_finish_after_the_rescue_is_refused(connect: Any) -> None:
     conn, rescuer, finisher = await connect(), await connect(), await connect()
     claim = await hold(conn)
     await silence(conn, claim)
@@ -209,7 +209,7 @@ async def test_two_rescuers_rescue_each_job_once(connect: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_that_takes_its_process_down_again_and_again_is_quarantined(conn: Any) -> None:
+async def test_job_that_crashes_repeatedly_is_quarantined(conn: Any) -> None:
     """E-52: a poison job does not loop for ever."""
     claim = await hold(conn, max_crashes=3)
     claim = await replace(conn, claim)
@@ -225,7 +225,7 @@ async def test_a_job_that_takes_its_process_down_again_and_again_is_quarantined(
     assert await moves_of(conn, claim.id) == ["rescue", "rescue", "quarantine"]
 
 
-async def test_crashes_and_errors_are_counted_apart(conn: Any) -> None:
+async def test_crashes_and_errors_are_counted_separately(conn: Any) -> None:
     claim = await hold(conn, max_attempts=2, max_crashes=2)
     claim = await replace(conn, claim)
 
@@ -235,7 +235,7 @@ async def test_crashes_and_errors_are_counted_apart(conn: Any) -> None:
     assert (found.state, found.crashes, found.errors) == ("pending", 1, 1), "one of each leaves a try of each"
 
 
-async def test_the_first_crash_costs_no_time_and_each_further_one_more(conn: Any) -> None:
+async def test_first_crash_has_no_delay_and_later_ones_have_a_backoff(conn: Any) -> None:
     claim = await hold(conn, max_crashes=20)
     for delay in (0, 2, 4, 8, 16, 32, 60, 60):
         await silence(conn, claim)
@@ -252,7 +252,7 @@ async def test_the_first_crash_costs_no_time_and_each_further_one_more(conn: Any
         claim = await take(conn, claim.id)
 
 
-async def test_a_crash_of_a_job_that_was_asked_to_stop_ends_it(conn: Any) -> None:
+async def test_crash_ends_a_job_whose_cancellation_was_requested(conn: Any) -> None:
     """E-44: it has stopped, though not as it was meant to."""
     claim = await hold(conn, max_crashes=1)
     await cancel(conn, claim.id, actor="ada", reason="wrong year")
@@ -281,7 +281,7 @@ async def _die_together(conn: Any, *ids: int) -> list[Claim]:
 
 
 @pytest.mark.parametrize("max_crashes", [1, 2, 3])
-async def test_f_17_a_job_that_died_among_others_is_never_quarantined_for_it(conn: Any, max_crashes: int) -> None:
+async def test_f_17_crash_beside_other_jobs_never_quarantines(conn: Any, max_crashes: int) -> None:
     """F-17: nobody knows whose fault it was."""
     together = [await add(conn, max_crashes=max_crashes) for _ in range(3)]
     for _ in range(5):
@@ -293,7 +293,7 @@ async def test_f_17_a_job_that_died_among_others_is_never_quarantined_for_it(con
     assert {await column(conn, one.id, "alone") for one in found} == {True}
 
 
-async def test_f_17_the_last_crash_is_spent_by_a_job_that_was_alone(conn: Any) -> None:
+async def test_f_17_last_crash_counts_only_for_a_job_that_ran_alone(conn: Any) -> None:
     poison, innocent = await add(conn, max_crashes=1), await add(conn, max_crashes=1)
     await _die_together(conn, poison, innocent)
 
@@ -303,7 +303,7 @@ async def test_f_17_the_last_crash_is_spent_by_a_job_that_was_alone(conn: Any) -
     assert await state_of(conn, innocent) == "pending"
 
 
-async def test_a_claim_says_that_the_job_must_run_alone(conn: Any) -> None:
+async def test_claim_has_the_run_alone_flag(conn: Any) -> None:
     first, second = await add(conn), await add(conn, locks=(Lock("t"),))
     (claim, _) = await _die_together(conn, first, second)
     assert claim.alone is False
@@ -314,7 +314,7 @@ async def test_a_claim_says_that_the_job_must_run_alone(conn: Any) -> None:
     assert {one.id: one.alone for one in claims} == {first: True, second: True}
 
 
-async def test_the_history_and_the_explanation_tell_why_it_runs_alone(conn: Any) -> None:
+async def test_history_and_explain_give_the_reason_for_running_alone(conn: Any) -> None:
     first, *_ = together = [await add(conn) for _ in range(4)]
     await _die_together(conn, *together)
 
@@ -325,7 +325,7 @@ async def test_the_history_and_the_explanation_tell_why_it_runs_alone(conn: Any)
     assert "worker, alone in a process because an earlier one died with 3 others, for" in await explain(conn, first)
 
 
-async def test_a_crash_that_is_not_counted_says_so_in_the_history(conn: Any) -> None:
+async def test_uncounted_crash_is_marked_in_the_history(conn: Any) -> None:
     first, second = await add(conn, max_crashes=1), await add(conn, max_crashes=1)
     await _die_together(conn, first, second)
 
@@ -334,7 +334,7 @@ async def test_a_crash_that_is_not_counted_says_so_in_the_history(conn: Any) -> 
     ]
 
 
-async def test_a_job_that_had_not_begun_when_its_process_died_is_not_judged_at_all(conn: Any) -> None:
+async def test_crash_is_not_counted_for_a_job_that_had_not_begun(conn: Any) -> None:
     """Claimed ahead: the parent of the process knows what was really at work."""
     worker = await start_worker(conn)
     guilty, ahead = await hold(conn, worker=worker, max_crashes=1), await hold(conn, worker=worker, max_crashes=1)
@@ -349,7 +349,7 @@ async def test_a_job_that_had_not_begun_when_its_process_died_is_not_judged_at_a
     assert (reason, detail) == ("killed by signal 11; it had not begun", {"cause": "signal", "counted": False})
 
 
-async def test_one_that_has_a_process_of_its_own_and_never_dies_alone_waits_longer_each_time(conn: Any) -> None:
+async def test_job_that_never_crashes_alone_waits_longer_each_time(conn: Any) -> None:
     """A child that takes its whole pod along cannot be blamed beside others; it must not do so every second."""
     first, second = await add(conn), await add(conn)
     delays = []
@@ -362,7 +362,7 @@ async def test_one_that_has_a_process_of_its_own_and_never_dies_alone_waits_long
     assert delays == [0, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]
 
 
-async def test_a_rescue_by_attempt_leaves_the_next_attempt_alone(conn: Any) -> None:
+async def test_rescue_by_attempt_does_not_affect_the_next_attempt(conn: Any) -> None:
     """Its process died after it had written its end: by now the same worker has the job again."""
     worker = await start_worker(conn)
     first = await hold(conn, worker=worker)
@@ -383,7 +383,7 @@ async def _overdue_by(conn: Any, claim: Claim, by: timedelta) -> None:
     await conn.execute("UPDATE holdfast.jobs SET deadline_at = clock_timestamp() - %s WHERE id = %s", [by, claim.id])
 
 
-async def test_an_attempt_far_beyond_its_longest_time_is_taken_from_a_worker_that_lives(conn: Any) -> None:
+async def test_attempt_beyond_max_runtime_is_rescued_from_a_live_worker(conn: Any) -> None:
     claim = await hold(conn, max_runtime=HOUR)
     await _overdue_by(conn, claim, OVERDUE_GRACE + timedelta(minutes=1))
 
@@ -393,14 +393,14 @@ async def test_an_attempt_far_beyond_its_longest_time_is_taken_from_a_worker_tha
     assert (found.state, found.cause, found.error) == ("pending", "max_runtime", "it ran beyond its longest time")
 
 
-async def test_within_the_grace_the_worker_may_stop_it_by_itself(conn: Any) -> None:
+async def test_attempt_beyond_max_runtime_is_kept_within_the_grace(conn: Any) -> None:
     claim = await hold(conn, max_runtime=HOUR)
     await _overdue_by(conn, claim, OVERDUE_GRACE - timedelta(seconds=20))
 
     assert await rescue(conn) == []
 
 
-async def test_the_deadline_of_an_attempt_dies_with_it(conn: Any) -> None:
+async def test_deadline_belongs_to_one_attempt(conn: Any) -> None:
     claim = await hold(conn, max_runtime=HOUR)
     await _overdue_by(conn, claim, HOUR)
     await end(conn, claim, Done())
@@ -413,7 +413,7 @@ async def test_the_deadline_of_an_attempt_dies_with_it(conn: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_keeper_that_saw_its_child_die_waits_for_no_lease(conn: Any) -> None:
+async def test_keeper_rescues_jobs_of_a_dead_child_without_waiting_for_the_lease(conn: Any) -> None:
     """The cause is on record: out of memory, not just silence."""
     worker = await start_worker(conn, lease=HOUR)
     claim, other = await hold(conn, worker=worker), await hold(conn)
@@ -425,7 +425,7 @@ async def test_a_keeper_that_saw_its_child_die_waits_for_no_lease(conn: Any) -> 
     assert await state_of(conn, other.id) == "running"
 
 
-async def test_a_keeper_may_name_the_jobs_of_the_child_that_died(conn: Any) -> None:
+async def test_keeper_can_rescue_named_jobs_of_a_dead_child(conn: Any) -> None:
     worker = await start_worker(conn)
     dead, alive = await hold(conn, worker=worker), await hold(conn, worker=worker)
 
@@ -439,7 +439,7 @@ async def test_a_keeper_may_name_the_jobs_of_the_child_that_died(conn: Any) -> N
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_rescue_gives_back_the_locks_of_the_attempt_and_wakes_who_waits(conn: Any) -> None:
+async def test_rescue_releases_locks_and_wakes_waiting_jobs(conn: Any) -> None:
     from holdfast.jobs.claim import claim_by_id
 
     claim = await hold(conn, locks=(Lock("t"),))
@@ -452,7 +452,7 @@ async def test_a_rescue_gives_back_the_locks_of_the_attempt_and_wakes_who_waits(
     assert await state_of(conn, waiting) == "pending"
 
 
-async def test_a_rescued_look_keeps_the_locks_because_the_engine_still_works(conn: Any) -> None:
+async def test_rescued_poll_keeps_its_locks(conn: Any) -> None:
     claim = await hold(conn, locks=(Lock("t"),))
     await submit(conn, claim)
     looked = await poll(conn, claim.id)
@@ -462,7 +462,7 @@ async def test_a_rescued_look_keeps_the_locks_because_the_engine_still_works(con
     assert await holders_of(conn, "t") == [claim.id]
 
 
-async def test_a_rescued_job_of_a_slot_stays_its_current_one(conn: Any) -> None:
+async def test_rescued_job_stays_current_in_its_slot(conn: Any) -> None:
     from holdfast.jobs.claim import claim_by_id
 
     claim = await hold(conn, slot_key="s")
@@ -474,7 +474,7 @@ async def test_a_rescued_job_of_a_slot_stays_its_current_one(conn: Any) -> None:
     assert (await take(conn, claim.id)).attempt_no == 2
 
 
-async def test_a_quarantined_job_frees_its_slot_its_locks_and_spoils_its_dependants(conn: Any) -> None:
+async def test_quarantine_frees_slot_and_locks_and_cancels_dependants(conn: Any) -> None:
     from holdfast.jobs.claim import claim_by_id
 
     claim = await hold(conn, slot_key="s", locks=(Lock("r"),), max_crashes=1)
@@ -488,7 +488,7 @@ async def test_a_quarantined_job_frees_its_slot_its_locks_and_spoils_its_dependa
     assert await state_of(conn, child) == "cancelled"
 
 
-async def test_what_a_lost_attempt_made_outside_is_cleaned_unless_it_may_be_adopted(conn: Any) -> None:
+async def test_effects_of_a_lost_attempt_are_cleaned_unless_adoptable(conn: Any) -> None:
     claim = await hold(conn)
     pod = await effects.plan(conn, claim, "pod")
     query = await effects.plan(conn, claim, "query", adoptable=True)
@@ -499,7 +499,7 @@ async def test_what_a_lost_attempt_made_outside_is_cleaned_unless_it_may_be_adop
 
 
 @pytest.mark.parametrize("lease", [EXPIRED, timedelta(0)])
-async def test_a_lease_that_was_over_before_it_began_protects_nothing(conn: Any, lease: timedelta) -> None:
+async def test_expired_lease_protects_nothing(conn: Any, lease: timedelta) -> None:
     claim = await hold(conn, worker=await start_worker(conn, lease=lease))
 
     assert await rescue(conn) == [claim.id]
@@ -507,9 +507,7 @@ async def test_a_lease_that_was_over_before_it_began_protects_nothing(conn: Any,
 
 
 @pytest.mark.parametrize(("reason", "shown"), [("the wrong year", "the wrong year"), (None, "asked to stop")])
-async def test_a_job_that_was_asked_to_stop_and_then_lost_its_worker_shows_why_it_was_asked(
-    conn: Any, reason: str | None, shown: str
-) -> None:
+async def test_rescued_cancellation_keeps_its_reason(conn: Any, reason: str | None, shown: str) -> None:
     claim = await hold(conn)
     await cancel(conn, claim.id, actor="ada", reason=reason)
 

@@ -1,4 +1,4 @@
-"""Trying again: when, how often, and that a job always comes to an end."""
+"""Retries: when, how often, and that a job always ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.jobs.promote import promote_due
 from holdfast.jobs.recover import recover
 
 
-async def test_a_job_that_fails_by_surprise_waits_and_is_tried_again(conn: Any) -> None:
+async def test_unexpected_error_is_retried_after_a_delay(conn: Any) -> None:
     """E-36: transient errors are retried with backoff."""
     claimed = await hold(conn)
     policy = RetryPolicy(Backoff(first=HOUR, longest=HOUR))
@@ -30,7 +30,7 @@ async def test_a_job_that_fails_by_surprise_waits_and_is_tried_again(conn: Any) 
     assert await claim(conn, await start_worker(conn), kinds=["k"]) == []
 
 
-async def test_after_its_last_attempt_a_job_has_failed_and_stays_so(conn: Any) -> None:
+async def test_job_fails_after_its_last_attempt(conn: Any) -> None:
     """K-33, K-04: max_attempts is the number of attempts that may end in an error."""
     job_id = await add(conn, max_attempts=3)
     for _ in range(3):
@@ -43,7 +43,7 @@ async def test_after_its_last_attempt_a_job_has_failed_and_stays_so(conn: Any) -
     assert await moves_of(conn, job_id) == ["retry", "retry", "fail"]
 
 
-async def test_a_permanent_error_needs_no_second_try(conn: Any) -> None:
+async def test_permanent_error_is_not_retried(conn: Any) -> None:
     claimed = await hold(conn, max_attempts=9)
 
     await end(conn, claimed, Permanent("no such table"))
@@ -51,7 +51,7 @@ async def test_a_permanent_error_needs_no_second_try(conn: Any) -> None:
     assert (await job(conn, claimed.id)).state == "failed"
 
 
-async def test_snoozing_and_giving_back_cost_nothing_however_often(conn: Any) -> None:
+async def test_snooze_and_release_use_no_budget(conn: Any) -> None:
     """P28: attempts are counted on, budgets are apart."""
     job_id = await add(conn, max_attempts=1, max_crashes=1)
     for _ in range(5):
@@ -64,7 +64,7 @@ async def test_snoozing_and_giving_back_cost_nothing_however_often(conn: Any) ->
     assert (found.state, found.attempt_no, found.errors, found.crashes) == ("pending", 10, 0, 0)
 
 
-async def test_a_retry_at_once_is_on_the_claim_index_at_once(conn: Any) -> None:
+async def test_retry_without_delay_is_on_the_claim_index_immediately(conn: Any) -> None:
     claimed = await hold(conn)
 
     await end(conn, claimed, Retry("again", timedelta(0)))
@@ -72,7 +72,7 @@ async def test_a_retry_at_once_is_on_the_claim_index_at_once(conn: Any) -> None:
     assert [c.id for c in await claim(conn, await start_worker(conn), kinds=["k"])] == [claimed.id]
 
 
-async def test_a_retry_is_promoted_when_its_time_has_come(conn: Any) -> None:
+async def test_retry_is_promoted_when_due(conn: Any) -> None:
     claimed = await hold(conn)
     await end(conn, claimed, Retry("later", HOUR))
     await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() WHERE id = %s", [claimed.id])
@@ -103,7 +103,7 @@ async def test_the_traceback_of_every_attempt_is_in_the_history(conn: Any) -> No
     assert all(reason in trace for reason, trace in found)
 
 
-async def test_a_success_after_errors_is_a_success(conn: Any) -> None:
+async def test_success_after_errors_completes_the_job(conn: Any) -> None:
     job_id = await add(conn)
     await end(conn, await take(conn, job_id), ValueError("odd"))
     await make_due(conn, job_id)
@@ -133,7 +133,7 @@ async def _recovered(conn: Any, claimed: Any) -> None:
 
 
 @pytest.mark.parametrize("come_back", [_retried, _given_back, _rescued, _recovered])
-async def test_a_unique_job_that_comes_back_to_wait_does_not_stumble_over_its_younger_twin(conn: Any, come_back: Any) -> None:
+async def test_retry_of_a_unique_job_coexists_with_a_newer_one(conn: Any, come_back: Any) -> None:
     claimed = await hold(conn, unique_key="u")
     twin = await add(conn, unique_key="u")
 

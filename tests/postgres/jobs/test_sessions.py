@@ -1,4 +1,4 @@
-"""A database session that stands for a worker: who ended with it is found, and who comes back keeps its jobs."""
+"""Rescue by ended database sessions: dead workers are found early, and a worker that reconnects keeps its jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def end_of(conn: Any, session: psycopg.AsyncConnection[Any]) -> None:
         pass
 
 
-async def test_the_jobs_of_a_worker_whose_session_ended_are_taken_before_its_lease_is_over(conn: Any, connect: Connect):
+async def test_jobs_of_an_ended_session_are_rescued_before_the_lease_ends(conn: Any, connect: Connect):
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
 
@@ -54,14 +54,14 @@ async def test_the_jobs_of_a_worker_whose_session_ended_are_taken_before_its_lea
     assert await value(conn, "SELECT lease_until > clock_timestamp() FROM holdfast.workers WHERE id = %s", claim.worker_id)
 
 
-async def test_who_is_connected_keeps_its_jobs(conn: Any, connect: Connect):
+async def test_connected_worker_keeps_its_jobs(conn: Any, connect: Connect):
     claim = await present(conn, await connect())
 
     assert await rescue_ended_sessions(conn, grace=NOW) == ([], [])
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_who_may_not_see_the_session_of_another_role_does_not_call_it_gone(conn: Any, connect: Connect, database: str):
+async def test_invisible_session_of_another_role_is_not_treated_as_ended(conn: Any, connect: Connect, database: str):
     """Postgres hides from an ordinary role when the sessions of others began."""
     role = f"ordinary_{uuid4().hex}"
     rights = "GRANT USAGE ON SCHEMA holdfast TO {0}; GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO {0}"
@@ -77,7 +77,7 @@ async def test_who_may_not_see_the_session_of_another_role_does_not_call_it_gone
     assert (noted, taken) == ([], [])
 
 
-async def test_who_comes_back_in_time_keeps_its_jobs(conn: Any, connect: Connect):
+async def test_worker_that_reconnects_in_time_keeps_its_jobs(conn: Any, connect: Connect):
     """Its line was cut, or somebody ended its session: it is not the worker that died."""
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
@@ -90,7 +90,7 @@ async def test_who_comes_back_in_time_keeps_its_jobs(conn: Any, connect: Connect
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_a_rescue_waits_for_nobody_who_is_just_coming_back(conn: Any, connect: Connect):
+async def test_rescue_does_not_wait_for_a_reconnecting_worker(conn: Any, connect: Connect):
     """Both take the worker's row: what is decided is decided by whoever has it first."""
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
@@ -105,7 +105,7 @@ async def test_a_rescue_waits_for_nobody_who_is_just_coming_back(conn: Any, conn
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_who_was_taken_for_dead_and_comes_back_learns_it_from_the_fence(conn: Any, connect: Connect):
+async def test_falsely_rescued_worker_is_refused_by_the_fence(conn: Any, connect: Connect):
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
     await rescue_ended_sessions(conn, grace=LATER)
@@ -121,7 +121,7 @@ async def test_who_was_taken_for_dead_and_comes_back_learns_it_from_the_fence(co
     assert await column(conn, claim.id, "attempt_id") is None
 
 
-async def test_a_session_is_good_for_one_rescue(conn: Any, connect: Connect):
+async def test_ended_session_triggers_at_most_one_rescue(conn: Any, connect: Connect):
     """The worker lives, and claims on another connection before it has a new session: it is not robbed a second time."""
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
@@ -135,7 +135,7 @@ async def test_a_session_is_good_for_one_rescue(conn: Any, connect: Connect):
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_who_connected_after_the_last_beat_cannot_tell_whether_the_server_ended_all_sessions(conn: Any, connect: Connect):
+async def test_process_that_connected_after_the_last_heartbeat_rescues_no_ended_session(conn: Any, connect: Connect):
     """F-26: after a restart everybody's session is gone, and the first who is back must not rob those who are on their way."""
     claim = await present(conn, session := await connect())
     await end_of(conn, session)
@@ -146,7 +146,7 @@ async def test_who_connected_after_the_last_beat_cannot_tell_whether_the_server_
     assert await rescue_ended_sessions(conn, grace=LATER) == ([claim.worker_id], [])  # who was there all the while can
 
 
-async def test_behind_a_pooler_there_is_no_session_to_publish(conn: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch):
+async def test_no_session_is_published_behind_a_pooler(conn: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch):
     """A pooler tells its clients a number of its own: the session is the pooler's, and says nothing about the worker."""
     session = await connect()
     monkeypatch.setattr(type(session.info), "backend_pid", property(lambda _: 1))
@@ -156,7 +156,7 @@ async def test_behind_a_pooler_there_is_no_session_to_publish(conn: Any, connect
     assert await value(conn, "SELECT session_pid FROM holdfast.workers WHERE id = %s", claim.worker_id) is None
 
 
-async def test_a_session_that_hides_its_beginning_may_be_the_one(conn: Any, connect: Connect):
+async def test_session_with_a_hidden_start_time_is_treated_as_live(conn: Any, connect: Connect):
     """Of other roles' sessions Postgres tells the process id alone."""
     role = f"holdfast_test_{uuid4().hex[:8]}"
     claim = await present(conn, await connect())
@@ -173,7 +173,7 @@ async def test_a_session_that_hides_its_beginning_may_be_the_one(conn: Any, conn
         await conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-async def test_who_has_resigned_has_no_session(conn: Any, connect: Connect):
+async def test_resigned_worker_has_no_session(conn: Any, connect: Connect):
     claim = await hold(conn)
     await conn.execute("UPDATE holdfast.workers SET stopped_at = clock_timestamp()")
 

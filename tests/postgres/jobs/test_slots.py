@@ -62,7 +62,7 @@ async def _current(conn: Any) -> list[int]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_makes_the_job_current_and_nothing_else_does(conn: Any) -> None:
+async def test_only_a_claim_makes_a_job_current(conn: Any) -> None:
     """K-32."""
     made = await _trigger(conn)
     before = (await job(conn, made.id)).is_current
@@ -72,7 +72,7 @@ async def test_a_claim_makes_the_job_current_and_nothing_else_does(conn: Any) ->
     assert (before, (await job(conn, made.id)).is_current) == (False, True)
 
 
-async def test_the_current_job_stays_current_when_it_has_ended_so_that_its_result_can_be_found(conn: Any) -> None:
+async def test_ended_job_stays_current_so_that_its_result_is_found(conn: Any) -> None:
     """K-28."""
     claimed = await hold(conn, slot_key="s")
     await end(conn, claimed, Done("the result of the slot"))
@@ -97,7 +97,7 @@ async def test_a_job_without_a_slot_is_never_current(conn: Any) -> None:
     assert not (await job(conn, (await hold(conn, locks=(Lock("t"),))).id)).is_current
 
 
-async def test_slots_do_not_get_into_each_others_way(conn: Any) -> None:
+async def test_slots_are_independent(conn: Any) -> None:
     """E-31: the key is one computed text, so no part of it can be a null that compares with nothing."""
     await hold(conn, slot_key="recalc|module=3|year=-")
     other = await hold(conn, slot_key="recalc|module=-|year=3")
@@ -105,7 +105,7 @@ async def test_slots_do_not_get_into_each_others_way(conn: Any) -> None:
     assert (await job(conn, other.id)).is_current
 
 
-async def test_an_empty_part_of_the_key_still_makes_the_slot_exclusive(conn: Any) -> None:
+async def test_empty_key_part_still_makes_a_slot_exclusive(conn: Any) -> None:
     """K-30: a job for the whole year has no module, and there is still only one of it."""
     whole_year = "recalc|module=-|year=2024"
     first = await hold(conn, slot_key=whole_year)
@@ -138,14 +138,14 @@ async def _race(connect: Any) -> tuple[Any, int, Any]:
     return conn, other, await claiming
 
 
-async def test_of_two_free_jobs_of_one_slot_that_are_claimed_at_once_one_runs(connect: Any) -> None:
+async def test_concurrent_claims_of_one_slot_start_one_job(connect: Any) -> None:
     conn, other, lost = await _race(connect)
 
     assert lost is None
     assert (await job(conn, other)).waiting_for == "slot"
 
 
-async def test_a_claim_that_only_the_unique_index_refuses_is_a_lost_race(connect: Any, monkeypatch: Any) -> None:
+async def test_claim_refused_by_the_unique_index_is_a_lost_race(connect: Any, monkeypatch: Any) -> None:
     """K-31: without the slot's own lock both claims see a free slot. The index refuses the second; nothing is left of it."""
     monkeypatch.setattr(slots, "HOLD_SLOTS", "SELECT %(slots)s::text[]")
 
@@ -164,7 +164,7 @@ async def test_a_claim_that_only_the_unique_index_refuses_is_a_lost_race(connect
 
 
 @pytest.mark.parametrize("ended_with", [None, Fail("no")])
-async def test_a_claim_of_an_ended_job_does_not_demote_the_current_one(conn: Any, ended_with: object) -> None:
+async def test_claim_of_an_ended_job_does_not_demote_the_current_one(conn: Any, ended_with: object) -> None:
     """E-30: the document's claim committed its first step even when the second matched nothing."""
     old = await hold(conn, slot_key="s")
     await end(conn, old, ended_with)
@@ -189,7 +189,7 @@ async def test_a_running_holder_is_never_demoted(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("ended_with", [Retry("busy"), Snooze(HOUR), ValueError("odd")])
-async def test_a_holder_that_waits_for_its_next_attempt_is_still_the_holder(conn: Any, ended_with: object) -> None:
+async def test_holder_that_waits_for_a_retry_stays_the_holder(conn: Any, ended_with: object) -> None:
     holder = await hold(conn, slot_key="s")
     await end(conn, holder, ended_with)
     follow_up = await _trigger(conn)
@@ -200,7 +200,7 @@ async def test_a_holder_that_waits_for_its_next_attempt_is_still_the_holder(conn
     assert (await take(conn, holder.id)).attempt_no == 2
 
 
-async def test_a_holder_whose_work_an_engine_has_is_still_the_holder(conn: Any) -> None:
+async def test_submitted_holder_stays_the_holder(conn: Any) -> None:
     holder = await hold(conn, slot_key="s")
     await submit(conn, holder)
     follow_up = await _trigger(conn)
@@ -213,7 +213,7 @@ async def test_a_holder_whose_work_an_engine_has_is_still_the_holder(conn: Any) 
     assert await state_of(conn, follow_up.id) == "pending"
 
 
-async def test_a_replaced_holder_is_still_the_holder(conn: Any) -> None:
+async def test_rescued_holder_stays_the_holder(conn: Any) -> None:
     holder = await hold(conn, slot_key="s")
     follow_up = await _trigger(conn)
     assert await _try(conn, follow_up.id) is None
@@ -224,7 +224,7 @@ async def test_a_replaced_holder_is_still_the_holder(conn: Any) -> None:
     assert await state_of(conn, follow_up.id) == "pending"
 
 
-async def test_the_batch_claim_treats_slots_alike(conn: Any) -> None:
+async def test_batch_claim_applies_the_same_slot_rules(conn: Any) -> None:
     running = await hold(conn, slot_key="s")
     await _trigger(conn)
     other = await add(conn, slot_key="other")
@@ -240,13 +240,13 @@ async def test_the_batch_claim_treats_slots_alike(conn: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_triggers_before_the_run_are_one_job(conn: Any) -> None:
+async def test_enqueues_before_the_run_merge_into_one_job(conn: Any) -> None:
     first = await _trigger(conn)
 
     assert await _trigger(conn) == (first.id, False)
 
 
-async def test_any_number_of_triggers_during_a_run_give_exactly_one_follow_up(conn: Any) -> None:
+async def test_enqueues_during_a_run_create_exactly_one_follow_up(conn: Any) -> None:
     """E-40."""
     running = await hold(conn, slot_key="s")
 
@@ -261,7 +261,7 @@ async def test_any_number_of_triggers_during_a_run_give_exactly_one_follow_up(co
 
 
 @pytest.mark.parametrize("ended_with", [None, Fail("no")])
-async def test_the_follow_up_runs_however_the_holder_ended(conn: Any, ended_with: object) -> None:
+async def test_follow_up_runs_after_every_end_of_the_holder(conn: Any, ended_with: object) -> None:
     running = await hold(conn, slot_key="s")
     follow_up = await _trigger(conn)
     assert await _try(conn, follow_up.id) is None
@@ -272,7 +272,7 @@ async def test_the_follow_up_runs_however_the_holder_ended(conn: Any, ended_with
     assert (await take(conn, follow_up.id)).attempt_no == 1
 
 
-async def test_the_follow_up_runs_when_the_holder_was_cancelled(conn: Any) -> None:
+async def test_follow_up_runs_after_the_holder_was_cancelled(conn: Any) -> None:
     running = await hold(conn, slot_key="s")
     follow_up = await _trigger(conn)
     assert await _try(conn, follow_up.id) is None
@@ -282,7 +282,7 @@ async def test_the_follow_up_runs_when_the_holder_was_cancelled(conn: Any) -> No
     assert await state_of(conn, follow_up.id) == "pending"
 
 
-async def test_a_trigger_that_merges_into_a_waiting_job_is_seen_by_its_run(connect: Any) -> None:
+async def test_run_sees_data_of_an_enqueue_that_merged_into_it(connect: Any) -> None:
     """E-40, stepped: while the trigger's transaction is open the job cannot start, and so not read without its data."""
     conn, trigger = await connect(), await connect()
     waiting = await _trigger(conn)
@@ -300,7 +300,7 @@ async def test_a_trigger_that_merges_into_a_waiting_job_is_seen_by_its_run(conne
     assert await value(conn, "SELECT reason FROM holdfast.controls WHERE kind = 'data'") == "of the trigger"
 
 
-async def test_a_trigger_that_comes_while_the_job_is_just_starting_gets_a_follow_up(connect: Any) -> None:
+async def test_enqueue_during_the_claim_creates_a_follow_up(connect: Any) -> None:
     """The other order: it waits for the claim, sees that the job runs, and makes a new one."""
     conn, starter, trigger = await connect(), await connect(), await connect()
     waiting = await _trigger(conn)
@@ -316,7 +316,7 @@ async def test_a_trigger_that_comes_while_the_job_is_just_starting_gets_a_follow
     assert made.id != waiting.id
 
 
-async def test_a_unique_job_merges_with_the_same_promise(connect: Any) -> None:
+async def test_unique_job_sees_data_of_an_enqueue_that_merged_into_it(connect: Any) -> None:
     conn, trigger = await connect(), await connect()
     waiting = await add(conn, unique_key="u")
     worker = await start_worker(conn)
@@ -329,7 +329,7 @@ async def test_a_unique_job_merges_with_the_same_promise(connect: Any) -> None:
     assert await claim_by_id(conn, worker, waiting) is not None
 
 
-async def test_two_triggers_at_once_are_one_job(connect: Any) -> None:
+async def test_concurrent_enqueues_create_one_job(connect: Any) -> None:
     conn, first, second = await connect(), await connect(), await connect()
 
     async with first.transaction():
@@ -340,7 +340,7 @@ async def test_two_triggers_at_once_are_one_job(connect: Any) -> None:
     assert await triggering == (made.id, False)
 
 
-async def test_the_holder_that_ends_sees_who_has_just_decided_to_wait(connect: Any) -> None:
+async def test_finishing_holder_sees_a_job_that_decided_to_wait(connect: Any) -> None:
     conn, ending, coming = await connect(), await connect(), await connect()
     holder = await hold(conn, slot_key="s")
     follow_up = await _trigger(conn)
@@ -355,7 +355,7 @@ async def test_the_holder_that_ends_sees_who_has_just_decided_to_wait(connect: A
     assert await state_of(conn, follow_up.id) == "pending"
 
 
-async def test_who_comes_while_the_holder_is_just_ending_takes_over(connect: Any) -> None:
+async def test_job_claimed_while_the_holder_finishes_takes_over(connect: Any) -> None:
     conn, ending, coming = await connect(), await connect(), await connect()
     holder = await hold(conn, slot_key="s")
     follow_up = await _trigger(conn)
@@ -370,7 +370,7 @@ async def test_who_comes_while_the_holder_is_just_ending_takes_over(connect: Any
     assert await _current(conn) == [follow_up.id]
 
 
-async def test_a_follow_up_that_somebody_has_in_hand_is_left_to_the_sweep(connect: Any) -> None:
+async def test_wake_skips_a_locked_follow_up_and_the_sweep_wakes_it(connect: Any) -> None:
     conn, trigger = await connect(), await connect()
     holder = await hold(conn, slot_key="s")
     follow_up = await _trigger(conn)
@@ -386,7 +386,7 @@ async def test_a_follow_up_that_somebody_has_in_hand_is_left_to_the_sweep(connec
     assert (forgotten, await state_of(conn, follow_up.id)) == ("blocked", "pending")
 
 
-async def test_the_sweep_leaves_alone_who_waits_rightly(conn: Any) -> None:
+async def test_sweep_does_not_wake_a_job_whose_slot_is_busy(conn: Any) -> None:
     await hold(conn, slot_key="s")
     follow_up = await _trigger(conn)
     assert await _try(conn, follow_up.id) is None
@@ -402,7 +402,7 @@ async def test_the_sweep_leaves_alone_who_waits_rightly(conn: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_that_gets_its_slot_but_not_its_lock_demotes_nobody(conn: Any) -> None:
+async def test_job_blocked_by_a_lock_does_not_take_its_slot(conn: Any) -> None:
     ended = await hold(conn, slot_key="s")
     await end(conn, ended)
     holder = await hold(conn, locks=(Lock("t"),))
@@ -416,7 +416,7 @@ async def test_a_job_that_gets_its_slot_but_not_its_lock_demotes_nobody(conn: An
     assert await _current(conn) == [both]
 
 
-async def test_an_ended_holder_that_runs_again_is_one_more_job_of_the_slot(conn: Any) -> None:
+async def test_rerun_of_an_ended_holder_waits_for_its_slot(conn: Any) -> None:
     first = await hold(conn, slot_key="s")
     await end(conn, first, Fail("no"))
     second = await hold(conn, slot_key="s")
@@ -429,7 +429,7 @@ async def test_an_ended_holder_that_runs_again_is_one_more_job_of_the_slot(conn:
     assert await _current(conn) == [first.id]
 
 
-async def test_an_ended_holder_cannot_wait_again_beside_a_follow_up(conn: Any) -> None:
+async def test_rerun_is_refused_while_a_follow_up_waits(conn: Any) -> None:
     first = await hold(conn, slot_key="s")
     await end(conn, first, Fail("no"))
     second = await hold(conn, slot_key="s")
@@ -444,7 +444,7 @@ async def test_an_ended_holder_cannot_wait_again_beside_a_follow_up(conn: Any) -
     await end(conn, second)
 
 
-async def test_a_delayed_follow_up_is_still_a_follow_up(conn: Any) -> None:
+async def test_delayed_follow_up_accepts_merges(conn: Any) -> None:
     running = await hold(conn, slot_key="s")
     delayed = await _trigger(conn, run_after=HOUR)
 
@@ -459,7 +459,7 @@ async def test_a_delayed_follow_up_is_still_a_follow_up(conn: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_kinds_that_share_a_slot_do_not_merge_and_run_one_after_the_other(conn: Any) -> None:
+async def test_kinds_that_share_a_slot_run_one_after_another_without_merging(conn: Any) -> None:
     """K-28: another kind's run is not the one that this trigger asked for."""
     worker = await start_worker(conn)
     holder = await hold(conn, slot_key="s")
@@ -479,7 +479,7 @@ async def test_kinds_that_share_a_slot_do_not_merge_and_run_one_after_the_other(
     assert await _current(conn) == [other.id]
 
 
-async def test_two_kinds_of_a_free_slot_are_claimed_one_by_one(conn: Any) -> None:
+async def test_claim_starts_one_of_two_kinds_in_a_free_slot(conn: Any) -> None:
     made = [await _trigger(conn), await enqueue(conn, NewJob("other", slot_key="s"))]
 
     claims = await claim(conn, await start_worker(conn), kinds=["k", "other"])
@@ -488,7 +488,7 @@ async def test_two_kinds_of_a_free_slot_are_claimed_one_by_one(conn: Any) -> Non
     assert await state_of(conn, made[1].id) == "pending"
 
 
-async def test_a_trigger_does_not_merge_into_one_that_waits_for_parents(conn: Any) -> None:
+async def test_enqueue_does_not_merge_into_a_job_that_waits_for_parents(conn: Any) -> None:
     """The parent fails, and what waits for it is cancelled; the trigger is not lost with it."""
     parent = await hold(conn, "parent")
     waiting = await add(conn, slot_key="s", after=(parent.id,))
@@ -502,7 +502,7 @@ async def test_a_trigger_does_not_merge_into_one_that_waits_for_parents(conn: An
     assert (await take(conn, made.id)).id == made.id
 
 
-async def test_a_trigger_with_parents_runs_after_them_and_merges_into_nobody(conn: Any) -> None:
+async def test_enqueue_with_parents_does_not_merge_and_runs_after_them(conn: Any) -> None:
     waiting = await _trigger(conn)
     parent = await hold(conn, "parent")
     ours = await enqueue(conn, NewJob("k", slot_key="s", after=(parent.id,)))
@@ -523,7 +523,7 @@ async def test_a_trigger_with_parents_runs_after_them_and_merges_into_nobody(con
     assert ran == [ours.id, follow_up.id]
 
 
-async def test_a_trigger_for_now_makes_one_that_is_due_later_due_now(conn: Any) -> None:
+async def test_immediate_enqueue_makes_a_delayed_follow_up_due_now(conn: Any) -> None:
     waiting = await _trigger(conn, run_after=HOUR)
 
     assert await _trigger(conn) == (waiting.id, False)
@@ -533,7 +533,7 @@ async def test_a_trigger_for_now_makes_one_that_is_due_later_due_now(conn: Any) 
 
 
 @pytest.mark.parametrize(("first", "second"), [(HOUR, HOUR / 2), (HOUR / 2, HOUR)])
-async def test_of_two_times_the_sooner_one_counts(conn: Any, first: timedelta, second: timedelta) -> None:
+async def test_earlier_due_time_wins_on_merge(conn: Any, first: timedelta, second: timedelta) -> None:
     before = await clock(conn)
     waiting = await _trigger(conn, run_after=first)
 
@@ -542,7 +542,7 @@ async def test_of_two_times_the_sooner_one_counts(conn: Any, first: timedelta, s
     assert before + HOUR / 2 <= await column(conn, waiting.id, "run_after") <= await clock(conn) + HOUR / 2
 
 
-async def test_a_trigger_for_later_leaves_one_that_is_due_now(conn: Any) -> None:
+async def test_delayed_enqueue_keeps_a_follow_up_that_is_due_now(conn: Any) -> None:
     waiting = await _trigger(conn)
 
     assert await _trigger(conn, run_after=HOUR) == (waiting.id, False)
@@ -550,7 +550,7 @@ async def test_a_trigger_for_later_leaves_one_that_is_due_now(conn: Any) -> None
     assert await column(conn, waiting.id, "run_after") is None
 
 
-async def test_whoever_waits_for_a_time_is_told_that_it_is_sooner(connect: Any) -> None:
+async def test_workers_are_notified_of_an_earlier_due_time(connect: Any) -> None:
     conn, listening = await connect(), await connect()
     await _trigger(conn, run_after=HOUR)
     await listening.execute("LISTEN holdfast")

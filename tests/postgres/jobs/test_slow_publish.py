@@ -1,4 +1,4 @@
-"""Whoever publishes takes its time, and nobody else waits for that: neither for its lock nor for its slot.
+"""A slow `publish` does not block other jobs, neither by its lock nor by its slot.
 
 `publish` stands still where the test wants it. Everybody else is told to fail rather than to wait.
 """
@@ -50,7 +50,7 @@ async def ending_with(conn: Any, held: Claim, way: str, **done: Any) -> AsyncIte
 
 
 @pytest.mark.parametrize("tie", [{"locks": (WAIT,)}, {"slot_key": "s"}], ids=["lock", "slot"])
-async def test_a_claim_behind_one_that_publishes_decides_at_once_and_is_woken_by_its_end(connect: Any, tie: Any) -> None:
+async def test_claim_does_not_wait_for_a_publishing_holder_and_is_woken_by_its_end(connect: Any, tie: Any) -> None:
     conn, acting = await connect(), await connect()
     held = await hold(conn, **tie)
     waiting = await add(conn, **tie)
@@ -65,7 +65,7 @@ async def test_a_claim_behind_one_that_publishes_decides_at_once_and_is_woken_by
 
 
 @pytest.mark.parametrize("tie", [{"locks": (WAIT,)}, {"slot_key": "s"}], ids=["lock", "slot"])
-async def test_other_jobs_in_the_same_batch_do_not_wait_for_a_publish(connect: Any, tie: Any) -> None:
+async def test_other_jobs_of_a_batch_do_not_wait_for_a_publish(connect: Any, tie: Any) -> None:
     conn, acting = await connect(), await connect()
     held = await hold(conn, **tie)
     await add(conn, **tie)
@@ -78,7 +78,7 @@ async def test_other_jobs_in_the_same_batch_do_not_wait_for_a_publish(connect: A
     assert {one.id for one in claims} == {plain, other}
 
 
-async def test_who_would_be_rejected_knows_at_once(connect: Any) -> None:
+async def test_enqueue_with_reject_does_not_wait_for_a_publish(connect: Any) -> None:
     conn, acting = await connect(), await connect()
     held = await hold(conn, locks=(REJECT,))
     await never_wait(conn)
@@ -90,7 +90,7 @@ async def test_who_would_be_rejected_knows_at_once(connect: Any) -> None:
     assert (await enqueue(conn, NewJob("k", locks=(REJECT,)))).created
 
 
-async def test_what_a_job_publishes_may_have_the_lock_that_it_gives_back(conn: Any) -> None:
+async def test_publish_can_enqueue_a_job_with_the_released_lock(conn: Any) -> None:
     """The places are given back after `publish`, in the same transaction."""
     held = await hold(conn, locks=(REJECT,))
     made: list[JobId] = []
@@ -104,7 +104,7 @@ async def test_what_a_job_publishes_may_have_the_lock_that_it_gives_back(conn: A
     assert (await take(conn, made[0])).id == made[0]
 
 
-async def test_a_child_steps_into_the_place_of_its_parent(conn: Any) -> None:
+async def test_child_takes_over_the_permit_of_its_parent(conn: Any) -> None:
     held = await hold(conn, locks=(REJECT,))
     waiting = await add(conn, locks=(WAIT,))
     assert await claim_by_id(conn, await start_worker(conn), waiting) is None
@@ -118,7 +118,7 @@ async def test_a_child_steps_into_the_place_of_its_parent(conn: Any) -> None:
     assert await state_of(conn, waiting) == "pending"
 
 
-async def test_only_one_child_gets_the_place_of_its_parent(conn: Any) -> None:
+async def test_only_one_child_takes_over_the_permit(conn: Any) -> None:
     held = await hold(conn, locks=(REJECT,))
 
     with pytest.raises(LockBusy):
@@ -127,7 +127,7 @@ async def test_only_one_child_gets_the_place_of_its_parent(conn: Any) -> None:
     assert await holders_of(conn, "t") == [held.id]
 
 
-async def test_plain_jobs_are_claimed_while_somebody_has_the_key_of_a_tied_one(connect: Any) -> None:
+async def test_plain_jobs_are_claimed_while_a_lock_key_is_held(connect: Any) -> None:
     """Whoever enqueues with `reject` has the key for as long as their own transaction lasts."""
     conn, enqueueing = await connect(), await connect()
     tied, plain = await add(conn, locks=(WAIT,)), await add(conn)
@@ -146,7 +146,7 @@ async def test_plain_jobs_are_claimed_while_somebody_has_the_key_of_a_tied_one(c
     assert await state_of(conn, tied) == "blocked"
 
 
-async def test_while_a_job_prepares_its_end_it_reports_progress_and_nothing_waits_for_it(connect: Any) -> None:
+async def test_job_that_prepares_its_end_reports_progress_without_blocking(connect: Any) -> None:
     """Its row, its slot and the slots of its children are free until the end."""
     conn, acting = await connect(), await connect()
     held = await hold(conn, slot_key="s")
@@ -162,7 +162,7 @@ async def test_while_a_job_prepares_its_end_it_reports_progress_and_nothing_wait
     assert await state_of(conn, other) == "pending"
 
 
-async def test_a_job_that_prepares_its_end_can_be_cancelled_and_writes_nothing(connect: Any) -> None:
+async def test_job_cancelled_while_preparing_its_end_writes_nothing(connect: Any) -> None:
     conn, acting = await connect(), await connect()
     held = await hold(conn)
 

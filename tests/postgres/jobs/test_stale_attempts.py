@@ -188,7 +188,7 @@ WRITES: dict[str, Step] = {
 
 
 @pytest.mark.parametrize("lose_it", WAYS, ids=lambda way: way.__name__.strip("_"))
-async def test_no_write_of_a_lost_attempt_changes_a_single_row(conn: Any, lose_it: Step) -> None:
+async def test_no_write_of_a_lost_attempt_changes_any_row(conn: Any, lose_it: Step) -> None:
     stale = await hold(conn, max_attempts=9, max_crashes=9)
     await lose_it(conn, stale)
     before = await everything(conn)
@@ -200,7 +200,7 @@ async def test_no_write_of_a_lost_attempt_changes_a_single_row(conn: Any, lose_i
 
 
 @pytest.mark.parametrize("lose_it", WAYS, ids=lambda way: way.__name__.strip("_"))
-async def test_the_next_beat_says_that_the_attempt_is_lost(conn: Any, lose_it: Step) -> None:
+async def test_next_heartbeat_reports_the_lost_attempt(conn: Any, lose_it: Step) -> None:
     """K-16."""
     stale = await hold(conn, max_attempts=9, max_crashes=9)
     healthy = await hold(conn)
@@ -214,7 +214,7 @@ async def test_the_next_beat_says_that_the_attempt_is_lost(conn: Any, lose_it: S
 @pytest.mark.parametrize(
     "lose_it", [_replaced, _replaced_by_its_own_worker, _cancelled_and_run_again], ids=lambda way: way.__name__.strip("_")
 )
-async def test_a_lost_attempt_cannot_free_the_lock_or_the_slot_of_its_successor(conn: Any, lose_it: Step) -> None:
+async def test_lost_attempt_cannot_release_the_lock_or_slot_of_its_successor(conn: Any, lose_it: Step) -> None:
     """K-27, E-49."""
     stale = await hold(conn, max_crashes=9, slot_key="s", locks=(Lock("t"), Lock("u")))
     follow_up = await add(conn, slot_key="s", locks=(Lock("t"),))
@@ -231,7 +231,7 @@ async def test_a_lost_attempt_cannot_free_the_lock_or_the_slot_of_its_successor(
     assert await state_of(conn, follow_up) in ("pending", "blocked")
 
 
-async def test_a_lost_attempt_can_neither_confirm_nor_adopt_what_exists_outside(conn: Any) -> None:
+async def test_lost_attempt_can_neither_confirm_nor_adopt_effects(conn: Any) -> None:
     first = await hold(conn, max_crashes=9)
     query = await effects.plan(conn, first, "query", adoptable=True)
     second = await replace(conn, first)
@@ -251,7 +251,7 @@ async def test_a_lost_attempt_can_neither_confirm_nor_adopt_what_exists_outside(
         await effects.confirm(conn, third, query, "not adopted, so not its to confirm")
 
 
-async def test_a_lost_poll_cannot_write_over_the_poll_that_follows(conn: Any) -> None:
+async def test_lost_poll_cannot_overwrite_the_next_poll(conn: Any) -> None:
     """K-39, K-40."""
     claim = await hold(conn, max_crashes=9)
     await submit(conn, claim, {"next_uri": "1"})
@@ -268,7 +268,7 @@ async def test_a_lost_poll_cannot_write_over_the_poll_that_follows(conn: Any) ->
     assert await everything(conn) == before
 
 
-async def test_the_attempt_of_one_job_is_no_right_to_another(conn: Any) -> None:
+async def test_attempt_of_one_job_cannot_write_another(conn: Any) -> None:
     mine, other = await hold(conn), await hold(conn)
     forged = mine._replace(id=other.id)
     before = await everything(conn)
@@ -292,7 +292,7 @@ async def test_the_right_worker_with_the_wrong_attempt_is_still_refused(conn: An
     assert await everything(conn) == before
 
 
-async def test_a_slow_holder_loses_to_its_replacement_which_then_ends_well(conn: Any) -> None:
+async def test_slow_holder_loses_to_its_replacement(conn: Any) -> None:
     """K-19: at most one attempt's end is ever accepted."""
     slow = await hold(conn)
     fast = await replace(conn, slow)
@@ -305,7 +305,7 @@ async def test_a_slow_holder_loses_to_its_replacement_which_then_ends_well(conn:
     assert (await job(conn, slow.id)).result == "fast"
 
 
-async def test_an_end_that_comes_after_the_lease_but_before_anybody_took_the_job_is_accepted(conn: Any) -> None:
+async def test_finish_after_the_lease_but_before_a_rescue_is_accepted(conn: Any) -> None:
     """P4: the fence decides and not the clock; the work is done, and throwing it away would help nobody."""
     late = await hold(conn)
     await silence(conn, late)

@@ -26,7 +26,7 @@ from holdfast.jobs.views import read
 STATEMENTS = statements()
 
 
-def test_the_statements_were_found() -> None:
+def test_statements_are_collected() -> None:
     """Should somebody rename them all, the tests below must not pass because there is nothing to test."""
     known = {"claim.CLAIM", "finish.COMPLETE_PLAIN", "finish.FINISH", "renew.BEAT", "rescue.RESCUE", "locks.HOLD_KEYS"}
     assert known < set(STATEMENTS)
@@ -50,7 +50,7 @@ async def test_every_statement_can_be_prepared_against_the_schema(conn: Any) -> 
     assert await _refused(conn, can_be_prepared(STATEMENTS)) == {}
 
 
-async def test_every_listing_can_be_prepared(conn: Any) -> None:
+async def test_every_list_query_can_be_prepared(conn: Any) -> None:
     filters = {name: text for name, text in job_filters.FILTERS.items() if name != "state"}
     wheres = {
         "none": "true",
@@ -64,12 +64,12 @@ async def test_every_listing_can_be_prepared(conn: Any) -> None:
         assert await _refused(conn, {name: statement.format(filters=where) for name, where in wheres.items()}) == {}
 
 
-async def test_a_statement_that_cannot_be_prepared_would_be_found(conn: Any) -> None:
+async def test_invalid_statement_is_detected(conn: Any) -> None:
     assert set(await _refused(conn, {"typo": "SELECT idd FROM holdfast.jobs WHERE id = %(id)s"})) == {"typo"}
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_no_statement_asks_for_the_time_at_which_its_transaction_began(name: str) -> None:
+def test_no_statement_uses_the_transaction_start_time(name: str) -> None:
     """P7: a lease that is renewed from back then, or a job that is due by then, would be wrong."""
     assert not re.search(
         r"\bnow\(\)|\bcurrent_timestamp\b|\blocaltimestamp\b|\btransaction_timestamp\b", STATEMENTS[name], re.I
@@ -77,13 +77,13 @@ def test_no_statement_asks_for_the_time_at_which_its_transaction_began(name: str
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_no_statement_takes_rows_by_a_sub_select_with_a_limit(name: str) -> None:
+def test_no_statement_locks_rows_by_a_sub_select_with_a_limit(name: str) -> None:
     """P1: `id IN (SELECT … LIMIT …)` may be run again for each row, and then takes too many."""
     assert not re.search(r"\bIN\s*\(\s*SELECT[^()]*\bLIMIT\b", STATEMENTS[name], re.I | re.S)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_whoever_picks_rows_to_take_them_does_it_once(name: str) -> None:
+def test_each_statement_selects_rows_to_lock_once(name: str) -> None:
     """P2: a pick with a lock stands in a MATERIALIZED part of its own."""
     text = STATEMENTS[name]
     if "SKIP LOCKED" in text and re.search(r"\b(UPDATE|DELETE FROM) holdfast\.", text):
@@ -101,7 +101,7 @@ def _holes(tree: ast.AST) -> list[str]:
     return found
 
 
-def test_statements_are_put_together_from_our_own_constants_only() -> None:
+def test_statements_are_built_from_constants_only() -> None:
     """What a caller says travels as a parameter, never in the text."""
     foreign = {}
     for module in MODULES:
@@ -167,7 +167,7 @@ WORKER, ATTEMPT = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-80
 
 
 @both_plans
-async def test_a_claim_walks_over_its_index_and_nothing_else(crowd: Any, plan: Any) -> None:
+async def test_claim_uses_only_its_index(crowd: Any, plan: Any) -> None:
     parameters = {
         "worker_id": WORKER,
         "begins": False,
@@ -186,9 +186,7 @@ async def test_a_claim_walks_over_its_index_and_nothing_else(crowd: Any, plan: A
 
 @both_plans
 @pytest.mark.parametrize("batch", [1, 100])
-async def test_a_batch_of_ends_goes_by_the_primary_key_though_nobody_has_seen_a_running_job(
-    crowd: Any, plan: Any, batch: int
-) -> None:
+async def test_batch_of_ends_uses_the_primary_key_with_stale_statistics(crowd: Any, plan: Any, batch: int) -> None:
     """DESIGN 3: with a condition on the state beside it the planner started from the whole table."""
     ids, attempts = "{" + ",".join(map(str, range(1, batch + 1))) + "}", "{" + ",".join([ATTEMPT] * batch) + "}"
 
@@ -250,7 +248,7 @@ FENCED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @both_plans
 @pytest.mark.parametrize("name", FENCED)
-async def test_a_fenced_write_goes_by_the_primary_key(crowd: Any, plan: Any, name: str) -> None:
+async def test_fenced_write_uses_the_primary_key(crowd: Any, plan: Any, name: str) -> None:
     found = await plan(crowd, *FENCED[name])
 
     assert "using jobs_pkey on jobs" in found
@@ -285,7 +283,7 @@ SWEEPS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @both_plans
 @pytest.mark.parametrize("name", SWEEPS)
-async def test_a_sweep_looks_at_its_own_small_index(crowd: Any, plan: Any, name: str) -> None:
+async def test_sweep_uses_its_partial_index(crowd: Any, plan: Any, name: str) -> None:
     """K-57: above all the one for jobs whose time has come, `jobs_delayed`, in which no other job is."""
     statement, parameters, index = SWEEPS[name]
 
@@ -295,7 +293,7 @@ async def test_a_sweep_looks_at_its_own_small_index(crowd: Any, plan: Any, name:
     assert "Seq Scan on jobs" not in found
 
 
-async def test_who_waits_for_a_free_lock_is_found_without_the_crowd_and_the_keys_that_nobody_wants(crowd: Any) -> None:
+async def test_wake_finds_waiters_of_a_free_lock_by_index(crowd: Any) -> None:
     await crowd.execute("INSERT INTO holdfast.lock_keys SELECT 'key ' || number FROM generate_series(1, 20000) AS number")
     await crowd.execute(
         """INSERT INTO holdfast.lock_wants (job_id, key, when_busy, priority, waiting)
@@ -311,7 +309,7 @@ async def test_who_waits_for_a_free_lock_is_found_without_the_crowd_and_the_keys
 
 
 @both_plans
-async def test_a_heartbeat_never_walks_over_the_jobs(crowd: Any, plan: Any) -> None:
+async def test_heartbeat_never_scans_the_jobs(crowd: Any, plan: Any) -> None:
     """Also when the statistics promise plenty of a kind of which nothing is left."""
     parameters = {
         "worker_id": WORKER,
@@ -328,7 +326,7 @@ async def test_a_heartbeat_never_walks_over_the_jobs(crowd: Any, plan: Any) -> N
     assert "Seq Scan on jobs" not in found
 
 
-async def test_an_enqueue_that_may_find_a_twin_looks_it_up_by_its_key(crowd: Any) -> None:
+async def test_unique_enqueue_uses_the_key_index(crowd: Any) -> None:
     twin = await _plan(crowd, enqueue.HOLD_WAITING_TWIN, {"merges_in": "s", "kind": "k", "unique_key": "u"})
     same = await _plan(crowd, enqueue.FIND_BY_IDEMPOTENCY_KEY, {"payload": "{}", "kind": "k", "idempotency_key": "i"})
 
@@ -338,7 +336,7 @@ async def test_an_enqueue_that_may_find_a_twin_looks_it_up_by_its_key(crowd: Any
 
 # Every job is pending here: the first page comes from the primary key at once.
 @pytest.mark.parametrize("state", [state for state in State if state not in (State.PENDING, State.COMPLETED)])
-async def test_a_page_of_a_rare_state_does_not_walk_over_all_jobs(crowd: Any, state: State) -> None:
+async def test_page_of_a_rare_state_does_not_scan_all_jobs(crowd: Any, state: State) -> None:
     page = await _plan(crowd, read.LIST_JOBS.format(filters=job_filters.STATE_FILTERS[state]), {"limit": 50})
 
     assert "using jobs_pkey" not in page
@@ -346,7 +344,7 @@ async def test_a_page_of_a_rare_state_does_not_walk_over_all_jobs(crowd: Any, st
 
 
 @pytest.mark.parametrize(("name", "time"), [("created_after", "9999-01-01Z"), ("created_before", "2000-01-01Z")])
-async def test_a_time_is_found_by_halving_and_not_by_walking(crowd: Any, name: str, time: str) -> None:
+async def test_time_filter_uses_a_binary_search(crowd: Any, name: str, time: str) -> None:
     statement = read.LIST_JOBS.format(filters=job_filters.FILTERS[name])
 
     cursor = AsyncClientCursor(crowd)
@@ -363,7 +361,7 @@ def _thrown_away(node: dict[str, Any]) -> Iterator[int]:
         yield from _thrown_away(part)
 
 
-async def test_the_plans_above_are_for_statistics_that_have_seen_only_pending_jobs(crowd: Any) -> None:
+async def test_plans_are_tested_with_statistics_of_pending_jobs_only(crowd: Any) -> None:
     known = await value(
         crowd,
         "SELECT most_common_vals::text FROM pg_stats "

@@ -45,7 +45,7 @@ async def _row_in(conn: Any, state: State) -> int:
     return int(await value(conn, f"{INSERT[state]} RETURNING id"))
 
 
-async def test_the_database_allows_exactly_the_moves_of_the_table(conn: Any) -> None:
+async def test_database_allows_exactly_the_transitions_of_the_table(conn: Any) -> None:
     """Every pair of states is tried by hand."""
     allowed, refused_by = set(), set()
     for before, after in product(State, State):
@@ -60,14 +60,14 @@ async def test_the_database_allows_exactly_the_moves_of_the_table(conn: Any) -> 
     assert refused_by == {"legal_moves_only"}, "and not because the rows here were made badly"
 
 
-def test_the_trigger_has_the_same_list_as_the_code() -> None:
+def test_trigger_and_code_have_the_same_transitions() -> None:
     migration = import_module("holdfast.database.migrations.versions.0001_kernel")
     listed = re.findall(r"'(\w+)>(\w+)'", migration.UPGRADE)
 
     assert sorted((State(before), State(after)) for before, after in listed) == legal_pairs()
 
 
-async def test_a_refused_move_says_what_was_tried(conn: Any) -> None:
+async def test_refused_transition_names_both_states(conn: Any) -> None:
     job_id = await _row_in(conn, State.COMPLETED)
 
     with pytest.raises(psycopg.errors.CheckViolation, match=f"job {job_id} may not move from completed") as refused:
@@ -81,7 +81,7 @@ async def test_a_refused_move_says_what_was_tried(conn: Any) -> None:
     ["attempt_no = attempt_no - 1", "fence_token = fence_token - 1", "attempt_id = gen_random_uuid()"],
     ids=["attempts never fall", "the fence token never falls", "an attempt is never swapped for another"],
 )
-async def test_a_fence_only_ever_moves_forward(conn: Any, change: str) -> None:
+async def test_fence_token_never_decreases(conn: Any, change: str) -> None:
     claim = await hold(conn)
 
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
@@ -210,7 +210,7 @@ CASES = [(name, statements) for name, cases in BROKEN.items() for statements in 
 
 
 @pytest.mark.parametrize(("constraint", "statements"), CASES, ids=[f"{name}-{n}" for n, (name, _) in enumerate(CASES)])
-async def test_a_row_that_contradicts_itself_is_refused(conn: Any, constraint: str, statements: list[str]) -> None:
+async def test_inconsistent_row_is_refused(conn: Any, constraint: str, statements: list[str]) -> None:
     job_id = await add(conn)
     *arrange, breaks = [statement.replace("JOB_ID", str(job_id)) for statement in statements]
     for statement in arrange:
@@ -222,7 +222,7 @@ async def test_a_row_that_contradicts_itself_is_refused(conn: Any, constraint: s
     assert refused.value.diag.constraint_name == constraint
 
 
-async def test_every_constraint_of_the_kernels_tables_is_broken_by_a_test(conn: Any) -> None:
+async def test_every_kernel_constraint_is_violated_by_a_test(conn: Any) -> None:
     found = await rows(
         conn,
         """WITH ours AS (SELECT ('holdfast.' || name)::regclass AS oid FROM unnest(%s::text[]) AS name)
@@ -242,7 +242,7 @@ async def test_every_constraint_of_the_kernels_tables_is_broken_by_a_test(conn: 
     assert {name for (name,) in found} == set(BROKEN)
 
 
-async def test_a_job_cannot_go_while_effects_name_it(conn: Any) -> None:
+async def test_job_with_effects_cannot_be_deleted(conn: Any) -> None:
     job_id = await add(conn)
     await conn.execute(_effect().replace("JOB_ID", str(job_id)))
 
@@ -250,6 +250,6 @@ async def test_a_job_cannot_go_while_effects_name_it(conn: Any) -> None:
         await conn.execute("DELETE FROM holdfast.jobs WHERE id = %s", [job_id])
 
 
-def test_every_state_has_its_row_here() -> None:
+def test_every_state_has_a_valid_row_in_this_test() -> None:
     assert set(NEEDS) == set(INSERT) == set(State)
     assert inspect.getdoc(State)

@@ -1,4 +1,4 @@
-"""The connection dies during COMMIT: the error is the same whether it was written or not, a re-read tells which.
+"""The connection breaks during COMMIT: the error is the same in both cases, and a lookup shows whether it was committed.
 
 A small proxy stands between the client and Postgres and cuts the line at the COMMIT, before or after it was passed on.
 """
@@ -76,7 +76,7 @@ async def _finish_over(address: str, claim: Claim, ended_with: object) -> None:
 
 
 @pytest.mark.parametrize("ended_with", [None, Done(then=[NewJob("next")]), Fail("no"), Retry("later")])
-async def test_a_commit_that_arrived_is_found_by_its_attempt(database: str, conn: Any, ended_with: object) -> None:
+async def test_committed_finish_is_found_by_its_attempt(database: str, conn: Any, ended_with: object) -> None:
     """P13."""
     claim = await hold(conn)
     async with cut_at_commit(database, "after") as address:
@@ -87,7 +87,7 @@ async def test_a_commit_that_arrived_is_found_by_its_attempt(database: str, conn
 
 
 @pytest.mark.parametrize("ended_with", [None, Done(then=[NewJob("next")]), Fail("no"), Retry("later")])
-async def test_a_commit_that_never_arrived_leaves_the_attempt_its_job(database: str, conn: Any, ended_with: object) -> None:
+async def test_uncommitted_finish_leaves_the_job_to_its_attempt(database: str, conn: Any, ended_with: object) -> None:
     claim = await hold(conn)
     async with cut_at_commit(database, "before") as address:
         await _finish_over(address, claim, ended_with)
@@ -97,7 +97,7 @@ async def test_a_commit_that_never_arrived_leaves_the_attempt_its_job(database: 
     assert len(await moves_of(conn, claim.id)) == 1, "it ended once"
 
 
-async def test_a_backend_that_is_terminated_before_the_commit_has_written_nothing(connect: Any) -> None:
+async def test_backend_terminated_before_the_commit_wrote_nothing(connect: Any) -> None:
     conn, doomed = await connect(), await connect()
     claim = await hold(conn)
 
@@ -111,7 +111,7 @@ async def test_a_backend_that_is_terminated_before_the_commit_has_written_nothin
     assert await resolve_unknown(conn, claim) is False
 
 
-async def test_a_backend_that_is_terminated_after_the_commit_has_written_it(connect: Any) -> None:
+async def test_backend_terminated_after_the_commit_wrote_the_end(connect: Any) -> None:
     conn, doomed = await connect(), await connect()
     claim = await hold(conn)
 
@@ -123,7 +123,7 @@ async def test_a_backend_that_is_terminated_after_the_commit_has_written_it(conn
     assert await resolve_unknown(conn, claim) is True
 
 
-async def test_a_poll_is_resolved_by_its_own_attempt_and_not_by_the_one_that_submitted(conn: Any) -> None:
+async def test_poll_is_resolved_by_its_own_attempt_and_not_by_the_submitting_one(conn: Any) -> None:
     claim = await hold(conn)
     await submit(conn, claim)
     looked = await poll(conn, claim.id)
@@ -132,7 +132,7 @@ async def test_a_poll_is_resolved_by_its_own_attempt_and_not_by_the_one_that_sub
     assert await resolve_unknown(conn, looked) is False
 
 
-async def test_an_attempt_that_nobody_knows_is_lost(conn: Any) -> None:
+async def test_unknown_attempt_is_lost(conn: Any) -> None:
     claim = await hold(conn)
 
     with pytest.raises(ClaimLost):
@@ -161,7 +161,7 @@ async def _cancelled_by_force(conn: Any, claim: Claim) -> None:
 
 
 @pytest.mark.parametrize("lose_it", [_rescued, _replaced, _rescued_by_its_keeper, _recovered, _cancelled_by_force])
-async def test_an_attempt_that_somebody_else_ended_is_lost_and_not_written(conn: Any, lose_it: Any) -> None:
+async def test_attempt_ended_by_another_process_is_lost(conn: Any, lose_it: Any) -> None:
     """Its history has a row of that attempt, too: but it is the row of whoever took the job away."""
     claim = await hold(conn)
     await add(conn)

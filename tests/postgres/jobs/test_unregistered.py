@@ -1,4 +1,4 @@
-"""Jobs that are held by a worker whose row in `workers` is gone: found, given a lease to come back, and rescued."""
+"""Jobs held by a worker without a row in `workers`: found, given a lease to register again, and rescued."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _lease_left(conn: Any, worker_id: str) -> timedelta:
     return found
 
 
-async def test_a_job_whose_worker_has_no_row_is_rescued_after_one_lease(conn: Any) -> None:
+async def test_job_without_a_worker_row_is_rescued_after_one_lease(conn: Any) -> None:
     """An asynchronous failover lost the registration; then the worker claimed, and died before its next beat."""
     claim = await hold(conn)
     await conn.execute(LOSE_ROWS)
@@ -67,7 +67,7 @@ async def test_a_job_whose_worker_has_no_row_is_rescued_after_one_lease(conn: An
     assert await moves_of(conn, claim.id) == ["rescue"]
 
 
-async def test_an_old_claim_gets_a_third_of_a_lease(conn: Any) -> None:
+async def test_old_claim_without_a_worker_row_gets_a_third_of_a_lease(conn: Any) -> None:
     """Rows that were deleted by hand: the worker may live, and beats several times in a lease."""
     claim = await hold(conn)
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '10 days'")
@@ -79,7 +79,7 @@ async def test_an_old_claim_gets_a_third_of_a_lease(conn: Any) -> None:
     assert timedelta(seconds=0) < left <= timedelta(seconds=10), "a third of the default lease: nobody lives who says another"
 
 
-async def test_a_living_worker_registers_again_and_keeps_its_jobs(conn: Any) -> None:
+async def test_live_worker_registers_again_and_keeps_its_jobs(conn: Any) -> None:
     me = WorkerInfo(WorkerId(str(uuid4())), "worker-7", "host-7", 77, "1", kinds={"k": 1}, concurrency=3)
     await register(conn, me, lease=LEASE)
     claim = await hold(conn, worker=me.id)
@@ -114,7 +114,7 @@ async def test_a_worker_that_registers_while_its_row_is_made_is_not_overwritten(
     assert await rows(conn, "SELECT name, stopped_at FROM holdfast.workers") == [("worker-7", None)]
 
 
-async def test_explain_says_that_the_registration_is_gone(conn: Any) -> None:
+async def test_explain_reports_the_missing_registration(conn: Any) -> None:
     claim = await hold(conn)
     await conn.execute(LOSE_ROWS)
     gone = "Attempt 1 is held by a worker that is not registered any more; if it does not register again, "
@@ -127,7 +127,7 @@ async def test_explain_says_that_the_registration_is_gone(conn: Any) -> None:
     assert "whose lease has expired; the next sweep rescues it" in await explain(conn, claim.id)
 
 
-async def test_a_row_that_stands_for_a_lost_one_is_no_living_worker(conn: Any) -> None:
+async def test_placeholder_row_is_not_a_live_worker(conn: Any) -> None:
     await hold(conn)
     waiting = await add(conn)
     await conn.execute(LOSE_ROWS)
@@ -146,7 +146,7 @@ async def test_an_operator_recovers_a_job_whose_worker_has_no_row(conn: Any) -> 
     assert await moves_of(conn, claim.id) == ["recover"]
 
 
-async def test_recover_still_refuses_what_nobody_holds_and_what_a_living_worker_holds(conn: Any) -> None:
+async def test_recover_refuses_unheld_jobs_and_jobs_of_live_workers(conn: Any) -> None:
     held, waiting = await hold(conn), await add(conn)
     before = await everything(conn)
 
@@ -158,7 +158,7 @@ async def test_recover_still_refuses_what_nobody_holds_and_what_a_living_worker_
     assert await everything(conn) == before
 
 
-async def test_every_worker_without_a_row_is_found_among_many(conn: Any) -> None:
+async def test_every_unregistered_worker_is_found(conn: Any) -> None:
     workers = [await start_worker(conn) for _ in range(6)]
     claims = [await hold(conn, worker=worker) for worker in workers for _ in range(3)]
     lost = [*workers[::2]]
@@ -172,7 +172,7 @@ async def test_every_worker_without_a_row_is_found_among_many(conn: Any) -> None
     assert len(await rescue(conn)) == 9
 
 
-async def test_a_worker_that_claims_after_its_row_was_pruned_is_rescued(conn: Any) -> None:
+async def test_worker_that_claims_after_its_row_was_pruned_is_rescued(conn: Any) -> None:
     worker = await start_worker(conn)
     await conn.execute("UPDATE holdfast.workers SET lease_until = lease_until - interval '400 days'")
     await conn.execute(PRUNE_WORKERS, {"older_than": HOUR})
@@ -184,7 +184,7 @@ async def test_a_worker_that_claims_after_its_row_was_pruned_is_rescued(conn: An
     assert await rescue(conn) == [claim.id]
 
 
-async def test_the_search_reads_one_entry_of_the_index_for_each_worker(fresh_database: str) -> None:
+async def test_search_reads_one_index_entry_per_worker(fresh_database: str) -> None:
     """Neither the table nor every held job, also with statistics that have seen no held job."""
     async with await psycopg.AsyncConnection.connect(fresh_database, autocommit=True) as conn:
         workers = [await start_worker(conn) for _ in range(3)]

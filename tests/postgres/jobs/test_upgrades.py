@@ -83,7 +83,7 @@ def test_a_migration_rewrites_no_table_that_exists(number: str) -> None:
         ("CREATE TABLE holdfast.new (id int); CREATE INDEX a ON holdfast.new (id);", False, False),
     ],
 )
-def test_the_policy_finds_what_it_is_for(text: str, removes: bool, rewrites: bool) -> None:
+def test_migration_policy_detects_each_violation(text: str, removes: bool, rewrites: bool) -> None:
     made = set(TABLES_MADE.findall(text))
 
     assert bool(REMOVES.search(text)) == removes
@@ -101,7 +101,7 @@ def test_the_policy_finds_what_it_is_for(text: str, removes: bool, rewrites: boo
         (Found(None), "0060", False),
     ],
 )
-def test_which_code_runs_on_which_schema(found: Found, needed: str, runs: bool) -> None:
+def test_code_and_schema_compatibility(found: Found, needed: str, runs: bool) -> None:
     assert fits(found, needed) == runs
 
 
@@ -118,7 +118,7 @@ def test_the_oldest_code_is_written_with_the_migration(empty_database: str) -> N
     assert revision.current(empty_database) == Found("0026", None)
 
 
-def test_a_removal_is_announced_before_it_happens(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_code_is_recorded_before_the_migration_runs(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A migration that is killed half-way must not have removed what the comment still promises."""
     migrate.migrate(empty_database, "0026")
     seen: list[Found] = []

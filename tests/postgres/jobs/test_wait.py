@@ -18,7 +18,7 @@ from holdfast.jobs.outcome import Done, Fail
 from holdfast.jobs.views.watch import SAY_CHANGED
 
 
-async def test_a_job_that_has_ended_is_given_back_at_once(conn: Any, database: str) -> None:
+async def test_wait_returns_immediately_for_an_ended_job(conn: Any, database: str) -> None:
     claim = await hold(conn)
     await end(conn, claim, Done({"rows": 5}))
 
@@ -28,7 +28,7 @@ async def test_a_job_that_has_ended_is_given_back_at_once(conn: Any, database: s
     assert (ended.state, ended.result) == ("completed", {"rows": 5})
 
 
-async def test_many_wait_while_the_pool_is_small_and_all_are_told(conn: Any, database: str) -> None:
+async def test_many_waiters_share_a_small_pool(conn: Any, database: str) -> None:
     claims = [await hold(conn) for _ in range(10)]
 
     async with connect_client(database, most=1) as client:
@@ -41,7 +41,7 @@ async def test_many_wait_while_the_pool_is_small_and_all_are_told(conn: Any, dat
     assert [one.state for one in ended] == ["completed"] * 10
 
 
-async def test_a_hint_is_enough(conn: Any, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_returns_on_a_notification(conn: Any, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Polling is switched off: only the notification can end this wait."""
     monkeypatch.setattr(wait, "FIRST_POLL", 3600.0)
     monkeypatch.setattr(wait, "LONGEST_POLL", 3600.0)
@@ -57,7 +57,7 @@ async def test_a_hint_is_enough(conn: Any, database: str, monkeypatch: pytest.Mo
     assert (await waiting).state == "completed"
 
 
-async def test_polling_is_enough(conn: Any, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_returns_without_notifications(conn: Any, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Listening is switched off."""
 
     async def deaf(_: Any) -> None:
@@ -73,7 +73,7 @@ async def test_polling_is_enough(conn: Any, database: str, monkeypatch: pytest.M
         assert (await waiting).state == "completed"
 
 
-async def test_a_failure_is_given_back_or_raised(conn: Any, database: str) -> None:
+async def test_wait_returns_a_failure_or_raises_it(conn: Any, database: str) -> None:
     failed, stopped = await hold(conn), await add(conn)
     await end(conn, failed, Fail("the file is empty"))
     await cancel(conn, stopped, actor="me", reason="not needed")
@@ -88,7 +88,7 @@ async def test_a_failure_is_given_back_or_raised(conn: Any, database: str) -> No
     assert raised.value.job.id == failed.id
 
 
-async def test_a_timeout_says_why_nothing_happens(conn: Any, database: str) -> None:
+async def test_timeout_error_includes_the_explanation(conn: Any, database: str) -> None:
     waiting = await add(conn, "nobody.runs.it")
 
     async with connect_client(database) as client:

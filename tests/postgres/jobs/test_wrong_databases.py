@@ -32,7 +32,7 @@ SECRET = "not-the-right-one"
         lambda client: client.cancel(1, actor="me"),
     ],
 )
-async def test_a_client_of_an_unmigrated_database_names_the_command(
+async def test_client_on_an_unmigrated_database_names_the_command(
     empty_database: str, call: Callable[[Client], Awaitable[Any]]
 ) -> None:
     async with holdfast.connect(empty_database) as client:
@@ -58,7 +58,7 @@ def changed(url: str, **parts: Any) -> str:
     return make_conninfo(url, **parts)
 
 
-async def test_a_database_that_cannot_be_reached_is_named_before_the_first_call(database: str) -> None:
+async def test_unreachable_database_is_reported_before_the_first_call(database: str) -> None:
     parts = conninfo_to_dict(database)
     wrong = {
         "nosuchhost.invalid": changed(database, host="nosuchhost.invalid"),
@@ -78,13 +78,13 @@ async def test_a_database_that_cannot_be_reached_is_named_before_the_first_call(
         assert SECRET not in told
 
 
-async def test_a_pool_that_cannot_connect_any_more_names_the_cause(database: str) -> None:
+async def test_pool_without_a_connection_names_the_cause(database: str) -> None:
     async with pool(changed(database, dbname="no_such_database"), most=1, patience=0.5) as lost:
         with pytest.raises(CannotConnect, match='database "no_such_database" does not exist'):
             await lost.getconn()
 
 
-async def test_a_pool_whose_connections_are_in_use_says_so(database: str) -> None:
+async def test_exhausted_pool_is_reported(database: str) -> None:
     async with pool(database, most=1, patience=0.1) as busy, busy.connection():
         with pytest.raises(PoolTimeout, match="all 1 connections to .* are in use") as refused:
             await busy.getconn()
@@ -92,16 +92,14 @@ async def test_a_pool_whose_connections_are_in_use_says_so(database: str) -> Non
     assert not isinstance(refused.value, HoldfastError)
 
 
-async def test_the_address_of_sqlalchemy_is_refused_with_the_fix() -> None:
+async def test_sqlalchemy_url_is_refused_with_the_fix() -> None:
     with pytest.raises(
         UsageError, match=r"starts with postgresql\+asyncpg://, which only SQLAlchemy understands; start it with"
     ):
         await connect("postgresql+asyncpg://ada:secret@localhost/shop")
 
 
-async def test_a_reconciler_that_does_not_act_is_refused_when_its_scheduler_is_made(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reconciler_without_act_is_refused_by_the_scheduler(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_loops", {})
 
     @reconciler("finds_only", cron="0 2 * * *")
@@ -117,7 +115,7 @@ async def test_a_reconciler_that_does_not_act_is_refused_when_its_scheduler_is_m
     assert Scheduler(database).loops.keys() == {"finds_only"}
 
 
-def test_a_reconciler_every_60_is_refused_with_the_fix() -> None:
+def test_reconciler_with_a_number_as_interval_is_refused_with_the_fix() -> None:
     with pytest.raises(UsageError, match=r"loop often: every cannot be 60: must be a timedelta; use timedelta\(seconds=60\)"):
 
         @reconciler("often", every=60)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ async def run(conn: Conn, place: Place, name: str, **options: Any) -> tuple[Any,
     return found[-1]
 
 
-async def test_rescue_takes_jobs_from_silent_workers_page_by_page(conn: Conn, place: Place) -> None:
+async def test_rescue_loop_takes_jobs_of_silent_workers_in_pages(conn: Conn, place: Place) -> None:
     """S-12"""
     worker = await start_worker(conn)
     claims = [await hold(conn, worker=worker) for _ in range(130)]
@@ -45,7 +45,7 @@ async def test_rescue_takes_jobs_from_silent_workers_page_by_page(conn: Conn, pl
     assert {await state_of(conn, claim.id) for claim in claims} == {"pending"}
 
 
-async def test_promote_puts_due_jobs_where_claims_find_them_and_says_so(connect: Any, conn: Conn, place: Place) -> None:
+async def test_promote_loop_makes_due_jobs_claimable_and_notifies(connect: Any, conn: Conn, place: Place) -> None:
     listener = await connect()
     await listener.execute("LISTEN holdfast")
     job_id = await add(conn, run_after=timedelta(milliseconds=1))
@@ -59,7 +59,7 @@ async def test_promote_puts_due_jobs_where_claims_find_them_and_says_so(connect:
     assert [hint async for hint in listener.notifies(timeout=30, stop_after=1)], "idle workers are told"
 
 
-async def test_effects_are_cleaned_by_whoever_knows_how(conn: Conn, place: Place) -> None:
+async def test_effects_are_cleaned_by_a_process_with_the_cleaner(conn: Conn, place: Place) -> None:
     claim = await hold(conn)
     await effects.plan(conn, claim, "pod", tag="pod-1")
     await end(conn, claim, Fail("no"))
@@ -87,7 +87,7 @@ async def pipeline(conn: Conn, count: int = 1) -> tuple[str, list[int]]:
     return made.id, [job.id for job in jobs]
 
 
-async def test_what_is_remembered_of_a_pipeline_follows_its_jobs(conn: Conn, place: Place) -> None:
+async def test_stored_pipeline_status_follows_its_jobs(conn: Conn, place: Place) -> None:
     """The status for lists; a job that is run again makes its pipeline run again."""
     good, (one,) = await pipeline(conn)
     mixed, (two, three) = await pipeline(conn, 2)
@@ -110,7 +110,7 @@ async def test_what_is_remembered_of_a_pipeline_follows_its_jobs(conn: Conn, pla
     assert await value(conn, "SELECT finished_at FROM holdfast.pipelines WHERE id = %s", mixed) is None
 
 
-async def test_pipelines_are_gone_through_page_by_page(conn: Conn, place: Place) -> None:
+async def test_pipelines_are_read_in_pages(conn: Conn, place: Place) -> None:
     """S-12"""
     for _ in range(120):
         await pipeline(conn)
@@ -119,7 +119,7 @@ async def test_pipelines_are_gone_through_page_by_page(conn: Conn, place: Place)
     assert await run(conn, place, "pipeline_status") == ("success", 120, None)
 
 
-async def test_prune_keeps_what_is_younger_than_the_retention(conn: Conn, place: Place) -> None:
+async def test_prune_keeps_jobs_younger_than_the_retention(conn: Conn, place: Place) -> None:
     old, young = await hold(conn), await hold(conn)
     await end(conn, old)
     await end(conn, young)
@@ -131,7 +131,7 @@ async def test_prune_keeps_what_is_younger_than_the_retention(conn: Conn, place:
     assert await rows(conn, "SELECT id FROM holdfast.jobs") == [(young.id,)]
 
 
-async def test_prune_removes_old_runs_of_loops_and_idle_ones_sooner(conn: Conn, place: Place) -> None:
+async def test_prune_removes_old_runs_and_idle_ones_sooner(conn: Conn, place: Place) -> None:
     await ensure(conn, [loop()])
     await conn.execute(
         "INSERT INTO holdfast.loop_runs (name, trigger, due_at, term, outcome, items, finished_at)"
@@ -165,7 +165,7 @@ async def failed_items(conn: Conn, name: str) -> Any:
     return await value(conn, "SELECT failed_items FROM holdfast.loop_runs WHERE name = %s ORDER BY id DESC LIMIT 1", name)
 
 
-async def test_a_delayed_job_that_raises_keeps_no_other_from_being_promoted(conn: Conn, place: Place) -> None:
+async def test_failing_delayed_job_does_not_stop_other_promotions(conn: Conn, place: Place) -> None:
     """S-16, E-23"""
     jobs = [await add(conn, run_after=timedelta(milliseconds=1)) for _ in range(130)]
     await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() - interval '1 minute'")
@@ -177,7 +177,7 @@ async def test_a_delayed_job_that_raises_keeps_no_other_from_being_promoted(conn
     assert await failed_items(conn, "promote") == 1
 
 
-async def test_a_pipeline_that_raises_keeps_no_other_from_being_noted(conn: Conn, place: Place) -> None:
+async def test_failing_pipeline_does_not_stop_other_pipelines(conn: Conn, place: Place) -> None:
     """S-16, E-23"""
     ids = [(await pipeline(conn))[0] for _ in range(3)]
     await conn.execute("UPDATE holdfast.jobs SET state = 'cancelled', finished_at = clock_timestamp()")
@@ -189,7 +189,7 @@ async def test_a_pipeline_that_raises_keeps_no_other_from_being_noted(conn: Conn
     assert await failed_items(conn, "pipeline_status") == 1
 
 
-async def test_a_job_that_raises_keeps_no_other_from_being_pruned(conn: Conn, place: Place) -> None:
+async def test_failing_job_does_not_stop_other_prunes(conn: Conn, place: Place) -> None:
     """S-16, E-23"""
     claims = [await hold(conn) for _ in range(3)]
     for claim in claims:
@@ -204,7 +204,7 @@ async def test_a_job_that_raises_keeps_no_other_from_being_pruned(conn: Conn, pl
     assert await rows(conn, "SELECT name, count FROM holdfast.tallies ORDER BY name") == [("a", 3), ("b", 1)]
 
 
-async def test_a_rescue_that_raises_undoes_no_other(conn: Conn, place: Place) -> None:
+async def test_failing_rescue_does_not_roll_back_others(conn: Conn, place: Place) -> None:
     """E-23: the jobs of a dead worker stay rescued when an overdue job of a living one cannot be taken."""
     dead, overdue = await hold(conn), await hold(conn, max_runtime=timedelta(seconds=1))
     await silence(conn, dead)
@@ -217,7 +217,7 @@ async def test_a_rescue_that_raises_undoes_no_other(conn: Conn, place: Place) ->
     assert await state_of(conn, overdue.id) == "running"
 
 
-async def test_a_quiet_pass_changes_nothing_but_its_own_rows(conn: Conn, place: Place) -> None:
+async def test_pass_without_work_changes_only_its_own_rows(conn: Conn, place: Place) -> None:
     """S-14: idempotent; a pass that finds nothing writes nothing."""
     await hold(conn)
     await add(conn, run_after=DAY)
@@ -231,7 +231,7 @@ async def test_a_quiet_pass_changes_nothing_but_its_own_rows(conn: Conn, place: 
 
 
 @pytest.mark.parametrize("prefix", ["HOLDFAST", "GRAPH_OLAP"])
-def test_intervals_are_set_by_our_names_and_by_the_documents(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intervals_are_set_by_prefixed_and_compatibility_names(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the document, each for the loop of that name. The service of `reconciliation` does not exist yet."""
     monkeypatch.setenv("HOLDFAST_COMPATIBILITY_NAMES", "true")
     said = {"lifecycle": 600, "export_reconciliation": 5, "schema_cache": 86400}
@@ -247,7 +247,7 @@ def test_intervals_are_set_by_our_names_and_by_the_documents(prefix: str, monkey
     assert [(one.every, one.cron) for one in changed] == [(DAY, None), (hourly.every, None)]
 
 
-async def test_a_scheduler_as_the_settings_say(database: str) -> None:
+async def test_scheduler_follows_the_settings(database: str) -> None:
     given = settings_class()(rescue_job_interval_seconds=7, scheduler_look_seconds=3, hostname="pod-1")
 
     made = scheduler_for(database, given)

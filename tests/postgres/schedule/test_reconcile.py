@@ -58,7 +58,7 @@ async def test_every_due_key_is_acted_on(conn: Conn, place: Place) -> None:
     assert registry.registered()["tidy"].description == "Rows that are due."
 
 
-async def test_one_key_that_fails_does_not_stop_the_others(conn: Conn, place: Place) -> None:
+async def test_failing_key_does_not_stop_others(conn: Conn, place: Place) -> None:
     """S-16: 8 of 10 done, 2 failed, and the pass is a success; what the failed ones wrote is undone."""
 
     @reconciler("tidy", every=HOUR)
@@ -80,7 +80,7 @@ async def test_one_key_that_fails_does_not_stop_the_others(conn: Conn, place: Pl
     ]
 
 
-async def test_a_statement_that_fails_poisons_its_own_transaction_only(conn: Conn, place: Place) -> None:
+async def test_failed_statement_aborts_only_its_own_transaction(conn: Conn, place: Place) -> None:
     """E-23: one transaction a key, not one a pass."""
 
     @reconciler("tidy", every=HOUR)
@@ -98,7 +98,7 @@ async def test_a_statement_that_fails_poisons_its_own_transaction_only(conn: Con
     assert [key for _, key, _ in await witness(conn)] == ["a", "c"]
 
 
-async def test_a_failed_key_is_left_alone_for_a_while_longer_each_time(conn: Conn, place: Place) -> None:
+async def test_failed_key_is_retried_with_backoff(conn: Conn, place: Place) -> None:
     tried: list[str] = []
     well = False
 
@@ -126,7 +126,7 @@ async def test_a_failed_key_is_left_alone_for_a_while_longer_each_time(conn: Con
     assert len(tried) == 4
 
 
-async def test_keys_are_taken_in_pages_of_100_and_not_all_at_once(conn: Conn, place: Place) -> None:
+async def test_keys_are_read_in_pages_of_100(conn: Conn, place: Place) -> None:
     """S-12: bounded memory. The next page is asked for when the last one is done."""
     asked = done = 0
     most_ahead = 0
@@ -148,7 +148,7 @@ async def test_keys_are_taken_in_pages_of_100_and_not_all_at_once(conn: Conn, pl
     assert most_ahead == 100
 
 
-async def test_plain_functions_find_and_act_in_threads(conn: Conn, place: Place) -> None:
+async def test_sync_functions_run_in_threads(conn: Conn, place: Place) -> None:
     """S-10"""
     threads: set[str] = set()
 
@@ -168,7 +168,7 @@ async def test_plain_functions_find_and_act_in_threads(conn: Conn, place: Place)
     assert "MainThread" not in threads
 
 
-async def test_a_list_that_cannot_be_had_fails_the_pass_and_acts_on_nothing(conn: Conn, place: Place) -> None:
+async def test_failed_find_fails_the_pass_without_acting(conn: Conn, place: Place) -> None:
     """S-15: unknown is not empty: nothing is done, nothing is forgotten, and the next tick looks again."""
 
     @reconciler("tidy", every=HOUR)
@@ -182,7 +182,7 @@ async def test_a_list_that_cannot_be_had_fails_the_pass_and_acts_on_nothing(conn
     assert await run(conn, place) == ("failed", 0, 0, 0)
 
 
-async def test_f_14_a_replaced_reconciler_stops_at_its_next_key(conn: Conn, place: Place, places: Any) -> None:
+async def test_f_14_replaced_reconciler_stops_at_its_next_key(conn: Conn, place: Place, places: Any) -> None:
     there = await places("there")
     acted: list[str] = []
 
@@ -207,7 +207,7 @@ async def test_f_14_a_replaced_reconciler_stops_at_its_next_key(conn: Conn, plac
     ]  # fmt: skip
 
 
-async def test_a_reconciler_without_an_act_says_so(conn: Conn, place: Place) -> None:
+async def test_reconciler_without_act_is_reported(conn: Conn, place: Place) -> None:
     @reconciler("tidy", every=HOUR)
     async def due(ctx: Pass) -> list[str]:
         return []
@@ -216,7 +216,7 @@ async def test_a_reconciler_without_an_act_says_so(conn: Conn, place: Place) -> 
     assert "@due.act" in await value(conn, "SELECT last_error FROM holdfast.loops")
 
 
-async def test_the_function_is_still_the_function() -> None:
+async def test_decorated_function_stays_callable() -> None:
     @reconciler("tidy", every=HOUR)
     async def due(ctx: Any) -> list[str]:
         return [ctx]
@@ -224,7 +224,7 @@ async def test_the_function_is_still_the_function() -> None:
     assert await due("x") == ["x"]
 
 
-def test_what_is_wrong_is_said_when_it_is_decorated() -> None:
+def test_invalid_declaration_is_refused_at_decoration() -> None:
     with pytest.raises(UsageError, match="either every"):
         reconciler("tidy")(lambda ctx: [""])
     with pytest.raises(UsageError, match="either every"):
@@ -237,7 +237,7 @@ def test_what_is_wrong_is_said_when_it_is_decorated() -> None:
         reconciler("tidy", every=HOUR)(lambda ctx: [""]).act(lambda ctx: None)
 
 
-def test_two_modules_cannot_have_a_loop_of_one_name() -> None:
+def test_loop_names_are_unique_across_modules() -> None:
     one = holdfast.reconciler("tidy", every=HOUR)
 
     def first(ctx: Any) -> list[str]:

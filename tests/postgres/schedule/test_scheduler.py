@@ -75,7 +75,7 @@ async def test_f_59_three_schedulers_run_every_tick_once(conn: Conn, start: Star
     assert steps == {timedelta(0)}, "on the grid"
 
 
-async def test_the_clock_has_the_settings_of_the_documents(start: Start, said: list[dict[str, Any]]) -> None:
+async def test_timer_has_the_documented_settings(start: Start, said: list[dict[str, Any]]) -> None:
     """S-02, S-09: coalesce, one instance, a grace of 60 s; a registration replaces an earlier one; the runbook's events."""
     assert SETTINGS == {"coalesce": True, "max_instances": 1, "misfire_grace_time": 60}
     clock = LoopClock(lambda loop: asyncio.sleep(0))
@@ -90,7 +90,7 @@ async def test_the_clock_has_the_settings_of_the_documents(start: Start, said: l
     assert [event["event"] for event in said][:3] == ["scheduler_starting", "job_registered", "job_registered"]
 
 
-async def test_the_row_is_the_authority_and_the_clock_follows_it(conn: Conn, start: Start) -> None:
+async def test_row_is_authoritative_and_the_timer_follows(conn: Conn, start: Start) -> None:
     """A clock that would wake in an hour wakes at once when the row says so: somebody changed it, or a wall clock jumped."""
     await start(Loop("tidy", loop().function, every=HOUR))
     await until(lambda: rows(conn, "SELECT 1 FROM holdfast.loops"))
@@ -100,7 +100,7 @@ async def test_the_row_is_the_authority_and_the_clock_follows_it(conn: Conn, sta
     await until(lambda: ticked(conn))
 
 
-async def test_a_triggered_run_begins_within_a_look(conn: Conn, start: Start) -> None:
+async def test_triggered_run_starts_at_the_next_poll(conn: Conn, start: Start) -> None:
     """P-07"""
     await start(Loop("tidy", loop().function, every=HOUR))
     await until(lambda: rows(conn, "SELECT 1 FROM holdfast.loops"))
@@ -111,7 +111,7 @@ async def test_a_triggered_run_begins_within_a_look(conn: Conn, start: Start) ->
     assert await outcomes(conn) == [(1, "manual", "success")]
 
 
-async def test_stop_waits_for_what_runs(conn: Conn, database: str) -> None:
+async def test_stop_waits_for_the_running_pass(conn: Conn, database: str) -> None:
     """S-08"""
     began, go_on = asyncio.Event(), asyncio.Event()
 
@@ -131,9 +131,7 @@ async def test_stop_waits_for_what_runs(conn: Conn, database: str) -> None:
     assert await outcomes(conn) == [(1, "schedule", "success")]
 
 
-async def test_what_does_not_end_within_the_grace_is_given_back_and_begun_elsewhere(
-    conn: Conn, database: str, start: Start
-) -> None:
+async def test_pass_beyond_the_grace_is_released_and_runs_elsewhere(conn: Conn, database: str, start: Start) -> None:
     """S-14: interruptible."""
     began = asyncio.Event()
 
@@ -154,7 +152,7 @@ async def test_what_does_not_end_within_the_grace_is_given_back_and_begun_elsewh
     assert await outcomes(conn) == [(1, "schedule", "interrupted"), (2, "schedule", "success")]
 
 
-async def test_a_slow_loop_does_not_hold_up_the_others(conn: Conn, start: Start) -> None:
+async def test_slow_loop_does_not_delay_others(conn: Conn, start: Start) -> None:
     go_on = asyncio.Event()
 
     async def slow(ctx: Pass) -> None:
@@ -193,7 +191,7 @@ async def test_a_pass_longer_than_its_interval_never_overlaps(
     assert most == 1
 
 
-async def test_a_database_that_goes_away_is_waited_for(conn: Conn, start: Start) -> None:
+async def test_scheduler_waits_for_a_lost_database(conn: Conn, start: Start) -> None:
     """S-17, S-18: the connections break, and the loops go on."""
     one = await start(loop(every=QUICK))
     await until(lambda: ticked(conn))
@@ -211,7 +209,7 @@ async def _more(conn: Conn, count: int) -> bool:
     return await ticked(conn) > count
 
 
-async def test_a_row_that_somebody_deleted_is_made_again(conn: Conn, start: Start) -> None:
+async def test_deleted_row_is_recreated(conn: Conn, start: Start) -> None:
     await start(Loop("tidy", loop().function, every=HOUR))
     await until(lambda: rows(conn, "SELECT 1 FROM holdfast.loops"))
 
@@ -220,7 +218,7 @@ async def test_a_row_that_somebody_deleted_is_made_again(conn: Conn, start: Star
     await until(lambda: rows(conn, "SELECT 1 FROM holdfast.loops"))
 
 
-async def test_a_fault_of_our_own_is_critical_and_stops_nothing(
+async def test_internal_error_is_logged_as_critical_and_stops_nothing(
     conn: Conn, start: Start, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S-18: logged as critical; the process and its other loops go on."""
@@ -241,7 +239,7 @@ async def test_a_fault_of_our_own_is_critical_and_stops_nothing(
     assert ("scheduler_failed", "critical") in [(event["event"], event["level"]) for event in said]
 
 
-async def test_every_loop_has_its_metrics_in_every_process_that_looks(conn: Conn, start: Start) -> None:
+async def test_every_process_exposes_metrics_of_every_loop(conn: Conn, start: Start) -> None:
     """S-19, S-06: no loop without metrics; the interval is there for alerts on the last success."""
     await start(loop(name="watched"))
 
@@ -267,7 +265,7 @@ async def test_a_paused_loop_stays_paused_for_a_new_scheduler(conn: Conn, start:
     assert await column(conn, "paused_by") == "ada"
 
 
-async def test_no_database_at_the_start_is_no_reason_to_fail(said: list[dict[str, Any]]) -> None:
+async def test_scheduler_starts_without_a_database(said: list[dict[str, Any]]) -> None:
     """S-18: what serves people beside the loops goes on."""
     away = Scheduler("postgresql://nobody@127.0.0.1:1/nothing", [loop()], OPTIONS)
     await away.start()
@@ -277,7 +275,7 @@ async def test_no_database_at_the_start_is_no_reason_to_fail(said: list[dict[str
     await away.stop()
 
 
-async def test_f_60_two_hundred_loops_due_at_once_and_half_of_them_with_a_holder_that_died(conn: Conn, start: Start) -> None:
+async def test_f_60_two_hundred_due_loops_with_dead_holders_all_run(conn: Conn, start: Start) -> None:
     """The rest is done by whoever looks next, and each tick succeeds once."""
 
     async def work(ctx: Pass) -> None:

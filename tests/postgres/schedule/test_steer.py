@@ -1,4 +1,4 @@
-"""What people do to a loop: trigger, pause, resume; and what they see of it."""
+"""Trigger, pause and resume a loop, and read its state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loop_factories import HOUR, column, loop, make_due, outcomes, silence, take
 LATER = {"first_run": "after_interval"}
 
 
-async def test_a_triggered_run_begins_at_the_next_look_and_can_be_followed(conn: Conn, place: Place) -> None:
+async def test_triggered_run_starts_at_the_next_poll_and_can_be_followed(conn: Conn, place: Place) -> None:
     """E-20: the answer names the run, and the run can be asked for until it has ended."""
     seen: list[Any] = []
 
@@ -39,7 +39,7 @@ async def test_a_triggered_run_begins_at_the_next_look_and_can_be_followed(conn:
     assert (run.outcome, run.items, run.trigger, run.actor) == ("success", 4, "manual", "ops.user")
 
 
-async def test_who_triggered_and_why_is_said_and_kept(conn: Conn, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trigger_records_actor_and_reason(conn: Conn, monkeypatch: pytest.MonkeyPatch) -> None:
     """P-04: an event with user and reason; the time is on the run, with both."""
     said: list[Any] = []
 
@@ -58,7 +58,7 @@ async def test_who_triggered_and_why_is_said_and_kept(conn: Conn, monkeypatch: p
     assert (run.actor, run.reason, run.queued_at) == ("ops.user", "debugging", queued.triggered_at)
 
 
-async def test_a_triggered_run_leaves_the_schedule_alone_s_22(conn: Conn, place: Place) -> None:
+async def test_triggered_run_keeps_the_schedule_s_22(conn: Conn, place: Place) -> None:
     """S-22"""
     one = loop(**LATER)
     await ensure(conn, [one])
@@ -71,7 +71,7 @@ async def test_a_triggered_run_leaves_the_schedule_alone_s_22(conn: Conn, place:
     assert await outcomes(conn) == [(1, "manual", "success")]
 
 
-async def test_a_triggered_run_waits_for_the_one_that_runs(conn: Conn, place: Place) -> None:
+async def test_triggered_run_waits_for_the_running_one(conn: Conn, place: Place) -> None:
     """S-11, E-20: the same row, so the two never overlap."""
     await taken(conn, loop())
     await trigger(conn, "tidy", actor="ada", reason="incident")
@@ -81,7 +81,7 @@ async def test_a_triggered_run_waits_for_the_one_that_runs(conn: Conn, place: Pl
     assert [outcome for *_, outcome in await outcomes(conn)] == ["running", "queued"]
 
 
-async def test_a_loop_is_triggered_once_a_minute_whoever_asks(connect: Any, conn: Conn, place: Place) -> None:
+async def test_loop_can_be_triggered_once_a_minute(connect: Any, conn: Conn, place: Place) -> None:
     """P-03: the refusal says how long to wait. The limit is in the database, so it holds for all processes."""
     one = loop(**LATER)
     await ensure(conn, [one, loop(name="other", **LATER)])
@@ -98,7 +98,7 @@ async def test_a_loop_is_triggered_once_a_minute_whoever_asks(connect: Any, conn
     await trigger(conn, "tidy", actor="bob", reason="a minute later")
 
 
-async def test_of_many_that_trigger_at_once_one_is_heard(connect: Any, conn: Conn) -> None:
+async def test_concurrent_triggers_create_one_run(connect: Any, conn: Conn) -> None:
     await ensure(conn, [loop(**LATER)])
     connections = [await connect() for _ in range(5)]
 
@@ -112,7 +112,7 @@ async def test_of_many_that_trigger_at_once_one_is_heard(connect: Any, conn: Con
     assert sorted(await together(*(ask(one) for one in connections))) == ["queued"] + ["refused"] * 4
 
 
-async def test_a_name_that_is_not_there_is_refused_and_costs_nothing(conn: Conn) -> None:
+async def test_unknown_loop_is_refused(conn: Conn) -> None:
     """E-20: every loop can be triggered, and no other name; a refusal does not start the minute."""
     await ensure(conn, [loop(**LATER)])
     before = await everything(conn)
@@ -128,7 +128,7 @@ async def test_a_name_that_is_not_there_is_refused_and_costs_nothing(conn: Conn)
     assert await everything(conn) == before
 
 
-async def test_a_run_that_nobody_has_begun_is_not_asked_for_twice(conn: Conn) -> None:
+async def test_second_trigger_before_the_start_is_refused(conn: Conn) -> None:
     await ensure(conn, [loop(**LATER)])
     queued = await trigger(conn, "tidy", actor="ada", reason="first")
     await conn.execute("UPDATE holdfast.loops SET triggered_at = triggered_at - interval '1 minute'")
@@ -137,7 +137,7 @@ async def test_a_run_that_nobody_has_begun_is_not_asked_for_twice(conn: Conn) ->
         await trigger(conn, "tidy", actor="bob", reason="second")
 
 
-async def test_a_triggered_run_whose_process_died_is_begun_again(conn: Conn, place: Place) -> None:
+async def test_triggered_run_of_a_dead_process_starts_again(conn: Conn, place: Place) -> None:
     await ensure(conn, [loop(**LATER)])
     queued = await trigger(conn, "tidy", actor="ada", reason="incident")
     await taken(conn, loop(**LATER))
@@ -150,7 +150,7 @@ async def test_a_triggered_run_whose_process_died_is_begun_again(conn: Conn, pla
     assert (await get_run(conn, queued.run_id)).outcome == "abandoned"
 
 
-async def test_a_paused_loop_does_not_tick_but_runs_when_asked(conn: Conn, place: Place) -> None:
+async def test_paused_loop_runs_only_when_triggered(conn: Conn, place: Place) -> None:
     await ensure(conn, [loop()])
     await pause(conn, "tidy", actor="ada", reason="the warehouse is being upgraded")
 
@@ -165,7 +165,7 @@ async def test_a_paused_loop_does_not_tick_but_runs_when_asked(conn: Conn, place
     assert await outcomes(conn) == [(1, "manual", "success")]
 
 
-async def test_a_resumed_loop_goes_on_with_its_next_tick(conn: Conn, place: Place) -> None:
+async def test_resumed_loop_continues_with_its_next_tick(conn: Conn, place: Place) -> None:
     await ensure(conn, [loop()])
     await pause(conn, "tidy", actor="ada")
     await make_due(conn, late=timedelta(hours=5, minutes=30))

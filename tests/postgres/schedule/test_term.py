@@ -27,13 +27,13 @@ async def test_a_new_loop_is_due_one_interval_from_now_s_03(conn: Conn) -> None:
     assert HOUR - MINUTE < left <= HOUR
 
 
-async def test_a_loop_may_say_that_its_first_run_is_at_once(conn: Conn) -> None:
+async def test_loop_can_run_immediately_after_registration(conn: Conn) -> None:
     term = await taken(conn, loop())
 
     assert term.number == 1
 
 
-async def test_a_loop_that_is_needed_runs_at_the_start_whatever_its_schedule_says(conn: Conn) -> None:
+async def test_needed_loop_runs_at_start(conn: Conn) -> None:
     """E-20: not only when a database has never seen the loop. A tick that went well before is no reason not to."""
     needed = True
 
@@ -54,7 +54,7 @@ async def test_a_loop_that_is_needed_runs_at_the_start_whatever_its_schedule_say
     assert [outcome for *_, outcome in await outcomes(conn)] == ["success", "success"]
 
 
-async def test_a_need_that_cannot_be_found_out_keeps_no_loop_from_its_row(conn: Conn) -> None:
+async def test_failed_need_check_does_not_prevent_registration(conn: Conn) -> None:
     async def is_needed(_: Conn) -> bool:
         raise RuntimeError("no")
 
@@ -63,7 +63,7 @@ async def test_a_need_that_cannot_be_found_out_keeps_no_loop_from_its_row(conn: 
     assert await rows(conn, "SELECT name, retry_at FROM holdfast.loops ORDER BY name") == [("other", None), ("tidy", None)]
 
 
-async def test_registering_again_keeps_the_due_time_and_the_pause(conn: Conn) -> None:
+async def test_register_keeps_due_time_and_pause(conn: Conn) -> None:
     """S-02: an existing registration is replaced; E-20: a restart is no reason to wait a day more."""
     await ensure(conn, [loop()])
     await conn.execute("UPDATE holdfast.loops SET next_due_at = '2030-01-01', paused_at = clock_timestamp()")
@@ -74,7 +74,7 @@ async def test_registering_again_keeps_the_due_time_and_the_pause(conn: Conn) ->
     assert await everything(conn) == before
 
 
-async def test_another_interval_counts_from_now(conn: Conn) -> None:
+async def test_new_interval_counts_from_now(conn: Conn) -> None:
     await ensure(conn, [loop(every=timedelta(days=1))])
     await conn.execute("UPDATE holdfast.loops SET next_due_at = '2030-01-01'")
 
@@ -83,7 +83,7 @@ async def test_another_interval_counts_from_now(conn: Conn) -> None:
     assert await value(conn, "SELECT next_due_at - clock_timestamp() FROM holdfast.loops") <= MINUTE
 
 
-async def test_f_59_of_ten_that_tick_at_once_one_runs(connect: Any, conn: Conn) -> None:
+async def test_f_59_ten_concurrent_ticks_run_once(connect: Any, conn: Conn) -> None:
     """S-20: each tick is run once, however many replicas there are."""
     await ensure(conn, [loop()])
     connections = [await connect() for _ in range(10)]
@@ -104,7 +104,7 @@ async def test_the_next_tick_is_on_the_grid_and_not_an_interval_after_the_end(co
     assert await column(conn, "next_due_at") == due + HOUR
 
 
-async def test_a_loop_that_is_held_is_not_taken_s_11(conn: Conn) -> None:
+async def test_held_loop_is_not_taken_s_11(conn: Conn) -> None:
     """S-11: no overlap, even when the next tick is due."""
     await taken(conn, loop())
     await make_due(conn)
@@ -115,7 +115,7 @@ async def test_a_loop_that_is_held_is_not_taken_s_11(conn: Conn) -> None:
     assert looked.wait > timedelta(0)
 
 
-async def test_f_14_after_the_lease_the_next_one_takes_it_under_a_higher_term(conn: Conn) -> None:
+async def test_f_14_expired_loop_is_taken_under_a_higher_term(conn: Conn) -> None:
     first = await taken(conn, loop())
     await silence(conn)
 
@@ -126,7 +126,7 @@ async def test_f_14_after_the_lease_the_next_one_takes_it_under_a_higher_term(co
     assert await column(conn, "failures") == 1
 
 
-async def test_f_14_a_replaced_holder_can_do_nothing(conn: Conn) -> None:
+async def test_f_14_replaced_holder_cannot_write(conn: Conn) -> None:
     first = await taken(conn, loop())
     await silence(conn)
     await taken(conn, loop(), "there")
@@ -146,7 +146,7 @@ async def test_f_14_a_replaced_holder_can_do_nothing(conn: Conn) -> None:
     assert await everything(conn) == before
 
 
-async def test_f_14_the_same_holder_under_an_older_term_can_do_nothing_either(conn: Conn) -> None:
+async def test_f_14_same_holder_with_an_older_term_cannot_write(conn: Conn) -> None:
     """A process that lost a loop and got it back is not the one it was."""
     first = await taken(conn, loop(), "here")
     await silence(conn)
@@ -157,7 +157,7 @@ async def test_f_14_the_same_holder_under_an_older_term_can_do_nothing_either(co
     assert not await renew(conn, first, LONG)
 
 
-async def test_after_its_end_a_term_writes_nothing_more(conn: Conn) -> None:
+async def test_ended_term_cannot_write(conn: Conn) -> None:
     term = await taken(conn, loop())
     await end(conn, term, Result(), None)
 
@@ -166,7 +166,7 @@ async def test_after_its_end_a_term_writes_nothing_more(conn: Conn) -> None:
             await run_async(conn, guard(term))
 
 
-async def test_nobody_takes_the_row_while_a_write_of_its_term_is_open(connect: Any, conn: Conn) -> None:
+async def test_open_write_of_a_term_blocks_a_takeover(connect: Any, conn: Conn) -> None:
     """The lease may be over: whoever writes holds the row until the commit, and whoever takes it comes after."""
     term = await taken(conn, loop())
     await silence(conn)
@@ -179,7 +179,7 @@ async def test_nobody_takes_the_row_while_a_write_of_its_term_is_open(connect: A
     assert (await look(other, loop())).term is not None
 
 
-async def test_a_write_that_waits_for_a_taker_is_refused(connect: Any, conn: Conn) -> None:
+async def test_write_that_waits_for_a_takeover_is_refused(connect: Any, conn: Conn) -> None:
     term = await taken(conn, loop())
     await silence(conn)
     taker, writer = await connect(), await connect()
@@ -196,7 +196,7 @@ async def test_a_write_that_waits_for_a_taker_is_refused(connect: Any, conn: Con
         await task
 
 
-async def test_a_renewal_does_not_wait_for_our_own_write(connect: Any, conn: Conn) -> None:
+async def test_renewal_does_not_wait_for_the_own_write(connect: Any, conn: Conn) -> None:
     term = await taken(conn, loop())
     other = await connect()
     await other.execute("SET lock_timeout = '5s'")
@@ -206,7 +206,7 @@ async def test_a_renewal_does_not_wait_for_our_own_write(connect: Any, conn: Con
         assert await renew(other, term, LONG), "it is ours, renewed or not"
 
 
-async def test_a_renewal_keeps_the_row(conn: Conn) -> None:
+async def test_renewal_keeps_the_loop(conn: Conn) -> None:
     term = await taken(conn, loop())
     await silence(conn)
 
@@ -215,7 +215,7 @@ async def test_a_renewal_keeps_the_row(conn: Conn) -> None:
     assert (await look(conn, loop())).term is None
 
 
-async def test_f_60_a_pass_that_takes_its_process_down_twice_is_left_until_the_next_tick(conn: Conn) -> None:
+async def test_f_60_pass_that_crashes_twice_waits_for_the_next_tick(conn: Conn) -> None:
     await taken(conn, loop())
     await silence(conn)
     await taken(conn, loop(), "there")
@@ -229,7 +229,7 @@ async def test_f_60_a_pass_that_takes_its_process_down_twice_is_left_until_the_n
     assert (await look(conn, loop())).term is not None
 
 
-async def test_what_a_stopping_process_gives_back_is_begun_at_once_and_is_no_failure(conn: Conn) -> None:
+async def test_released_run_starts_immediately_and_is_no_failure(conn: Conn) -> None:
     first = await taken(conn, loop())
 
     await give_back(conn, first, "its process was stopped")
@@ -252,7 +252,7 @@ async def test_f_59_missed_ticks_are_skipped_and_counted(conn: Conn) -> None:
     assert await outcomes(conn) == []
 
 
-async def test_f_59_with_catch_up_the_last_missed_ticks_run_one_after_another(conn: Conn) -> None:
+async def test_f_59_catch_up_runs_the_last_missed_ticks(conn: Conn) -> None:
     one = loop(catch_up=2)
     await ensure(conn, [one])
     await make_due(conn, late=timedelta(hours=3, minutes=5))
@@ -266,7 +266,7 @@ async def test_f_59_with_catch_up_the_last_missed_ticks_run_one_after_another(co
     assert ran[1] - ran[0] == HOUR
 
 
-async def test_an_end_whose_answer_was_lost_is_not_written_twice(conn: Conn) -> None:
+async def test_end_whose_response_was_lost_is_not_written_twice(conn: Conn) -> None:
     term = await taken(conn, loop())
     await end(conn, term, Result(2), None)
 
@@ -275,7 +275,7 @@ async def test_an_end_whose_answer_was_lost_is_not_written_twice(conn: Conn) -> 
         await end(conn, term, None, "failed after all", again=True)
 
 
-async def test_the_schema_refuses_a_term_that_falls_and_two_runs_at_once(conn: Conn) -> None:
+async def test_schema_refuses_a_decreasing_term_and_concurrent_runs(conn: Conn) -> None:
     """The second wall, for those who write SQL themselves."""
     await taken(conn, loop())
 

@@ -58,7 +58,7 @@ def buckets(job_name: str) -> list[str]:
     return [sample.labels["le"] for sample in samples if "le" in sample.labels]
 
 
-async def test_a_pass_is_announced_counted_and_noted(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
+async def test_pass_is_logged_counted_and_recorded(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
     """S-04, S-05, V-01, V-02, V-05: the events, the counter and the histogram with its buckets, by the documents' names."""
 
     async def work(ctx: Pass) -> Result:
@@ -81,9 +81,7 @@ async def test_a_pass_is_announced_counted_and_noted(conn: Conn, place: Place, e
     ]
 
 
-async def test_a_failing_pass_is_noted_with_its_error_and_stops_nobody(
-    conn: Conn, place: Place, events: list[dict[str, Any]]
-) -> None:
+async def test_failing_pass_is_recorded_with_its_error(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
     """S-04, S-05, S-17, V-01: exceptions never crash the process; failures are measured too; the next tick tries again."""
 
     async def work(ctx: Pass) -> None:
@@ -101,7 +99,7 @@ async def test_a_failing_pass_is_noted_with_its_error_and_stops_nobody(
     assert (view.failures, view.last_outcome, view.last_error) == (1, "failed", "RuntimeError: the warehouse is away")
 
 
-async def test_three_failures_make_a_loop_unhealthy_and_one_success_heals_it(conn: Conn, place: Place) -> None:
+async def test_three_failures_make_a_loop_unhealthy_until_the_next_success(conn: Conn, place: Place) -> None:
     """S-06, S-07, V-03: health 0 after 3 failures one after another, kept in the database and so the same in every process."""
     ok = False
 
@@ -124,7 +122,7 @@ async def test_three_failures_make_a_loop_unhealthy_and_one_success_heals_it(con
     assert metric("background_job_interval_seconds", job_name="tidy") == 3600
 
 
-async def test_a_lost_database_fails_the_pass_and_leaves_no_trace(conn: Conn, place: Place) -> None:
+async def test_lost_database_fails_the_pass_and_rolls_back_its_writes(conn: Conn, place: Place) -> None:
     """S-17: no corruption: what the pass wrote in its open transaction is not there."""
 
     async def work(ctx: Pass) -> None:
@@ -143,7 +141,7 @@ async def test_a_lost_database_fails_the_pass_and_leaves_no_trace(conn: Conn, pl
     assert (await outcomes(conn))[-1] == (2, "schedule", "success")
 
 
-async def test_a_plain_function_runs_in_a_thread_and_the_event_loop_goes_on(conn: Conn, place: Place) -> None:
+async def test_sync_function_runs_in_a_thread_without_blocking_the_event_loop(conn: Conn, place: Place) -> None:
     """S-10: nothing blocks the loop."""
     entered, go_on = threading.Event(), threading.Event()
 
@@ -163,7 +161,7 @@ async def test_a_plain_function_runs_in_a_thread_and_the_event_loop_goes_on(conn
     assert await outcomes(conn) == [(1, "schedule", "success")]
 
 
-async def test_a_pass_keeps_renewing_its_lease_and_so_keeps_the_row(conn: Conn, places: Any) -> None:
+async def test_pass_renews_its_lease(conn: Conn, places: Any) -> None:
     here, there = await places("here"), await places("there")
     began, go_on = asyncio.Event(), asyncio.Event()
 
@@ -187,7 +185,7 @@ async def _is_held_beyond(conn: Conn, moment: Any) -> bool:
     return bool(await column(conn, "held_until") > moment)
 
 
-async def test_f_14_a_replaced_pass_is_cancelled_and_its_writes_are_refused(
+async def test_f_14_replaced_pass_is_cancelled_and_its_writes_refused(
     conn: Conn, places: Any, events: list[dict[str, Any]]
 ) -> None:
     here, there = await places("here"), await places("there")
@@ -220,7 +218,7 @@ async def test_f_14_a_replaced_pass_is_cancelled_and_its_writes_are_refused(
     assert metric("holdfast_loop_terms_lost_total", job_name="tidy") == before + 1
 
 
-async def test_f_14_a_thread_that_lost_its_term_is_refused_as_it_writes(conn: Conn, places: Any) -> None:
+async def test_f_14_thread_that_lost_its_term_is_refused_at_its_write(conn: Conn, places: Any) -> None:
     here, there = await places("here"), await places("there")
     began, go_on = threading.Event(), threading.Event()
     refused: list[str] = []
@@ -249,7 +247,7 @@ async def test_f_14_a_thread_that_lost_its_term_is_refused_as_it_writes(conn: Co
     assert await outcomes(conn) == [(1, "schedule", "abandoned"), (2, "schedule", "success")]
 
 
-async def test_check_refuses_once_the_local_deadline_is_past(conn: Conn, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_check_refuses_after_the_local_deadline(conn: Conn, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a side effect outside: a process that slept through its lease must not be sure of anything."""
     began = time.monotonic()
     reached: list[str] = []
@@ -266,7 +264,7 @@ async def test_check_refuses_once_the_local_deadline_is_past(conn: Conn, place: 
     assert reached == ["in time"]
 
 
-async def test_a_write_without_a_transaction_is_a_mistake_and_said_so(conn: Conn, place: Place) -> None:
+async def test_write_without_a_transaction_is_refused(conn: Conn, place: Place) -> None:
     said: list[str] = []
 
     async def work(ctx: Pass) -> None:
@@ -280,7 +278,7 @@ async def test_a_write_without_a_transaction_is_a_mistake_and_said_so(conn: Conn
     assert "needs an open transaction" in said[0]
 
 
-async def test_a_quiet_loop_with_nothing_to_do_is_logged_first_and_every_five_minutes(
+async def test_idle_quiet_loop_is_logged_first_and_every_five_minutes(
     conn: Conn, place: Place, events: list[dict[str, Any]]
 ) -> None:
     """V-05: at INFO, `grep tidy_job` tells a loop that has nothing to do from one that does not run."""
@@ -298,7 +296,7 @@ async def test_a_quiet_loop_with_nothing_to_do_is_logged_first_and_every_five_mi
     assert events[-1]["passes"] == 3, "how many there were since the last such line"
 
 
-async def test_a_quiet_loop_that_did_something_says_so(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
+async def test_quiet_loop_with_results_is_logged(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
     async def work(ctx: Pass) -> int:
         return items
 
@@ -313,7 +311,7 @@ async def test_a_quiet_loop_that_did_something_says_so(conn: Conn, place: Place,
     assert (events[-1]["done"], events[-1]["passes"]) == (2, 1)
 
 
-async def test_a_failed_tick_of_a_daily_loop_is_tried_again_before_the_next_day(conn: Conn, place: Place) -> None:
+async def test_failed_daily_tick_is_retried_before_the_next_day(conn: Conn, place: Place) -> None:
     """B-03: after 5, 10, 20, 40 minutes, then every hour, as the same tick; the day's schedule stays where it is."""
     works = False
 
@@ -348,9 +346,7 @@ async def test_a_failed_tick_of_a_daily_loop_is_tried_again_before_the_next_day(
 
 
 @pytest.mark.parametrize("fields", [{"every": timedelta(minutes=4)}, {"retry_after": None}])
-async def test_a_loop_whose_next_tick_is_near_or_that_wants_none_has_no_retry(
-    conn: Conn, place: Place, fields: dict[str, Any]
-) -> None:
+async def test_loop_with_a_near_tick_or_retries_disabled_has_no_retry(conn: Conn, place: Place, fields: dict[str, Any]) -> None:
     async def work(ctx: Pass) -> None:
         raise RuntimeError("no")
 
@@ -359,7 +355,7 @@ async def test_a_loop_whose_next_tick_is_near_or_that_wants_none_has_no_retry(
     assert await column(conn, "retry_at") is None
 
 
-async def test_a_run_that_was_asked_for_and_fails_changes_no_retry(conn: Conn, place: Place) -> None:
+async def test_failed_triggered_run_changes_no_retry(conn: Conn, place: Place) -> None:
     async def work(ctx: Pass) -> None:
         raise RuntimeError("no")
 
@@ -372,7 +368,7 @@ async def test_a_run_that_was_asked_for_and_fails_changes_no_retry(conn: Conn, p
     assert await column(conn, "retry_at") is None
 
 
-async def test_a_daily_tick_whose_holders_died_is_tried_again_before_the_next_day(conn: Conn, place: Place) -> None:
+async def test_daily_tick_of_dead_holders_is_retried_before_the_next_day(conn: Conn, place: Place) -> None:
     """B-03: a pass that took its process down twice has failed like one that raised."""
     daily = loop(every=timedelta(days=1))
     await taken(conn, daily)

@@ -20,7 +20,7 @@ from loop_factories import loop, make_due
 SOON = timedelta(milliseconds=10)
 
 
-async def test_a_test_waits_for_the_next_success_of_a_loop(connect: Any, conn: Conn, place: Place) -> None:
+async def test_wait_returns_at_the_next_success_of_a_loop(connect: Any, conn: Conn, place: Place) -> None:
     """Z-04: polls the last-success timestamp, every 5 s and for 600 s unless told otherwise."""
     given = inspect.signature(wait_for_success).parameters
     assert (given["step"].default, given["timeout"].default) == (timedelta(seconds=5), timedelta(seconds=600))
@@ -39,7 +39,7 @@ async def test_a_test_waits_for_the_next_success_of_a_loop(connect: Any, conn: C
     assert last > before
 
 
-async def test_a_loop_that_does_not_succeed_in_time_is_an_error_that_says_why(conn: Conn, place: Place) -> None:
+async def test_wait_timeout_names_the_cause(conn: Conn, place: Place) -> None:
     async def work(ctx: Pass) -> None:
         raise RuntimeError("the warehouse is away")
 

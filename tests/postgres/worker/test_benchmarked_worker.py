@@ -11,7 +11,7 @@ from benchmarks.peers.holdfast import PEER
 from holdfast import distribution
 
 
-async def test_the_worker_of_the_benchmark_says_when_it_began(database: str, tmp_path: Path) -> None:
+async def test_benchmark_worker_reports_its_start(database: str, tmp_path: Path) -> None:
     made = Board.create(tmp_path / "board")
     board = Board.join(made.path)
 
@@ -24,5 +24,5 @@ async def test_the_worker_of_the_benchmark_says_when_it_began(database: str, tmp
     assert made.handled() == 3
 
 
-def test_the_report_of_the_benchmark_names_our_version() -> None:
+def test_benchmark_report_names_the_version() -> None:
     assert versions(PEER)[distribution.NAME] == distribution.VERSION

@@ -50,9 +50,7 @@ class Recorded(Sweeps):
         (Promoted(2, None), None, 1),
     ],
 )
-async def test_the_next_promotion_is_planned_for_the_next_job_that_is_due(
-    answer: Promoted, planned: timedelta | None, nudges: int
-) -> None:
+async def test_next_promotion_is_planned_for_the_next_due_job(answer: Promoted, planned: timedelta | None, nudges: int) -> None:
     sweeps = Recorded(answer)
 
     await sweeps._promote()
@@ -61,7 +59,7 @@ async def test_the_next_promotion_is_planned_for_the_next_job_that_is_due(
     assert sweeps.nudges == nudges
 
 
-async def test_the_next_due_time_is_that_of_the_first_job_that_is_left(conn: Any) -> None:
+async def test_next_due_time_is_that_of_the_first_remaining_job(conn: Any) -> None:
     assert await next_due(conn) is None
     due = await add(conn, run_after=HOUR)
     await add(conn, run_after=3 * HOUR)
@@ -76,7 +74,7 @@ async def test_the_next_due_time_is_that_of_the_first_job_that_is_left(conn: Any
 
 
 @pytest.mark.parametrize("count", [3, 60], ids=["one by one", "by copy"])
-async def test_several_delayed_jobs_run_each_at_its_time_without_a_poll(database: str, conn: Any, count: int) -> None:
+async def test_delayed_jobs_run_on_time_without_polling(database: str, conn: Any, count: int) -> None:
     """The polls are an hour apart: only a hint and what was planned can wake this worker."""
     ran: list[int] = []
 
@@ -111,7 +109,7 @@ async def _is(found: bool) -> bool:
     return found
 
 
-async def test_a_bulk_of_delayed_jobs_says_that_there_is_a_time_to_look_at(connect: Any) -> None:
+async def test_bulk_enqueue_of_delayed_jobs_notifies_workers(connect: Any) -> None:
     conn, listener = await connect(), await connect()
     await listener.execute("LISTEN holdfast")
 

@@ -18,7 +18,7 @@ COUNT = "SELECT count(*) FROM holdfast.jobs"
 async def bulk(number: int, note: str = "") -> None: ...
 
 
-async def test_all_are_made_in_their_order(database: str, conn: Any) -> None:
+async def test_all_jobs_are_created_in_order(database: str, conn: Any) -> None:
     async with holdfast.connect(database):
         made = await bulk.enqueue_many({"number": number} for number in range(1200))
 
@@ -31,7 +31,7 @@ async def test_all_are_made_in_their_order(database: str, conn: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"number": "seven"}, {}, {"number": 1, "odd": 2}, {"number": 1, "note": "\x00"}])
-async def test_one_that_cannot_be_made_leaves_none(database: str, conn: Any, wrong: dict[str, Any]) -> None:
+async def test_one_invalid_job_creates_none(database: str, conn: Any, wrong: dict[str, Any]) -> None:
     async with holdfast.connect(database):
         with pytest.raises(HoldfastError):
             await bulk.enqueue_many([*({"number": number} for number in range(900)), wrong])
@@ -39,7 +39,7 @@ async def test_one_that_cannot_be_made_leaves_none(database: str, conn: Any, wro
     assert await value(conn, COUNT) == 0
 
 
-async def test_the_callers_transaction_outlives_a_mistake(conn: Any) -> None:
+async def test_callers_transaction_continues_after_an_error(conn: Any) -> None:
     async with conn.transaction():
         await bulk.using(tx=conn).enqueue_many([{"number": 1}])
         with pytest.raises(HoldfastError):
@@ -48,7 +48,7 @@ async def test_the_callers_transaction_outlives_a_mistake(conn: Any) -> None:
     assert await value(conn, COUNT) == 1
 
 
-async def test_numbers_that_somebody_else_drew_in_between_are_not_used(database: str, conn: Any) -> None:
+async def test_ids_drawn_by_others_in_between_are_not_used(database: str, conn: Any) -> None:
     # A sequence that jumps looks the same as one that others draw from.
     await conn.execute("ALTER SEQUENCE holdfast.jobs_id_seq INCREMENT 3")
 

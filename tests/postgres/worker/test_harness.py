@@ -1,4 +1,4 @@
-"""The helpers for tests of handlers: they die where they are told to, let time pass, and say what was mistaken."""
+"""The test helpers for handlers: crash points, moving time, and error messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def of_a_dead_worker(conn: Any) -> int:
 
 
 @pytest.mark.parametrize("point", [*OF_A_WORKER, "unlock.after", "complete.after_commit_before_ack", "mine"])
-async def test_a_job_survives_a_death_at_every_point_and_leaves_its_lock_to_the_next(h: Harness, conn: Any, point: str) -> None:
+async def test_job_survives_a_crash_at_every_point_and_releases_its_lock(h: Harness, conn: Any, point: str) -> None:
     report = await h.prove_safe(lambda: tied.new(table="t"), points=[point])
 
     assert report.is_safe, report
@@ -55,19 +55,19 @@ async def test_a_job_survives_a_death_at_every_point_and_leaves_its_lock_to_the_
     assert await rows(conn, "SELECT key FROM holdfast.lock_holders") == []
 
 
-async def test_its_kinds_are_published_so_that_they_can_be_enqueued_by_name(h: Harness, conn: Any) -> None:
+async def test_harness_publishes_its_kinds(h: Harness, conn: Any) -> None:
     made = await enqueue(conn, await job_by_name(conn, "harness.tied", {"table": "t"}, locks=(Lock("t"),)))
 
     assert await h.drain() == [made.id]
 
 
-async def test_a_point_that_was_not_reached_is_in_the_report(h: Harness) -> None:
+async def test_unreached_point_is_in_the_report(h: Harness) -> None:
     report = await h.prove_safe(lambda: tied.new(table="t"), points=["hb.after", "elsewhere"])
 
     assert (report.never_reached, report.is_safe) == (["hb.after", "elsewhere"], False)
 
 
-async def test_what_a_dead_worker_held_is_run_once_its_lease_is_over(h: Harness, conn: Any) -> None:
+async def test_jobs_of_a_crashed_worker_run_after_its_lease(h: Harness, conn: Any) -> None:
     made = await of_a_dead_worker(conn)
     assert await h.drain() == []
 
@@ -79,7 +79,7 @@ async def test_what_a_dead_worker_held_is_run_once_its_lease_is_over(h: Harness,
 
 
 @pytest.mark.parametrize("point", ["reap.in_tx", "reap.after"])
-async def test_a_death_while_it_takes_from_another_is_one_as_well(h: Harness, conn: Any, point: str) -> None:
+async def test_crash_during_a_rescue_is_counted(h: Harness, conn: Any, point: str) -> None:
     made = await of_a_dead_worker(conn)
     await h.move_time(HOUR)
 
@@ -90,21 +90,21 @@ async def test_a_death_while_it_takes_from_another_is_one_as_well(h: Harness, co
     assert (await job(conn, made)).state == "completed"
 
 
-async def test_a_death_in_the_rescue_after_a_death_does_not_reach_the_test(h: Harness) -> None:
+async def test_crash_in_the_rescue_after_a_crash_does_not_fail_the_test(h: Harness) -> None:
     with crash_at("run.mid"), crash_at("reap.in_tx"), crash_at("reap.after"):
         ended = await h.run(tied.new(table="t"))
 
     assert (ended.state, ended.crashes) == ("completed", 1)
 
 
-def test_a_slip_in_a_point_of_ours_is_refused_at_once() -> None:
+def test_misspelled_crash_point_is_refused() -> None:
     said = "point cannot be 'hb.befor': must be one of hb.in_tx, hb.after; use another prefix for your own points"
     with pytest.raises(UsageError, match=re.escape(said)), crash_at("hb.befor"):
         pytest.fail("the block was entered")
 
 
 @pytest.mark.parametrize("point", ["run.mid", "chraged"])
-async def test_a_point_that_was_never_reached_is_said_at_the_end(point: str) -> None:
+async def test_unreached_point_fails_the_test(point: str) -> None:
     with pytest.raises(UsageError, match=f"crash point '{point}' was never reached"), crash_at(point):
         pass
 
@@ -113,7 +113,7 @@ async def test_a_point_that_was_never_reached_is_said_at_the_end(point: str) -> 
     assert hits == []
 
 
-def test_the_tests_own_error_is_not_hidden_by_a_point_that_was_not_reached() -> None:
+def test_error_of_the_test_is_not_hidden_by_an_unreached_point() -> None:
     with pytest.raises(ZeroDivisionError), crash_at("run.mid"):
         raise ZeroDivisionError
 
@@ -135,11 +135,11 @@ MISTAKEN: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("call", "said"), MISTAKEN.values(), ids=MISTAKEN.keys())
-async def test_a_mistake_is_named(h: Harness, call: Any, said: str) -> None:
+async def test_invalid_argument_is_named(h: Harness, call: Any, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         await call(h)
 
 
-async def test_a_kind_that_the_harness_does_not_know_is_named(h: Harness) -> None:
+async def test_unknown_kind_is_named(h: Harness) -> None:
     with pytest.raises(UnknownKind, match="no handler for other; registered: harness.tied"):
         await h.prove_safe(lambda: NewJob("other"), points=["mine"])

@@ -128,7 +128,7 @@ def an_app(lifespan: Any) -> FastAPI:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_handler_says_beside_routes_is_kept_and_what_a_route_says_is_not(database: str, conn: Any) -> None:
+async def test_handler_logs_are_kept_and_route_logs_are_not(database: str, conn: Any) -> None:
     @job("in_process.says")
     def says(ctx: SyncContext) -> None:
         ctx.log.info("whatever the log level of the application is")
@@ -154,7 +154,7 @@ async def test_what_a_handler_says_beside_routes_is_kept_and_what_a_route_says_i
 
 
 @pytest.mark.usefixtures("unhinted")
-async def test_a_route_enqueues_and_the_job_runs_beside_it_without_any_hint(database: str, conn: Any) -> None:
+async def test_route_enqueues_and_the_job_runs_without_a_hint(database: str, conn: Any) -> None:
     """K-47: nobody looks for minutes and no hint arrives; the enqueue itself tells the worker, in memory."""
     async with serving(an_app(holdfast.lifespan(database, kinds=OURS, options=CALM))) as http:
         made = (await http.post("/double/21")).json()
@@ -165,7 +165,7 @@ async def test_a_route_enqueues_and_the_job_runs_beside_it_without_any_hint(data
 
 
 @pytest.mark.usefixtures("unhinted")
-async def test_the_next_steps_start_without_any_hint(database: str, conn: Any) -> None:
+async def test_next_steps_start_without_a_hint(database: str, conn: Any) -> None:
     """K-47: a finish with children tells the worker as an enqueue does."""
     async with serving(an_app(holdfast.lifespan(database, kinds=OURS, options=CALM))):
         made = await current_client().enqueue(first.new())
@@ -178,7 +178,7 @@ async def test_the_next_steps_start_without_any_hint(database: str, conn: Any) -
         await until(followed)
 
 
-async def test_the_worker_comes_and_goes_with_the_application(database: str, conn: Any) -> None:
+async def test_worker_starts_and_stops_with_the_application(database: str, conn: Any) -> None:
     """K-56: and says what it is."""
     workers = "SELECT runner, stopped_at IS NULL FROM holdfast.workers"
     async with serving(an_app(holdfast.lifespan(database, kinds=OURS, options=CALM))):
@@ -195,7 +195,7 @@ async def test_the_worker_comes_and_goes_with_the_application(database: str, con
 
 
 @pytest.mark.parametrize("name", ["RUN_BACKGROUND_POLLER", "HOLDFAST_RUN_BACKGROUND_POLLER"])
-async def test_without_the_background_poller_it_only_enqueues(
+async def test_disabled_background_poller_only_enqueues(
     database: str, conn: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """K-55, G-06: as in the tests of an application."""
@@ -210,7 +210,7 @@ async def test_without_the_background_poller_it_only_enqueues(
     assert await value(conn, "SELECT count(*) FROM holdfast.workers") == 0
 
 
-async def test_what_the_code_says_wins_over_the_setting(database: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_argument_overrides_the_setting(database: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_RUN_BACKGROUND_POLLER", "true")
     async with serving(an_app(holdfast.lifespan(database, kinds=OURS, run=False))):
         pass
@@ -218,7 +218,7 @@ async def test_what_the_code_says_wins_over_the_setting(database: str, conn: Any
     assert await value(conn, "SELECT count(*) FROM holdfast.workers") == 0
 
 
-async def test_it_can_stand_inside_a_lifespan_of_ones_own(database: str, conn: Any) -> None:
+async def test_lifespan_can_be_nested(database: str, conn: Any) -> None:
     order: list[str] = []
 
     @asynccontextmanager
@@ -235,7 +235,7 @@ async def test_it_can_stand_inside_a_lifespan_of_ones_own(database: str, conn: A
     assert order == ["mine", "jobs", "end"]
 
 
-async def test_a_schema_that_is_missing_stops_the_start_with_words(database: str, conn: Any) -> None:
+async def test_missing_schema_stops_the_start_with_a_message(database: str, conn: Any) -> None:
     await conn.execute("DROP SCHEMA holdfast CASCADE")
 
     with pytest.raises(holdfast.HoldfastError, match="holdfast db migrate"):
@@ -243,7 +243,7 @@ async def test_a_schema_that_is_missing_stops_the_start_with_words(database: str
             pass
 
 
-async def test_an_application_without_kinds_is_told_so(database: str) -> None:
+async def test_application_without_kinds_is_reported(database: str) -> None:
     with pytest.raises(holdfast.HoldfastError, match="no kinds to run"):
         async with holdfast.lifespan(database, kinds=[])(FastAPI()):
             pass
@@ -255,7 +255,7 @@ async def test_an_application_does_not_start_while_its_database_is_down() -> Non
             pass
 
 
-async def test_a_worker_that_fails_is_started_again_and_the_application_goes_on(
+async def test_failed_worker_is_restarted_and_the_application_continues(
     database: str, conn: Any, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     run, starts = Worker.run, []
@@ -284,7 +284,7 @@ def working(database: str, options: WorkerOptions, kinds: list[Job[..., Any]] = 
 
 
 @pytest.mark.usefixtures("unhinted")
-async def test_f_42_the_poller_finds_everything_that_a_crash_left(database: str, conn: Any) -> None:
+async def test_f_42_poller_finds_all_jobs_after_a_crash(database: str, conn: Any) -> None:
     """F-42, K-48, K-52, E-33: never claimed, claimed by a pod that is gone, delayed; and nobody is told of anything."""
     async with working(database, LOOKING):
         async with conn.transaction():  # or the worker would be the one to claim it
@@ -297,7 +297,7 @@ async def test_f_42_the_poller_finds_everything_that_a_crash_left(database: str,
             assert (await ended(conn, job_id)).state == "completed"
 
 
-async def test_ten_idle_workers_ask_less_than_once_a_second(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ten_idle_workers_poll_less_than_once_a_second(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """K-58: every statement that they execute is counted, on a clock that runs fifty times as fast."""
     asked: list[str] = []
     execute = psycopg.AsyncCursor.execute
@@ -325,7 +325,7 @@ async def test_ten_idle_workers_ask_less_than_once_a_second(database: str, monke
     assert looks <= 10 * (intervals + 1), f"{looks} statements of ten workers in {intervals:.0f} intervals of ten seconds"
 
 
-async def test_a_worker_that_holds_a_job_beats_more_often_than_it_would_look(database: str, conn: Any) -> None:
+async def test_worker_with_a_job_sends_heartbeats_more_often_than_it_polls(database: str, conn: Any) -> None:
     """Its lease needs it, and so does whoever wants the job to stop."""
     go = asyncio.Event()
 
@@ -347,7 +347,7 @@ async def test_a_worker_that_holds_a_job_beats_more_often_than_it_would_look(dat
         await ended(conn, made.id)
 
 
-async def test_the_beat_tells_when_the_next_lease_of_a_holder_ends(conn: Any, database: str) -> None:
+async def test_heartbeat_returns_the_next_lease_end_of_other_workers(conn: Any, database: str) -> None:
     from holdfast.jobs.renew import renew
 
     claim = await hold(conn)
@@ -368,7 +368,7 @@ async def test_the_beat_tells_when_the_next_lease_of_a_holder_ends(conn: Any, da
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_f_18_a_blocked_loop_is_reported_with_the_kind_that_blocks_it(database: str, conn: Any, said: list[str]) -> None:
+async def test_f_18_blocked_event_loop_is_logged_with_its_kind(database: str, conn: Any, said: list[str]) -> None:
     """F-18, E-41: seen from the heartbeat's thread while it lasts."""
     async with working(database, LOOKING) as worker:
         made = await enqueue(conn, blocks.new(seconds=2.0))

@@ -1,4 +1,4 @@
-"""The connection that claims also hears; whatever happens to it, it hears again."""
+"""The connection that claims also listens, and reconnects after a failure."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ async def heard(database: str) -> Any:
     await link.close()
 
 
-async def test_it_hears_while_nobody_uses_it(heard: Any, conn: Any) -> None:
+async def test_listener_receives_while_idle(heard: Any, conn: Any) -> None:
     _, hints = heard
     for hint in ("one", "two"):
         await conn.execute("SELECT pg_notify('holdfast', %s)", [hint])
         assert await asyncio.wait_for(hints.get(), 60) == hint
 
 
-async def test_it_hears_what_comes_while_it_is_used_and_after(heard: Any, conn: Any) -> None:
+async def test_listener_receives_during_and_after_a_statement(heard: Any, conn: Any) -> None:
     link, hints = heard
     async with link as used:
         await conn.execute("SELECT pg_notify('holdfast', 'meanwhile')")
@@ -46,7 +46,7 @@ async def test_it_hears_what_comes_while_it_is_used_and_after(heard: Any, conn: 
 
 
 @pytest.mark.parametrize("round_", range(3))
-async def test_cut_off_while_idle_it_comes_back_and_looks(heard: Any, conn: Any, round_: int) -> None:
+async def test_listener_reconnects_after_a_cut_while_idle_and_wakes_the_worker(heard: Any, conn: Any, round_: int) -> None:
     _, hints = heard
     await conn.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [await value(conn, BACKENDS)])
     assert await asyncio.wait_for(hints.get(), 60) == "", "for what was missed meanwhile"
@@ -55,7 +55,7 @@ async def test_cut_off_while_idle_it_comes_back_and_looks(heard: Any, conn: Any,
     assert await asyncio.wait_for(hints.get(), 60) == "again"
 
 
-async def test_cut_off_in_use_it_comes_back_and_looks(heard: Any, conn: Any) -> None:
+async def test_listener_reconnects_after_a_cut_in_use_and_wakes_the_worker(heard: Any, conn: Any) -> None:
     link, hints = heard
     with pytest.raises(Exception, match="terminat|closed|lost"):  # noqa: PT012
         async with link as used:

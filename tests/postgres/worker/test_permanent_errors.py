@@ -1,4 +1,4 @@
-"""An end that the database will never take fails its attempt; it is not written again for ever."""
+"""An end that the database always refuses fails its attempt and is not retried forever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def _ended(conn: Any, count: int) -> bool:
     return bool(await value(conn, "SELECT count(*) = %s FROM holdfast.jobs WHERE state IN ('completed', 'failed')", count))
 
 
-async def test_a_child_that_the_database_cannot_store_fails_its_parent(database: str, conn: Any) -> None:
+async def test_child_that_cannot_be_stored_fails_its_parent(database: str, conn: Any) -> None:
     await conn.execute(REFUSE.format(table="jobs", when="NEW.kind = 'permanent.child' AND NEW.parent_id IS NOT NULL"))
 
     @job("permanent.parent", max_attempts=1)
@@ -49,7 +49,7 @@ async def test_a_child_that_the_database_cannot_store_fails_its_parent(database:
         assert "exceeds the maximum" in error
 
 
-async def test_one_completion_that_cannot_be_written_does_not_hold_up_its_batch(database: str, conn: Any) -> None:
+async def test_failed_completion_does_not_block_its_batch(database: str, conn: Any) -> None:
     @job("permanent.plain", max_attempts=1)
     async def plain() -> None: ...
 
@@ -64,7 +64,7 @@ async def test_one_completion_that_cannot_be_written_does_not_hold_up_its_batch(
 
 
 @pytest.mark.parametrize("name", ["unique_key", "slot_key", "idempotency_key", "step"])
-def test_a_key_that_no_index_takes_is_refused_by_name(name: str) -> None:
+def test_key_that_is_too_long_for_an_index_is_refused_by_name(name: str) -> None:
     NewJob("k", **{name: "ä" * 750})
     with pytest.raises(UsageError, match=rf"{name} cannot be .* it has 1,502 bytes, the limit is 1,500; use a hash"):
         NewJob("k", **{name: "ä" * 751})
@@ -77,7 +77,7 @@ def _incompressible(size: int) -> str:
 
 
 @pytest.mark.parametrize("bulk", [False, True], ids=["one", "bulk"])
-async def test_the_longest_of_everything_fits(conn: Any, bulk: bool) -> None:
+async def test_values_of_maximum_length_are_accepted(conn: Any, bulk: bool) -> None:
     kind = "".join(chr(0x1F300 + (number * 31) % 700) for number in range(200))
     key = _incompressible(1500)
     await enqueue(conn, NewJob(kind, queue=kind, unique_key=key, idempotency_key=key, slot_key=key, locks=(Lock(key[:500]),)))
@@ -86,21 +86,21 @@ async def test_the_longest_of_everything_fits(conn: Any, bulk: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["unique_key", "slot_key", "idempotency_key", "step"])
-async def test_the_database_refuses_a_longer_one(conn: Any, name: str) -> None:
+async def test_database_refuses_longer_values(conn: Any, name: str) -> None:
     also = {"unique_key": ("unique_while", "waiting"), "step": ("parent_id", 1)}.get(name, ("priority", 0))
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
         await conn.execute(f"INSERT INTO holdfast.jobs (kind, {name}, {also[0]}) VALUES ('k', %s, %s)", ["a" * 1501, also[1]])
     assert refused.value.diag.constraint_name == "keys_fit_their_index"
 
 
-def test_a_queue_cannot_have_the_name_of_a_hint() -> None:
+def test_queue_name_cannot_be_a_notification_name() -> None:
     for name in ("!", "@"):
         with pytest.raises(UsageError, match="queue cannot be .*: that name is reserved"):
             NewJob("k", queue=name)
     NewJob("k", queue="a")
 
 
-def test_a_lock_has_at_most_as_many_permits_as_the_database_can_count() -> None:
+def test_permits_have_a_database_maximum() -> None:
     Lock("l", most=2**31 - 1)
     with pytest.raises(UsageError, match="must be between 1 and 2147483647"):
         Lock("l", most=2**31)

@@ -62,7 +62,7 @@ async def noop() -> None:
     """Nothing."""
 
 
-async def test_long_jobs_are_not_held_ahead_after_many_short_ones(database: str, conn: Any) -> None:
+async def test_long_jobs_are_not_prefetched_after_many_short_ones(database: str, conn: Any) -> None:
     gate, short = Gate(), a_kind(noop)
     long = gate.kind("long")
     first, second = Worker(database, [short, long], QUICK), Worker(database, [short, long], QUICK)
@@ -79,7 +79,7 @@ async def test_long_jobs_are_not_held_ahead_after_many_short_ones(database: str,
             gate.open.set()
 
 
-async def test_jobs_of_a_kind_that_turns_out_long_are_returned_with_the_next_beat(
+async def test_prefetched_jobs_of_a_long_kind_are_released_at_the_next_heartbeat(
     database: str, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "LONGEST_WAIT", 3600.0)  # the worker also beats when it listens
@@ -103,7 +103,7 @@ async def test_jobs_of_a_kind_that_turns_out_long_are_returned_with_the_next_bea
     assert await rows(conn, "SELECT DISTINCT state, crashes, errors FROM holdfast.jobs") == [("completed", 0, 0)]
 
 
-async def test_what_waits_only_for_a_moment_is_kept(database: str, conn: Any) -> None:
+async def test_briefly_waiting_prefetched_jobs_are_kept(database: str, conn: Any) -> None:
     gate = Gate()
     kind = gate.kind("kept")
     worker = Worker(database, [kind], PATIENT)
@@ -117,7 +117,7 @@ async def test_what_waits_only_for_a_moment_is_kept(database: str, conn: Any) ->
         gate.open.set()
 
 
-async def test_the_start_of_a_long_job_is_written_by_the_beat_and_counts_if_its_worker_dies(database: str, conn: Any) -> None:
+async def test_heartbeat_writes_the_start_of_a_long_job(database: str, conn: Any) -> None:
     gate = Gate()
     kind = gate.kind("counted", max_runtime=HOUR)
     worker = Worker(database, [kind], QUICK)
@@ -133,7 +133,7 @@ async def test_the_start_of_a_long_job_is_written_by_the_beat_and_counts_if_its_
     assert await column(conn, made.id, "crashes") == 1
 
 
-async def test_the_start_of_a_suspect_is_written_before_its_handler_runs(database: str, conn: Any) -> None:
+async def test_start_of_a_suspect_is_written_before_its_handler_runs(database: str, conn: Any) -> None:
     """No beat is needed: a job that kills its process at once is known to have begun."""
     seen = []
 
@@ -153,9 +153,7 @@ async def test_the_start_of_a_suspect_is_written_before_its_handler_runs(databas
     assert worker.completed == 1
 
 
-async def test_a_suspect_that_was_lost_meanwhile_does_not_run(
-    database: str, conn: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_suspect_does_not_run(database: str, conn: Any, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran, other = [], await connect()
 
     async def stale() -> None:
@@ -185,7 +183,7 @@ async def _rescued(conn: Any, job_id: int) -> bool:
     return "rescue" in await moves_of(conn, job_id)
 
 
-async def test_a_job_that_another_claim_had_locked_and_left_is_claimed_without_a_hint_or_a_beat(
+async def test_job_unlocked_by_another_claim_is_claimed_without_a_hint_or_heartbeat(
     database: str, conn: Any, connect: Any
 ) -> None:
     """A claim of one job locks the first of every kind. Who is told of both meanwhile finds neither."""
@@ -216,7 +214,7 @@ async def test_a_job_that_another_claim_had_locked_and_left_is_claimed_without_a
     assert len(ran) == 1
 
 
-async def test_a_job_costs_an_idle_worker_one_claim(database: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_worker_needs_one_claim_per_job(database: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another worker was quicker: nothing is there, and nothing is locked."""
     kind = a_kind(noop)
     asked: list[int] = []

@@ -100,7 +100,7 @@ SHOWN += "current_setting('idle_in_transaction_session_timeout')"
 OURS = ("ISO, MDY", "postgres", "UTF8", "10s")
 
 
-async def test_every_connection_of_ours_has_the_settings_that_we_depend_on(database: str, conn: Any) -> None:
+async def test_every_connection_has_the_required_settings(database: str, conn: Any) -> None:
     dbname = await value(conn, "SELECT current_database()")
     for change in ("DateStyle = SQL, DMY", "IntervalStyle = iso_8601", "client_encoding = LATIN1"):
         await conn.execute(f'ALTER DATABASE "{dbname}" SET {change}')

@@ -1,4 +1,4 @@
-"""Claims whose answer was lost: given back by attempt, so that nobody loses the next attempt that runs here already."""
+"""Claims whose response was lost are released by attempt, so that the next attempt of the same job is not released."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from holdfast.worker.lanes import Lanes
 from holdfast.worker.transports.direct import Direct
 
 
-async def test_of_two_beats_that_name_the_same_stray_the_second_does_not_take_the_attempt_that_runs_by_then(
-    database: str, conn: Any
-) -> None:
+async def test_second_heartbeat_does_not_release_a_stray_that_runs_by_then(database: str, conn: Any) -> None:
     worker = await start_worker(conn)
     lost = await hold(conn, worker=worker)
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - %s", [2 * LEASE])
@@ -34,7 +32,7 @@ async def test_of_two_beats_that_name_the_same_stray_the_second_does_not_take_th
     assert await moves_of(conn, lost.id) == ["rescue"]
 
 
-async def test_a_claim_that_is_answered_while_it_is_given_back_is_not_begun(conn: Any) -> None:
+async def test_released_stray_claim_is_not_started(conn: Any) -> None:
     """And one that was answered before is no stray, whatever the beat said."""
     worker = await start_worker(conn)
     late, known = [await take(conn, await add(conn), worker) for _ in range(2)]

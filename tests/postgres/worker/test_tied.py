@@ -25,7 +25,7 @@ CLAIM_WAITS = """
 """
 
 
-async def test_plain_jobs_run_while_a_tied_one_waits_for_its_key(database: str, connect: Any) -> None:
+async def test_plain_jobs_run_while_a_tied_job_waits_for_its_key(database: str, connect: Any) -> None:
     conn, enqueueing = await connect(), await connect()
 
     async def quick() -> None:
@@ -49,7 +49,7 @@ async def test_plain_jobs_run_while_a_tied_one_waits_for_its_key(database: str, 
             await until(lambda: _is(conn, tied, "completed"))
 
 
-async def test_what_stands_behind_blocked_ones_is_found_without_waiting_for_a_beat(database: str, connect: Any) -> None:
+async def test_jobs_behind_blocked_ones_are_claimed_between_heartbeats(database: str, connect: Any) -> None:
     """A whole batch of jobs whose lock is busy leaves the lanes free for what comes after them."""
     conn = await connect()
     gate = asyncio.Event()
@@ -75,7 +75,7 @@ async def test_what_stands_behind_blocked_ones_is_found_without_waiting_for_a_be
             await until(lambda one=one: _is(conn, one, "completed"))  # type: ignore[misc]
 
 
-async def test_a_worker_that_may_take_one_job_takes_one_tied_or_plain(database: str, connect: Any) -> None:
+async def test_worker_with_one_free_lane_claims_one_job(database: str, connect: Any) -> None:
     conn = await connect()
     ran: list[int] = []
 

@@ -49,9 +49,7 @@ def spans(exported: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in exported.get_finished_spans() if span.name == name]
 
 
-async def test_a_span_of_each_attempt_is_linked_to_the_span_that_enqueued_its_job(
-    conn: Conn, database: str, exported: InMemorySpanExporter
-):
+async def test_attempt_span_is_linked_to_the_enqueueing_span(conn: Conn, database: str, exported: InMemorySpanExporter):
     seen: list[Any] = []
 
     async def good() -> None:
@@ -83,7 +81,7 @@ async def test_a_span_of_each_attempt_is_linked_to_the_span_that_enqueued_its_jo
     assert {context.span_id for context in seen} == {span.context.span_id for span in (one, *many)}
 
 
-async def test_f_75_a_failure_is_an_error_without_its_secrets_and_each_attempt_has_a_span(
+async def test_f_75_failure_is_an_error_span_without_secrets(
     conn: Conn, database: str, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(redact, "_hidden", {})
@@ -105,7 +103,7 @@ async def test_f_75_a_failure_is_an_error_without_its_secrets_and_each_attempt_h
 
 
 @pytest.mark.parametrize("children", [1, 2])
-async def test_a_child_is_linked_to_the_attempt_that_made_it(
+async def test_child_is_linked_to_the_attempt_that_created_it(
     conn: Conn, database: str, exported: InMemorySpanExporter, children: int
 ):
     """One child is taken along in the same commit, two are not."""
@@ -125,7 +123,7 @@ async def test_a_child_is_linked_to_the_attempt_that_made_it(
         assert [link.context.span_id for link in span.links] == [first.context.span_id]
 
 
-async def test_the_request_of_the_submitter_is_known_to_its_jobs_and_to_theirs(conn: Conn, database: str):
+async def test_request_id_is_passed_to_jobs_and_children(conn: Conn, database: str):
     """V-04: request id if any."""
     found: dict[str, Any] = {}
 
@@ -143,14 +141,14 @@ async def test_the_request_of_the_submitter_is_known_to_its_jobs_and_to_theirs(c
     assert found == {"parent": "r-1", "child": "r-1"}
 
 
-async def test_a_job_of_nobody_remembers_nothing(conn: Conn):
+async def test_job_without_a_request_id_stores_none(conn: Conn):
     made = await enqueue(conn, NewJob("k"))
 
     assert await column(conn, made.id, "trace") is None
 
 
 @pytest.mark.parametrize("request_id", ["x" * 10_000, "\x00\ud800\n", 7])
-async def test_no_request_id_costs_an_enqueue(conn: Conn, request_id: Any):
+async def test_enqueue_accepts_any_request_id(conn: Conn, request_id: Any):
     with structlog.contextvars.bound_contextvars(request_id=request_id):
         made = await enqueue(conn, NewJob("k"))
         await enqueue_many(conn, [NewJob("k") for _ in range(60)])
@@ -165,11 +163,11 @@ def test_without_the_packages_the_error_names_the_extra(monkeypatch: pytest.Monk
         trace.enable()
 
 
-def test_an_exporter_that_is_not_there_is_named_with_those_that_are():
+def test_unknown_exporter_error_lists_the_known_ones():
     with pytest.raises(UsageError, match="HOLDFAST_TRACES=nonsense: .* there are: .*console.*host"):
         trace.export_to("nonsense")
 
 
-def test_while_it_is_off_there_is_no_span_and_nothing_to_remember():
+def test_disabled_tracing_creates_no_spans():
     assert trace.begin(None) is None  # type: ignore[arg-type]
     assert trace.carrier() is None

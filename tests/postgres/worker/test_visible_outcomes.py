@@ -44,7 +44,7 @@ async def drain(database: str) -> None:
     await Worker(database, OURS, QUICK).run(until_empty=True)
 
 
-async def test_a_failure_is_an_error_with_its_traceback(database: str, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failure_is_logged_as_error_with_traceback(database: str, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
     made = await enqueue(conn, broken.new())
 
     await drain(database)
@@ -67,7 +67,7 @@ async def test_batched_and_chained_completions_are_logged(database: str, conn: A
     assert f"job_id={made.id}" in lines(caplog, "job_completed")[0].getMessage()
 
 
-async def test_a_large_batch_has_one_line_with_all_ids(
+async def test_large_batch_is_logged_as_one_line_with_all_ids(
     database: str, conn: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="holdfast")
@@ -81,7 +81,7 @@ async def test_a_large_batch_has_one_line_with_all_ids(
     assert [job_id for job_id in made if str(job_id) not in shown] == []
 
 
-async def test_completions_cost_no_line_where_info_is_off(
+async def test_completions_are_not_formatted_when_info_is_off(
     database: str, conn: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING, logger="holdfast")

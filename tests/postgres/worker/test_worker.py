@@ -60,7 +60,7 @@ async def drain(database: str, *kinds: Job[..., Any]) -> Worker:
     return worker
 
 
-async def test_every_job_of_a_thousand_is_completed_once_with_one_history_row_each(database, conn):
+async def test_thousand_jobs_complete_once_with_one_history_row_each(database, conn):
     seen: list[int] = []
 
     async def count(number: int) -> None:
@@ -96,7 +96,7 @@ async def test_every_job_of_a_thousand_is_completed_once_with_one_history_row_ea
         (ValueError("oops"), "pending", ["retry"]),
     ],
 )
-async def test_a_handler_ends_by_value_and_the_job_goes_where_the_value_says(database, conn, outcome, state, moves):
+async def test_return_value_decides_the_outcome(database, conn, outcome, state, moves):
     async def end() -> Any:
         if isinstance(outcome, Exception):
             raise outcome
@@ -114,7 +114,7 @@ async def test_a_handler_ends_by_value_and_the_job_goes_where_the_value_says(dat
         assert job_now.result == {"answer": 42}
 
 
-async def test_a_transient_error_is_tried_again_and_the_budget_ends_it(database, conn):
+async def test_transient_error_is_retried_until_the_budget_is_used(database, conn):
     tries: list[int] = []
 
     async def flaky(ctx: Context) -> Retry:
@@ -130,7 +130,7 @@ async def test_a_transient_error_is_tried_again_and_the_budget_ends_it(database,
     assert (job_now.state, job_now.errors, tries) == ("failed", 3, [1, 2, 3])
 
 
-async def test_publish_commits_with_the_end_or_not_at_all(database, conn):
+async def test_publish_commits_with_the_finish(database, conn):
     await conn.execute("CREATE TABLE results (n int)")
 
     async def publishes(ctx: Context, fails: bool) -> Done:
@@ -152,7 +152,7 @@ async def test_publish_commits_with_the_end_or_not_at_all(database, conn):
     assert await (await conn.execute("SELECT count(*) FROM results")).fetchone() == (1,)
 
 
-async def test_a_chain_runs_step_by_step_with_each_child_in_its_parents_transaction(database, conn):
+async def test_chain_creates_each_child_in_its_parents_transaction(database, conn):
     order: list[int] = []
 
     async def step(ctx: Context, left: int) -> Done:
@@ -175,7 +175,7 @@ async def test_a_chain_runs_step_by_step_with_each_child_in_its_parents_transact
     assert same == (20,)
 
 
-async def test_children_named_through_the_context_fan_out_and_join(database, conn):
+async def test_context_children_fan_out_and_join(database, conn):
     ran: list[str] = []
 
     async def split(ctx: Context) -> None:
@@ -205,7 +205,7 @@ async def _at_least(count: Callable[[], Awaitable[int]], enough: int) -> bool:
     return await count() >= enough
 
 
-async def test_a_plain_function_runs_in_a_thread_with_a_context_that_waits(database, conn):
+async def test_sync_handler_runs_in_a_thread_with_a_sync_context(database, conn):
     where: list[str] = []
 
     def slow(ctx: SyncContext, number: int) -> dict[str, int]:
@@ -224,7 +224,7 @@ async def test_a_plain_function_runs_in_a_thread_with_a_context_that_waits(datab
     assert where[0] != threading.main_thread().name
 
 
-async def test_a_cancelled_handler_stops_and_its_lane_works_on(database, conn):
+async def test_cancelled_handler_stops_and_its_lane_continues(database, conn):
     started = asyncio.Event()
 
     async def endless(ctx: Context) -> None:
@@ -246,7 +246,7 @@ async def test_a_cancelled_handler_stops_and_its_lane_works_on(database, conn):
         assert (await ended(conn, later.id)).state == "completed"
 
 
-async def test_a_replaced_attempt_is_refused_and_the_replacement_stands(database, connect):
+async def test_replaced_attempt_is_refused_and_the_replacement_is_kept(database, connect):
     conn = await connect()
     go, started = asyncio.Event(), asyncio.Event()
 
@@ -273,7 +273,7 @@ async def test_a_replaced_attempt_is_refused_and_the_replacement_stands(database
     assert await history(conn, made.id) == []
 
 
-async def test_a_worker_that_gets_back_a_job_it_lost_keeps_the_two_attempts_apart(database, connect):
+async def test_worker_keeps_two_attempts_of_one_job_apart(database, connect):
     conn = await connect()
     go, started = asyncio.Event(), asyncio.Event()
     results: list[int] = []
@@ -344,7 +344,7 @@ async def test_the_lease_is_a_setting_of_the_worker(database, conn):
         await until(registered_for_long)
 
 
-async def test_a_kind_that_this_worker_does_not_know_is_left_to_others(database, conn, caplog):
+async def test_worker_leaves_unknown_kinds_to_others(database, conn, caplog):
     """K-42, K-43: dispatch goes by the registry; an unknown kind is neither run nor harmed, and whoever asks is told."""
     caplog.set_level(logging.INFO)
     ran: list[str] = []
@@ -367,7 +367,7 @@ async def test_a_kind_that_this_worker_does_not_know_is_left_to_others(database,
     assert str(unknown.id) in skipped
 
 
-async def test_the_same_function_runs_by_hand_inline_and_in_a_worker(database, conn):
+async def test_function_runs_directly_inline_and_in_a_worker(database, conn):
     """K-44: a handler does not know what dispatched it."""
     seen: list[int] = []
 
@@ -384,7 +384,7 @@ async def test_the_same_function_runs_by_hand_inline_and_in_a_worker(database, c
     assert seen == [1, 2, 3]
 
 
-async def test_jobs_of_a_dead_worker_are_rescued_by_a_living_one(database, conn):
+async def test_jobs_of_a_dead_worker_are_rescued_by_a_live_one(database, conn):
     async def work() -> None: ...
 
     kind = a_kind(work)
@@ -408,7 +408,7 @@ async def test_jobs_of_a_dead_worker_are_rescued_by_a_living_one(database, conn)
     assert [entry.move for entry in await history(conn, made.id)] == ["rescue", "complete"]
 
 
-async def test_a_worker_goes_on_when_its_connections_are_cut(database, connect, caplog):
+async def test_worker_continues_after_its_connections_are_cut(database, connect, caplog):
     """K-54: an iteration that fails is logged as a warning, and the loop goes on."""
     conn = await connect()
     ran: list[int] = []
@@ -454,7 +454,7 @@ async def _all_ended(conn) -> bool:
     return row == (0,)
 
 
-async def test_a_delayed_job_starts_when_its_time_comes_without_waiting_for_a_beat(database, conn):
+async def test_delayed_job_starts_on_time_between_heartbeats(database, conn):
     async def work() -> None: ...
 
     kind = a_kind(work)
@@ -490,7 +490,7 @@ async def test_a_submitted_job_is_polled_and_completed_by_its_engine(database, c
     assert [e.move for e in await history(conn, made.id)] == ["submit", "submit", "submit", "complete"]
 
 
-async def test_stopping_gives_back_what_has_not_ended_without_burning_an_attempt(database, conn):
+async def test_stop_releases_running_jobs_without_using_an_attempt(database, conn):
     started = asyncio.Event()
 
     async def endless() -> None:
@@ -511,7 +511,7 @@ async def test_stopping_gives_back_what_has_not_ended_without_burning_an_attempt
     assert [e.move for e in await history(conn, made.id)] == ["release"]
 
 
-async def test_long_jobs_are_not_hoarded_by_the_first_worker(database, conn):
+async def test_first_worker_does_not_prefetch_long_jobs(database, conn):
     go = asyncio.Event()
 
     async def long() -> None:
@@ -526,7 +526,7 @@ async def test_long_jobs_are_not_hoarded_by_the_first_worker(database, conn):
         go.set()
 
 
-async def test_a_result_that_cannot_be_stored_fails_its_job_and_not_the_worker(database, conn):
+async def test_result_that_cannot_be_stored_fails_its_job_and_not_the_worker(database, conn):
     async def odd() -> Done:
         return Done({"when": object()})
 
@@ -544,7 +544,7 @@ async def test_a_result_that_cannot_be_stored_fails_its_job_and_not_the_worker(d
     assert "the result is not JSON" in job_now.error
 
 
-async def test_a_child_that_is_refused_fails_the_attempt_and_not_the_worker(database, conn):
+async def test_refused_child_fails_the_attempt_and_not_the_worker(database, conn):
     lock = holdfast.Lock("table", when_busy="reject")
     await enqueue(conn, NewJob("somebody.else", locks=(lock,)))
 
@@ -561,7 +561,7 @@ async def test_a_child_that_is_refused_fails_the_attempt_and_not_the_worker(data
     assert "is held by job" in job_now.error
 
 
-async def test_until_empty_waits_for_a_rescue_that_is_under_way(database, conn, monkeypatch: pytest.MonkeyPatch):
+async def test_until_empty_waits_for_pending_rescues(database, conn, monkeypatch: pytest.MonkeyPatch):
     """Two look at once, and the one that found the rows taken must not be the one that says that there is nothing."""
     rescue, drain_looks, beat_looks, drain_looked = Direct.rescue, asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -593,7 +593,7 @@ async def test_until_empty_waits_for_a_rescue_that_is_under_way(database, conn, 
     assert (await get_job(conn, claim.id)).state == "completed"
 
 
-async def test_until_empty_leaves_nothing_held_behind(database, conn):
+async def test_until_empty_leaves_no_held_job(database, conn):
     """A claim that is on its way when the worker decides to leave must not be forgotten by it."""
 
     async def step(ctx: Context, left: int) -> None:
@@ -608,7 +608,7 @@ async def test_until_empty_leaves_nothing_held_behind(database, conn):
         assert held == (0,)
 
 
-async def test_a_claim_whose_answer_was_lost_is_given_back_though_its_worker_lives(database, conn):
+async def test_claim_whose_response_was_lost_is_released_while_its_worker_lives(database, conn):
     async def work() -> None: ...
 
     kind = a_kind(work)
@@ -630,7 +630,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_though_its_worker_liv
     assert (found.cause, found.crashes) == ("claim_unanswered", 0), "nothing had begun"
 
 
-async def test_a_worker_without_a_schema_or_without_kinds_says_what_to_do(database, conn):
+async def test_worker_without_schema_or_kinds_names_the_fix(database, conn):
     await conn.execute("DROP SCHEMA holdfast CASCADE")
 
     with pytest.raises(holdfast.HoldfastError, match="run `holdfast db migrate`"):
@@ -639,7 +639,7 @@ async def test_a_worker_without_a_schema_or_without_kinds_says_what_to_do(databa
         await Worker(database, [], QUICK).run()
 
 
-async def test_run_by_id_runs_this_very_job_and_refuses_what_cannot_be_claimed(database, conn):
+async def test_run_by_id_runs_the_job_and_refuses_what_cannot_be_claimed(database, conn):
     """K-42, K-49: one boundary, by the job's id; the handler is never called when the claim fails."""
     called: list[int] = []
 
@@ -657,13 +657,13 @@ async def test_run_by_id_runs_this_very_job_and_refuses_what_cannot_be_claimed(d
     assert called == [1]
 
 
-def test_the_public_names_are_these_and_no_others():
+def test_public_names_are_exactly_these():
     assert set(holdfast.__all__) == {name for name in holdfast.__all__ if hasattr(holdfast, name)}
     assert len(holdfast.__all__) <= 40
     assert registered() is not registered()
 
 
-async def test_a_bulk_of_one_kind_is_checked_first_and_then_written_in_one_go(database, conn):
+async def test_bulk_of_one_kind_is_validated_before_one_write(database, conn):
     async def note(number: int, text: str = "") -> None: ...
 
     kind = a_kind(note)
@@ -681,7 +681,7 @@ async def test_a_bulk_of_one_kind_is_checked_first_and_then_written_in_one_go(da
         assert len(await kind.enqueue_many([{"number": 1}, {"number": 2}])) == 2
 
 
-async def test_a_bulk_of_a_kind_with_a_slot_goes_the_careful_way(conn):
+async def test_bulk_of_a_kind_with_a_slot_merges_jobs_of_the_same_slot(conn):
     async def compute(year: int) -> None: ...
 
     kind = a_kind(compute, slot=lambda year: f"year {year}")
@@ -692,7 +692,7 @@ async def test_a_bulk_of_a_kind_with_a_slot_goes_the_careful_way(conn):
     assert made[0].id == made[2].id
 
 
-async def test_a_request_to_stop_that_comes_while_the_end_is_written_does_not_take_the_worker_along(database, conn):
+async def test_cancellation_during_the_finish_does_not_end_the_worker(database, conn):
     """The handler is done: what is interrupted then would be the write itself, and with it the lane and the worker."""
     publishing, go_on = asyncio.Event(), asyncio.Event()
 

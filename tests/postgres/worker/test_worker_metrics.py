@@ -35,7 +35,7 @@ async def run(database: str, *kinds: Job[..., Any]) -> None:
     await asyncio.wait_for(Worker(database, kinds, WorkerOptions(concurrency=2)).run(until_empty=True), 60)
 
 
-async def test_waiting_and_running_are_counted_by_kind_and_by_how_it_ended(conn: Conn, database: str):
+async def test_wait_and_run_times_are_counted_by_kind_and_outcome(conn: Conn, database: str):
     """V-06: how much, how long, how often it fails."""
 
     async def metered() -> None: ...
@@ -64,7 +64,7 @@ async def test_waiting_and_running_are_counted_by_kind_and_by_how_it_ended(conn:
     assert count("holdfast_attempt_wait_seconds_sum", kind="m.bad") >= 20
 
 
-async def test_only_a_first_claim_is_a_wait(conn: Conn, database: str):
+async def test_only_the_first_claim_counts_as_wait(conn: Conn, database: str):
     async def twice() -> None:
         raise RuntimeError("again")
 
@@ -83,7 +83,7 @@ async def test_only_a_first_claim_is_a_wait(conn: Conn, database: str):
     assert count("holdfast_attempt_wait_seconds_count", kind="m.twice") == 1
 
 
-async def test_what_a_worker_is_at_is_asked_when_somebody_looks(conn: Conn, database: str):
+async def test_gauges_are_read_at_scrape(conn: Conn, database: str):
     may_end = asyncio.Event()
 
     async def endless() -> None:
@@ -109,7 +109,7 @@ async def test_what_a_worker_is_at_is_asked_when_somebody_looks(conn: Conn, data
     assert REGISTRY.get_sample_value("holdfast_worker_jobs", {"state": "running"}) is None  # a worker that left is not there
 
 
-async def test_a_refused_write_is_counted_by_what_it_wanted(conn: Conn, database: str):
+async def test_refused_write_is_counted_by_operation(conn: Conn, database: str):
     """K-18."""
     began, may_end = asyncio.Event(), asyncio.Event()
 
@@ -142,7 +142,7 @@ async def test_a_refused_write_is_counted_by_what_it_wanted(conn: Conn, database
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.001, 0.0011, 3600.0, 1e9])
-def test_a_duration_is_in_every_bucket_that_is_not_smaller(seconds: float, monkeypatch: pytest.MonkeyPatch):
+def test_duration_is_counted_in_every_larger_bucket(seconds: float, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(REGISTRY, "register", lambda _: None)
     made = Durations(next(iter(METRICS)), "kind")
 
@@ -153,7 +153,7 @@ def test_a_duration_is_in_every_bucket_that_is_not_smaller(seconds: float, monke
     assert found == {**{str(le): float(seconds <= le) for le in BOUNDS}, "+Inf": 1.0}
 
 
-async def test_f_19_a_thread_that_outlives_its_time_out_is_counted_until_it_ends(conn: Conn, database: str):
+async def test_f_19_thread_that_outlives_its_timeout_is_counted_until_it_ends(conn: Conn, database: str):
     """Nobody can stop a thread: the job is done with, and its handler is still there."""
     began, may_end = threading.Event(), threading.Event()
 
@@ -176,7 +176,7 @@ async def test_f_19_a_thread_that_outlives_its_time_out_is_counted_until_it_ends
             await asyncio.sleep(0.01)
 
 
-async def test_a_thread_that_somebody_waits_for_is_not_left_behind(conn: Conn, database: str):
+async def test_awaited_thread_is_not_counted_as_abandoned(conn: Conn, database: str):
     seen: list[float] = []
 
     def looks() -> None:

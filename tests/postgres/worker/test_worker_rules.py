@@ -18,7 +18,7 @@ from holdfast.testing import harness
 SECONDS = timedelta(seconds=1)
 
 
-async def test_an_engine_that_wakes_up_is_waited_for_twice_and_no_longer(database: str, conn: Any) -> None:
+async def test_cold_start_of_an_engine_is_retried_twice(database: str, conn: Any) -> None:
     """K-41: only timeouts, two retries, five seconds apart."""
     calls: list[int] = []
 
@@ -49,7 +49,7 @@ async def test_an_engine_that_wakes_up_is_waited_for_twice_and_no_longer(databas
     [(TimeoutError("no answer"), 3, "timeout"), (ConnectionError("timeout: refused"), 1, "permanent")],
     ids=["it never wakes up", "another error, whatever its message"],
 )
-async def test_a_cold_start_has_its_end(database: str, conn: Any, error: Exception, attempts: int, cause: str) -> None:
+async def test_cold_start_retries_are_bounded(database: str, conn: Any, error: Exception, attempts: int, cause: str) -> None:
     """K-41: classified by type and not by the word in a message."""
 
     async def broken() -> None:
@@ -66,7 +66,7 @@ async def test_a_cold_start_has_its_end(database: str, conn: Any, error: Excepti
     assert (found.state, found.attempt_no, found.cause) == ("failed", attempts, cause)
 
 
-async def test_a_poll_handler_that_always_raises_comes_to_an_end(database: str, conn: Any) -> None:
+async def test_poll_handler_that_always_raises_fails_the_job(database: str, conn: Any) -> None:
     """The budget of its kind's policy, through the same code that a worker runs."""
 
     async def export(ctx: Context) -> Submitted:
@@ -85,9 +85,7 @@ async def test_a_poll_handler_that_always_raises_comes_to_an_end(database: str, 
     assert (found.state, found.cause, found.attempt_no) == ("failed", "poll", 5)
 
 
-async def test_a_worker_ends_what_an_engine_has_for_too_long_though_it_knows_nothing_of_its_kind(
-    database: str, conn: Any
-) -> None:
+async def test_worker_ends_overdue_submitted_jobs_of_unknown_kinds(database: str, conn: Any) -> None:
     async def unrelated() -> None: ...
 
     kind = kind_of("rules.unrelated")(unrelated)
@@ -104,7 +102,7 @@ async def test_a_worker_ends_what_an_engine_has_for_too_long_though_it_knows_not
     await asyncio.wait_for(running, 120)
 
 
-async def test_a_worker_never_runs_more_than_it_was_told_to_however_much_waits(database: str, conn: Any) -> None:
+async def test_worker_never_exceeds_its_concurrency(database: str, conn: Any) -> None:
     """E-32: the document's poller started ten more tasks every ten seconds, whatever was running."""
     now, most, may_end = 0, 0, asyncio.Event()
 
@@ -128,7 +126,7 @@ async def test_a_worker_never_runs_more_than_it_was_told_to_however_much_waits(d
     assert await rows(conn, "SELECT state, count(*) FROM holdfast.jobs GROUP BY 1") == [("completed", 60)]
 
 
-async def test_two_workers_share_out_what_waits_and_nobody_starts_what_another_has(database: str, conn: Any) -> None:
+async def test_two_workers_share_pending_jobs_without_overlap(database: str, conn: Any) -> None:
     """E-32: the locks of the document's poller ended with its SELECT, so every pod scheduled the same ten jobs."""
     started: list[int] = []
 
@@ -145,7 +143,7 @@ async def test_two_workers_share_out_what_waits_and_nobody_starts_what_another_h
     assert sorted(started) == list(range(200))
 
 
-def test_a_silent_holder_is_noticed_within_half_a_minute_when_nothing_is_said() -> None:
+def test_silent_holder_is_noticed_within_half_a_minute_by_default() -> None:
     """E-37: the document's heartbeat was a quarter of an hour, its timeout an hour. Promise 4: lease 30, beat 5."""
     options = WorkerOptions()
 

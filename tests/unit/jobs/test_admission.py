@@ -1,4 +1,4 @@
-"""Who enters a lock: `admission.admit` decides it from what is wanted and what is taken, without a database."""
+"""Admission to a lock: `admission.admit` decides from wants, holders and waiters, without a database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def admitted(*wants: tuple[JobId, list[Want]], holders: list[Holder] | None = No
     return admit(dict(wants), holders or [])
 
 
-def test_a_free_lock_is_given_with_its_first_permit() -> None:
+def test_free_lock_is_granted_with_its_first_permit() -> None:
     result = admitted(want(1, "t"))
 
     assert result.jobs == [1]
@@ -44,42 +44,42 @@ def test_an_exclusive_lock_has_one_holder() -> None:
     assert result.waiting == [Want(JobId(2), "t", EXCLUSIVE)]
 
 
-def test_of_two_that_come_together_the_first_enters() -> None:
+def test_first_of_two_is_admitted() -> None:
     result = admitted(want(5, "t"), want(4, "t"))
 
     assert result.jobs == [5]
     assert [waiting.job_id for waiting in result.waiting] == [4]
 
 
-def test_any_number_share_a_shared_lock() -> None:
+def test_shared_lock_has_any_number_of_holders() -> None:
     result = admitted(*(want(number, "t", most=SHARED) for number in range(1, 8)))
 
     assert result.jobs == list(range(1, 8))
     assert [place.permit for place in result.places] == list(range(1, 8))
 
 
-def test_permits_are_given_out_up_to_their_number() -> None:
+def test_permits_are_granted_up_to_their_number() -> None:
     result = admitted(*(want(number, "t", most=3) for number in range(1, 6)))
 
     assert result.jobs == [1, 2, 3]
     assert [waiting.job_id for waiting in result.waiting] == [4, 5]
 
 
-def test_a_freed_permit_in_the_middle_is_given_again() -> None:
+def test_freed_permit_is_granted_again() -> None:
     result = admitted(want(9, "t", most=3), holders=[holds(1, "t", 1, 3), holds(3, "t", 3, 3)])
 
     assert [place.permit for place in result.places] == [2]
 
 
 @pytest.mark.parametrize(("held", "wanted"), list(product([EXCLUSIVE, 2, 3, SHARED], repeat=2)))
-def test_whoever_asks_for_less_company_gets_it(held: int | None, wanted: int | None) -> None:
+def test_strictest_permit_count_applies(held: int | None, wanted: int | None) -> None:
     """One holder and one newcomer go together exactly if both allow two."""
     result = admitted(want(2, "t", most=wanted), holders=[holds(1, "t", most=held)])
 
     assert bool(result.jobs) == (EXCLUSIVE not in (held, wanted))
 
 
-def test_a_writer_waits_until_all_readers_have_left() -> None:
+def test_exclusive_waits_for_all_shared_holders() -> None:
     readers = [holds(1, "t", 1, SHARED), holds(2, "t", 2, SHARED)]
 
     assert admitted(want(3, "t"), holders=readers).jobs == []
@@ -94,18 +94,18 @@ def test_a_job_gets_all_of_its_locks_or_none() -> None:
     assert [waiting.key for waiting in result.waiting] == ["b"]
 
 
-def test_what_a_job_holds_already_is_not_taken_twice() -> None:
+def test_held_lock_is_not_taken_twice() -> None:
     result = admitted(want(1, "t", "u"), holders=[holds(1, "t")])
 
     assert result.jobs == [1]
     assert [place.key for place in result.places] == ["u"]
 
 
-def test_a_job_without_locks_just_enters() -> None:
+def test_job_without_locks_is_admitted() -> None:
     assert admitted(want(1)).jobs == [1]
 
 
-def test_nobody_enters_past_a_waiter_that_does_not_fit() -> None:
+def test_no_job_passes_a_waiter_that_does_not_fit() -> None:
     reader, writer = holds(1, "t", most=SHARED), waits(2)
 
     assert admit(dict([want(3, "t", most=SHARED)]), [reader], [writer]).jobs == []
@@ -113,23 +113,23 @@ def test_nobody_enters_past_a_waiter_that_does_not_fit() -> None:
     assert admit(dict([want(3, "u", most=SHARED)]), [reader], [writer]).jobs == [3], "another key has another line"
 
 
-def test_a_waiter_that_fits_keeps_its_place_and_lets_others_in_beside_it() -> None:
+def test_waiter_that_fits_keeps_its_place_and_admits_others() -> None:
     assert admit(dict([want(3, "t", most=SHARED)]), [], [waits(2, most=SHARED)]).jobs == [3]
     assert admit(dict([want(3, "t", most=2)]), [], [waits(2, most=2)]).jobs == [3]
     assert admit(dict([want(4, "t", most=2)]), [], [waits(2, most=2), waits(3, most=2)]).jobs == []
 
 
-def test_of_a_batch_those_behind_one_that_must_wait_wait_too() -> None:
+def test_jobs_of_a_batch_behind_a_waiting_job_wait() -> None:
     result = admitted(want(2, "t"), want(3, "t", most=SHARED), holders=[holds(1, "t", most=SHARED)])
 
     assert (result.jobs, [one.job_id for one in result.waiting]) == ([], [2, 3])
 
 
-def test_a_job_does_not_stand_in_its_own_way() -> None:
+def test_job_does_not_block_itself() -> None:
     assert admit(dict([want(2, "t")]), [], [waits(2), waits(3)]).jobs == [2]
 
 
-def test_who_stands_behind_more_than_was_read_waits() -> None:
+def test_job_behind_more_waiters_than_were_read_waits() -> None:
     line = [waits(number, most=SHARED) for number in range(1, HEAD + 1)]
 
     assert admit(dict([want(HEAD + 1, "t", most=SHARED)]), [], line).jobs == []
@@ -137,7 +137,7 @@ def test_who_stands_behind_more_than_was_read_waits() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_those_that_a_wake_up_finds_are_those_that_a_claim_lets_in(seed: int) -> None:
+def test_wake_and_claim_admit_the_same_jobs(seed: int) -> None:
     """The sweep, the wake-up and the claim agree, whatever the mix."""
     chance = random.Random(seed)
     holders: list[Holder] = []

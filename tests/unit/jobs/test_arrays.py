@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.database import arrays
 
 
-def test_words_stand_side_by_side() -> None:
+def test_words_are_joined_by_commas() -> None:
     assert arrays.of_words([1, "b", 3]) == "{1,b,3}"
 
 
@@ -14,13 +14,13 @@ def test_no_words_are_an_empty_array() -> None:
     assert arrays.of_texts([]) == "{}"
 
 
-def test_texts_are_quoted_so_that_nothing_in_them_means_anything() -> None:
+def test_texts_are_quoted_and_escaped() -> None:
     assert arrays.of_texts(['a,"b"', "c\\d", "{e}"]) == '{"a,\\"b\\"","c\\\\d","{e}"}'
 
 
-def test_none_is_null_and_the_word_null_is_not() -> None:
+def test_none_is_null_and_the_text_null_is_not() -> None:
     assert arrays.of_texts([None, "NULL", ""]) == '{NULL,"NULL",""}'
 
 
-def test_a_generator_will_do() -> None:
+def test_generator_is_accepted() -> None:
     assert arrays.of_words(number for number in (1, 2)) == "{1,2}"

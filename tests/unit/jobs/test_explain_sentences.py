@@ -318,13 +318,13 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[Any, ...] | None, tuple[Any, ..
 
 
 @pytest.mark.parametrize(("changes", "holder", "parent", "expected"), SENTENCES.values(), ids=SENTENCES.keys())
-def test_a_person_reads_why(
+def test_each_situation_has_its_sentence(
     changes: dict[str, Any], holder: tuple[Any, ...] | None, parent: tuple[Any, ...] | None, expected: str
 ) -> None:
     assert sentence(replace(READY, **changes), holder, parent) == expected
 
 
-def test_one_job_that_waits_before_it_is_named() -> None:
+def test_single_job_ahead_is_named() -> None:
     holder = ("table:a", 5, "compact", "pod-1", 20 * SECOND, 1, 6, "vacuum")
 
     assert "; job 6 (vacuum) waits before it." in sentence(replace(READY, state="blocked", waiting_for="lock"), holder, None)

@@ -32,7 +32,7 @@ class Pool:
             await asyncio.sleep(0)
 
 
-async def test_what_is_owed_while_another_is_told_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hint_added_while_another_is_sent_is_sent_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "HINT_EVERY", 0)
     pool: Any = Pool()
     some = Client(pool)

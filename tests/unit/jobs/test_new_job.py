@@ -32,7 +32,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("fields", "message"), WRONG.values(), ids=WRONG.keys())
-def test_a_job_that_cannot_be_is_refused_before_sql(fields: dict[str, Any], message: str) -> None:
+def test_invalid_job_is_refused_before_sql(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         NewJob(**({"kind": "k"} | fields))
 
@@ -90,12 +90,12 @@ MISTAKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("fields", "message"), MISTAKEN.values(), ids=MISTAKEN.keys())
-def test_what_people_mistake_is_named_with_the_way_out(fields: dict[str, Any], message: str) -> None:
+def test_common_mistakes_are_refused_with_the_fix(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         NewJob(**({"kind": "k"} | fields))
 
 
-def test_lists_are_as_good_as_tuples() -> None:
+def test_lists_are_accepted_as_tuples() -> None:
     made = NewJob("k", locks=[Lock("t")], after=[1, 2])  # type: ignore[arg-type]
 
     assert (made.locks, made.after) == ((Lock("t"),), (1, 2))
@@ -105,7 +105,7 @@ class Kind(StrEnum):
     RENDER = "render"
 
 
-def test_an_enum_of_texts_is_text() -> None:
+def test_string_enum_is_accepted_as_text() -> None:
     assert NewJob(Kind.RENDER, queue=Kind.RENDER, slot_key=Kind.RENDER).kind == "render"
 
 
@@ -120,17 +120,17 @@ def test_an_enum_of_texts_is_text() -> None:
         ({"key": "t", "when_busy": "panic"}, "'wait' or 'reject', not 'panic'"),
     ],
 )
-def test_a_lock_that_cannot_be_is_refused_before_sql(fields: dict[str, Any], message: str) -> None:
+def test_invalid_lock_is_refused_before_sql(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Lock(**fields)
 
 
 @pytest.mark.parametrize("priority", [-32768, 0, 32767])
-def test_the_ends_of_a_range_belong_to_it(priority: int) -> None:
+def test_range_limits_are_inclusive(priority: int) -> None:
     assert NewJob("k" * 200, queue="q" * 200, priority=priority, max_attempts=1).priority == priority
 
 
-def test_a_time_with_a_zone_is_a_time() -> None:
+def test_time_with_a_zone_is_accepted() -> None:
     NewJob("k", run_after=datetime(2030, 1, 1, tzinfo=UTC))
 
 
@@ -138,7 +138,7 @@ def test_a_time_with_a_zone_is_a_time() -> None:
     "fields",
     [{"locks": (Lock("t"),)}, {"after": (1,)}, {"slot_key": "s"}, {"unique_key": "u"}, {"idempotency_key": "i"}],
 )
-def test_a_job_that_something_must_be_looked_up_for_is_not_plain(fields: dict[str, Any]) -> None:
+def test_job_that_needs_a_lookup_is_not_plain(fields: dict[str, Any]) -> None:
     assert not NewJob("k", **fields).is_plain
     assert NewJob("k").is_plain
 
@@ -153,12 +153,12 @@ def test_a_job_that_something_must_be_looked_up_for_is_not_plain(fields: dict[st
         ({"idempotency_key": "i"}, False),
     ],
 )
-def test_a_job_that_waits_for_its_locks_can_be_copied(fields: dict[str, Any], can_be: bool) -> None:
+def test_job_with_wait_locks_can_be_copied(fields: dict[str, Any], can_be: bool) -> None:
     assert NewJob("k", **fields).is_copyable is can_be
 
 
 @pytest.mark.parametrize(("waits", "named"), [({"slot_key": "s"}, "a slot"), ({"after": (1,)}, "parents to wait for")])
-def test_a_job_that_holds_its_locks_from_its_enqueue_on_waits_for_nothing(waits: dict[str, Any], named: str) -> None:
+def test_job_with_reject_locks_cannot_have_parents(waits: dict[str, Any], named: str) -> None:
     """What it waits for may wait for its locks."""
     locks = (Lock("u"), Lock("t", when_busy="reject"))
 
@@ -169,7 +169,7 @@ def test_a_job_that_holds_its_locks_from_its_enqueue_on_waits_for_nothing(waits:
     NewJob("k", locks=(Lock("t"),), **waits), NewJob("k", locks=locks, unique_key="u")
 
 
-def test_neither_a_step_that_comes_after_others_nor_a_join_holds_its_locks_while_it_waits() -> None:
+def test_dependants_and_joins_cannot_have_reject_locks() -> None:
     holder, pipeline = NewJob("k", locks=(Lock("t", when_busy="reject"),)), Pipeline("p")
     first = pipeline.add(holder)
 

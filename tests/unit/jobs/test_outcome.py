@@ -62,14 +62,14 @@ ENDS: dict[str, tuple[object, Move, State]] = {
 
 
 @pytest.mark.parametrize(("ended_with", "move", "state"), ENDS.values(), ids=ENDS.keys())
-def test_each_value_has_its_move(ended_with: object, move: Move, state: State) -> None:
+def test_each_return_value_has_its_transition(ended_with: object, move: Move, state: State) -> None:
     found = decide(claim(), ended_with, chance=never)
 
     assert (found.move, found.state) == (move, state)
     assert is_legal(found.move, State.RUNNING, found.state)
 
 
-def test_a_surprise_is_worth_another_try() -> None:
+def test_unexpected_error_is_retried() -> None:
     found = decide(claim(), ValueError("odd"), chance=lambda: 1.0)
 
     assert (found.move, found.state, found.errors, found.cause) == (Move.RETRY, State.PENDING, 1, "error")
@@ -77,7 +77,7 @@ def test_a_surprise_is_worth_another_try() -> None:
     assert "ValueError: odd" in found.detail["traceback"]
 
 
-def test_the_last_allowed_error_ends_the_job() -> None:
+def test_last_allowed_error_fails_the_job() -> None:
     """K-33: three attempts, and the third error is the end."""
     last = claim(errors=2, max_attempts=3)
 
@@ -86,11 +86,11 @@ def test_the_last_allowed_error_ends_the_job() -> None:
     assert [(end.move, end.state, end.errors) for end in found] == [(Move.FAIL, State.FAILED, 1)] * 2
 
 
-def test_crashes_do_not_eat_into_the_error_budget() -> None:
+def test_crashes_do_not_use_the_error_budget() -> None:
     assert decide(claim(crashes=2), ValueError("odd")).state is State.PENDING
 
 
-def test_a_snooze_costs_nothing_even_with_the_budget_used_up() -> None:
+def test_snooze_is_allowed_with_an_empty_budget() -> None:
     found = decide(claim(errors=2), Snooze(SECOND, "busy"))
 
     assert (found.state, found.errors, found.delay) == (State.PENDING, 0, SECOND)
@@ -109,23 +109,23 @@ class SlowWarehouse(TimeoutError):
         (ValueError("Timeout"), "error"),
     ],
 )
-def test_a_timeout_is_known_by_its_type_and_not_by_a_word_in_its_message(error: Exception, cause: str) -> None:
+def test_timeout_is_recognised_by_type_and_not_by_message(error: Exception, cause: str) -> None:
     """E-06 n."""
     assert decide(claim(), error).cause == cause
 
 
-def test_which_exceptions_are_permanent_is_the_policys_to_say() -> None:
+def test_policy_decides_which_exceptions_are_permanent() -> None:
     policy = RetryPolicy(permanent=(LookupError,))
 
     assert decide(claim(), KeyError("gone"), policy).state is State.FAILED
     assert decide(claim(), Permanent("no"), policy).state is State.PENDING
 
 
-def test_a_given_delay_wins_over_the_backoff() -> None:
+def test_explicit_delay_overrides_the_backoff() -> None:
     assert decide(claim(), Retry("later", 5 * SECOND), chance=lambda: 0.0).delay == 5 * SECOND
 
 
-def test_at_once_is_a_delay_too() -> None:
+def test_zero_is_a_delay() -> None:
     at_once = timedelta(0)
 
     assert decide(claim(), Retry("now", at_once), chance=never).delay == at_once
@@ -133,14 +133,14 @@ def test_at_once_is_a_delay_too() -> None:
 
 
 @pytest.mark.parametrize(("errors", "whole"), [(0, 1), (1, 2), (2, 4), (5, 32), (9, 512), (10, 600), (2000, 600)])
-def test_the_backoff_doubles_up_to_its_longest_and_is_drawn_from_the_upper_half(errors: int, whole: int) -> None:
+def test_backoff_doubles_up_to_its_maximum_with_jitter(errors: int, whole: int) -> None:
     backoff = Backoff(first=SECOND, longest=timedelta(minutes=10))
 
     assert backoff.delay(errors, chance=0.0) == timedelta(seconds=whole / 2)
     assert backoff.delay(errors, chance=1.0) == timedelta(seconds=whole)
 
 
-def test_chance_is_asked_for_each_retry_so_that_jobs_that_failed_together_spread_out() -> None:
+def test_jitter_is_drawn_for_each_retry() -> None:
     drawn = iter([0.0, 1.0])
 
     first, second = (decide(claim(), ValueError("odd"), chance=lambda: next(drawn)).delay for _ in range(2))
@@ -153,7 +153,7 @@ def test_chance_is_asked_for_each_retry_so_that_jobs_that_failed_together_spread
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_delays_between_looks_are_those_of_the_document() -> None:
+def test_poll_delays_are_the_documented_ones() -> None:
     """K-35, Z-05: 2, 3, 5, 8, 13, 21, 34, 55, 89, then 90 for ever, counted from 1."""
     found = [poll_delay(count).total_seconds() for count in range(1, 14)]
 
@@ -161,24 +161,24 @@ def test_the_delays_between_looks_are_those_of_the_document() -> None:
     assert POLL_SECONDS[-1] == 90
 
 
-def test_the_first_look_is_two_seconds_after_the_submit_and_has_number_one() -> None:
+def test_first_poll_is_two_seconds_after_the_submit() -> None:
     """K-36."""
     found = decide(claim(), Submitted("h"))
 
     assert (found.delay, found.poll_count, found.handle) == (2 * SECOND, 1, "h")
 
 
-def test_each_look_without_news_counts_on() -> None:
+def test_poll_without_news_increments_the_count() -> None:
     found = decide(claim(handle="h", poll_count=4), Submitted("h2"))
 
     assert (found.delay, found.poll_count, found.handle) == (13 * SECOND, 5, "h2")
 
 
-def test_an_engine_that_names_the_time_of_the_next_look_gets_it() -> None:
+def test_engine_can_set_the_next_poll_time() -> None:
     assert decide(claim(), Submitted("h", 20 * SECOND)).delay == 20 * SECOND
 
 
-def test_a_transient_error_while_asking_leaves_the_job_as_it_is() -> None:
+def test_transient_poll_error_keeps_the_job_submitted() -> None:
     """K-38: the engine's work goes on, the count of looks and the budget stay."""
     asking = claim(handle="h", poll_count=3, errors=2)
 
@@ -188,7 +188,7 @@ def test_a_transient_error_while_asking_leaves_the_job_as_it_is() -> None:
     assert (found.handle, found.poll_count, found.delay) == ("h", 3, 5 * SECOND)
 
 
-def test_an_engine_that_cannot_be_asked_is_asked_later_each_time() -> None:
+def test_unreachable_engine_is_polled_with_backoff() -> None:
     asking = [claim(handle="h", poll_count=3, poll_errors=errors) for errors in range(3)]
 
     found = [decide(one, ConnectionError("reset"), chance=never) for one in asking]
@@ -197,7 +197,7 @@ def test_an_engine_that_cannot_be_asked_is_asked_later_each_time() -> None:
     assert [(end.poll_errors, end.poll_count) for end in found] == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_an_engine_that_cannot_be_asked_twenty_times_in_a_row_is_given_up() -> None:
+def test_twenty_failed_polls_in_a_row_fail_the_job() -> None:
     last = decide(claim(handle="h", poll_errors=19), ConnectionError("reset"), chance=never)
     before = decide(claim(handle="h", poll_errors=18), ConnectionError("reset"), chance=never)
 
@@ -205,7 +205,7 @@ def test_an_engine_that_cannot_be_asked_twenty_times_in_a_row_is_given_up() -> N
     assert before.state is State.SUBMITTED
 
 
-def test_the_looks_that_came_to_nothing_are_forgotten_with_the_first_answer() -> None:
+def test_first_answer_resets_the_count_of_failed_polls() -> None:
     asking = claim(handle="h", poll_errors=7)
 
     assert decide(asking, Submitted("h")).poll_errors == 0
@@ -213,22 +213,22 @@ def test_the_looks_that_came_to_nothing_are_forgotten_with_the_first_answer() ->
     assert released_poll(asking, "shutdown").poll_errors == 7
 
 
-def test_a_permanent_error_while_asking_fails_the_job() -> None:
+def test_permanent_poll_error_fails_the_job() -> None:
     assert decide(claim(handle="h", poll_count=3), Permanent("no such query")).state is State.FAILED
 
 
-def test_a_poll_is_a_claim_that_has_a_handle() -> None:
+def test_claim_with_a_handle_is_a_poll() -> None:
     assert not claim().is_poll
     assert claim(handle={"query": 1}).is_poll
 
 
-def test_giving_back_is_without_prejudice() -> None:
+def test_release_counts_neither_error_nor_crash() -> None:
     """E-51: an eviction is not an error."""
     assert released("shutdown") == End(Move.RELEASE, State.PENDING, error="shutdown", cause="released")
     assert released_poll(claim(handle="h", poll_count=2), "shutdown").errors == 0
 
 
-def test_a_completion_goes_in_a_batch_when_nothing_else_has_to_commit_with_it() -> None:
+def test_completion_without_ties_is_batched() -> None:
     async def publish(conn: Any) -> None: ...
 
     assert decide(claim(), None).is_only_a_completion
@@ -238,7 +238,7 @@ def test_a_completion_goes_in_a_batch_when_nothing_else_has_to_commit_with_it() 
     assert not decide(claim(), Fail("no")).is_only_a_completion
 
 
-def test_children_and_their_join_travel_with_the_end() -> None:
+def test_children_and_join_are_part_of_the_end() -> None:
     child, join = NewJob("next"), NewJob("join")
 
     found = decide(claim(), Done(then=[child], join=join))
@@ -246,7 +246,7 @@ def test_children_and_their_join_travel_with_the_end() -> None:
     assert (found.then, found.join) == ([child], join)
 
 
-def test_a_poll_that_snoozes_leaves_the_work_with_its_engine() -> None:
+def test_snoozed_poll_keeps_the_work_submitted() -> None:
     """Otherwise the same work would be submitted twice."""
     polled = claim(handle={"query": 1}, poll_count=4)
 
@@ -260,7 +260,7 @@ def test_a_poll_that_snoozes_leaves_the_work_with_its_engine() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_cold_start_is_retried_after_a_fixed_time_and_only_when_it_timed_out() -> None:
+def test_cold_start_is_retried_after_a_fixed_delay_and_only_on_timeout() -> None:
     """K-41: two retries, five seconds apart, whatever chance says; any other error is the end."""
     ends = [decide(claim(errors=n), TimeoutError("cold"), COLD_START, chance=lambda: 0.0) for n in range(3)]
 
@@ -273,11 +273,11 @@ def test_a_cold_start_is_retried_after_a_fixed_time_and_only_when_it_timed_out()
     assert (other.state, other.cause) == (State.FAILED, "permanent")
 
 
-def test_a_policy_for_some_errors_still_leaves_the_engine_its_work_when_it_cannot_be_asked() -> None:
+def test_error_specific_policy_keeps_submitted_work_on_poll_errors() -> None:
     assert decide(claim(handle="h"), ConnectionError("reset"), COLD_START, chance=never).state is State.SUBMITTED
 
 
-def test_work_that_an_engine_has_under_no_handle_is_refused_where_it_is_said() -> None:
+def test_submit_without_a_handle_is_refused_on_construction() -> None:
     with pytest.raises(
         UsageError, match=r"Submitted needs the handle to poll the engine with, as in Submitted\(query_id\), not None"
     ):
@@ -306,19 +306,19 @@ def test_work_that_an_engine_has_under_no_handle_is_refused_where_it_is_said() -
         (lambda: Backoff(spread="half"), "Backoff(spread=…) takes a fraction between 0 and 1"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused_where_it_is_made(wrong: Any, said: str) -> None:
+def test_invalid_policy_is_refused_on_construction(wrong: Any, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         wrong()
 
 
-def test_one_exception_or_a_union_is_as_good_as_a_tuple() -> None:
+def test_single_exception_or_union_is_accepted_as_a_tuple() -> None:
     policy = RetryPolicy(permanent=KeyError, only=ValueError | OSError)
 
     assert decide(claim(), OSError("reset"), policy).state is State.PENDING
     assert decide(claim(), KeyError("k"), policy).state is State.FAILED
 
 
-def test_a_policy_that_raises_fails_the_attempt_and_not_the_worker() -> None:
+def test_policy_that_raises_fails_the_attempt_and_not_the_worker() -> None:
     class Broken(Backoff):
         def delay(self, errors: int, chance: float) -> timedelta:
             raise LookupError("no table")
@@ -329,12 +329,12 @@ def test_a_policy_that_raises_fails_the_attempt_and_not_the_worker() -> None:
     assert end.error == "ValueError: boom; in addition its retry policy raised: LookupError: no table"
 
 
-def test_days_that_double_for_ever_stop_at_the_longest() -> None:
+def test_long_backoff_stops_at_its_maximum() -> None:
     assert Backoff(first=timedelta(days=2), longest=timedelta(days=9), spread=0).delay(40, 0.5) == timedelta(days=9)
 
 
 @pytest.mark.parametrize("outcome", [Done, Retry, Fail, ValueError])
-def test_a_handler_that_returns_a_class_is_told_to_return_an_instance(outcome: type) -> None:
+def test_returned_class_is_refused_with_advice(outcome: type) -> None:
     end = decide(claim(), outcome, RetryPolicy())
 
     name = outcome.__name__

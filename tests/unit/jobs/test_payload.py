@@ -1,4 +1,4 @@
-"""A payload is checked before it meets SQL; each refusal names the culprit and the way out."""
+"""Payloads are validated before SQL; each refusal names the value and the fix."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("payload", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_postgres_could_not_store_is_refused_with_a_sentence_that_names_it(payload: Any, message: str) -> None:
+def test_value_that_postgres_cannot_store_is_refused_by_name(payload: Any, message: str) -> None:
     with pytest.raises(PayloadInvalid, match=message):
         to_json(payload)
 
@@ -54,7 +54,7 @@ ACCEPTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("payload", ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_everything_else_comes_back_as_it_was(payload: Any) -> None:
+def test_other_values_are_returned_unchanged(payload: Any) -> None:
     assert json.loads(to_json(payload)) == payload
 
 
@@ -67,28 +67,28 @@ def test_the_limit_counts_bytes_and_not_characters() -> None:
         to_json("é" * 10, largest=20)  # 6 bytes each as JSON, and the quotes
 
 
-def test_the_message_says_what_was_checked() -> None:
+def test_message_names_what_was_checked() -> None:
     with pytest.raises(PayloadInvalid, match="the handle contains a NUL"):
         to_json("\x00", what="handle")
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "\udc00"])
-def test_a_text_column_is_guarded_like_a_payload(text: str) -> None:
+def test_text_columns_are_checked_like_payloads(text: str) -> None:
     with pytest.raises(PayloadInvalid, match="the message contains"):
         refuse_bad_text(text, "message")
 
 
-def test_no_text_is_no_bad_text() -> None:
+def test_none_is_accepted_as_text() -> None:
     refuse_bad_text(None, "message")
 
 
 @pytest.mark.parametrize(("payload", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_among_many_the_bad_one_is_refused_just_so(payload: Any, message: str) -> None:
+def test_bulk_refuses_an_invalid_payload_like_a_single_one(payload: Any, message: str) -> None:
     with pytest.raises(PayloadInvalid, match=message):
         to_json_many([{"fine": 1}, {"payload": payload}, {"fine": 2}])
 
 
-def test_many_are_written_as_each_would_be() -> None:
+def test_bulk_writes_payloads_like_single_ones() -> None:
     odd = [{"a": "é😀\n"}, {"b": [1, 2.5, None, True]}, nested(DEEPEST), {}]
     payloads = [*odd, *({"deep": nested(3)} for _ in range(DEEPEST))]
 

@@ -1,4 +1,4 @@
-"""The one table of legal moves, as it stands in the code. The database's copy is tried out in tests/postgres."""
+"""The table of legal transitions in the code. The database's copy is tested in tests/postgres."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from holdfast.jobs.pipelines import PipelineStatus, status_of
 from holdfast.jobs.states import ENDED, LEGAL_MOVES, LIVE, WAITING, Move, State, is_legal, legal_pairs
 
 
-def test_every_move_leads_somewhere() -> None:
+def test_every_transition_has_a_target() -> None:
     assert set(LEGAL_MOVES) == set(Move)
     assert all(LEGAL_MOVES.values())
 
 
-def test_every_state_is_either_alive_or_ended() -> None:
+def test_every_state_is_live_or_ended() -> None:
     assert set(State) == LIVE | ENDED
     assert not LIVE & ENDED
     assert WAITING < LIVE
 
 
-def test_what_has_ended_only_an_operator_can_start_again() -> None:
+def test_only_an_operator_restarts_an_ended_job() -> None:
     from_the_end = {move for move, pairs in LEGAL_MOVES.items() for before, _ in pairs if before in ENDED}
 
     assert from_the_end == {Move.RERUN}
 
 
-def test_completed_is_completed() -> None:
+def test_completed_is_final() -> None:
     assert not any(before is State.COMPLETED for before, _ in legal_pairs())
 
 
@@ -43,7 +43,7 @@ def test_only_a_running_job_completes_or_fails() -> None:
     assert before == {State.RUNNING}
 
 
-def test_a_move_is_legal_exactly_if_the_table_has_it() -> None:
+def test_transition_is_legal_exactly_if_the_table_has_it() -> None:
     for move, before, after in product(Move, State, State):
         assert is_legal(move, before, after) == ((before, after) in LEGAL_MOVES[move])
 
@@ -66,5 +66,5 @@ STATUSES: list[tuple[dict[State, int], PipelineStatus]] = [
 
 
 @pytest.mark.parametrize(("counts", "status"), STATUSES)
-def test_the_status_of_a_pipeline_follows_from_its_jobs(counts: dict[State, int], status: PipelineStatus) -> None:
+def test_pipeline_status_is_derived_from_its_jobs(counts: dict[State, int], status: PipelineStatus) -> None:
     assert status_of(counts) is status

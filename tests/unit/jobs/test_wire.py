@@ -1,4 +1,4 @@
-"""What a remote worker says is what the control plane hears."""
+"""The wire format: what a remote worker sends is what the control plane reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FULL = End(
 )
 
 
-def test_every_field_of_an_end_arrives() -> None:
+def test_every_field_of_an_end_is_transferred() -> None:
     unset = [field.name for field in fields(End) if getattr(FULL, field.name) == field.default]
     assert unset == ["publish", "prepare"], "a new field is to be set here, and to be said"
 

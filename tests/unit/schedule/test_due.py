@@ -26,15 +26,15 @@ HOURLY = Times()
 FREE = Row(NOON, NOON, None, None, False, None, 1, False)
 
 
-def test_a_tick_is_begun_when_it_is_due_and_the_next_one_is_on_the_grid() -> None:
+def test_due_tick_starts_and_the_next_is_on_the_grid() -> None:
     assert decide(FREE, HOURLY) == Begin(NOON, NOON + HOUR)
 
 
-def test_nothing_is_begun_before_its_time() -> None:
+def test_nothing_starts_before_its_time() -> None:
     assert decide(replace(FREE, next_due_at=NOON + SECOND), HOURLY) == Wait(SECOND)
 
 
-def test_a_retry_comes_before_the_next_tick_and_never_instead_of_it() -> None:
+def test_retry_comes_before_the_next_tick_and_does_not_replace_it() -> None:
     """B-03"""
     failed = replace(FREE, next_due_at=NOON + HOUR, retry_at=NOON + MINUTE)
 
@@ -49,21 +49,21 @@ def test_a_late_start_does_not_move_the_grid() -> None:
     assert decide(replace(FREE, now=NOON + 40 * SECOND), HOURLY) == Begin(NOON, NOON + HOUR)
 
 
-def test_missed_ticks_are_one_tick_s_02() -> None:
+def test_missed_ticks_are_merged_into_one_s_02() -> None:
     """S-02: coalesce. The latest is begun if its time is not long past, and the others are counted."""
     row = replace(FREE, now=NOON + 3 * HOUR + 59 * SECOND)
 
     assert decide(row, HOURLY) == Begin(NOON + 3 * HOUR, NOON + 4 * HOUR, missed=3)
 
 
-def test_f_59_a_tick_later_than_the_grace_is_skipped() -> None:
+def test_f_59_tick_beyond_the_grace_is_skipped() -> None:
     """S-02: a misfire grace of 60 s; S-15: in doubt, skip and count."""
     row = replace(FREE, now=NOON + 3 * HOUR + 61 * SECOND)
 
     assert decide(row, HOURLY) == Skip(NOON + 4 * HOUR, missed=4)
 
 
-def test_f_59_with_catch_up_the_last_missed_ticks_are_begun_one_by_one() -> None:
+def test_f_59_catch_up_runs_the_last_missed_ticks_one_by_one() -> None:
     row = replace(FREE, now=NOON + 3 * HOUR + 30 * MINUTE)
 
     first = decide(row, HOURLY, catch_up=2)
@@ -72,33 +72,33 @@ def test_f_59_with_catch_up_the_last_missed_ticks_are_begun_one_by_one() -> None
     assert second == Begin(NOON + 3 * HOUR, NOON + 4 * HOUR)
 
 
-def test_a_paused_loop_waits_but_runs_when_somebody_asks() -> None:
+def test_paused_loop_runs_only_when_triggered() -> None:
     paused = replace(FREE, is_paused=True)
 
     assert isinstance(decide(paused, HOURLY), Wait)
     assert decide(replace(paused, queued_run_id=7), HOURLY) == BeginQueued(7)
 
 
-def test_what_somebody_asked_for_comes_before_the_schedule_and_leaves_it_alone() -> None:
+def test_triggered_run_comes_first_and_keeps_the_schedule() -> None:
     """S-22"""
     assert decide(replace(FREE, queued_run_id=7), HOURLY) == BeginQueued(7)
 
 
-def test_a_loop_that_is_held_is_left_alone_until_the_lease_is_over() -> None:
+def test_held_loop_is_not_taken_before_its_lease_ends() -> None:
     """S-11"""
     held = replace(FREE, held_until=NOON + 5 * SECOND, queued_run_id=7)
 
     assert decide(held, HOURLY) == Wait(5 * SECOND)
 
 
-def test_f_60_what_a_silent_holder_left_is_begun_again_once() -> None:
+def test_f_60_tick_of_a_silent_holder_runs_again_once() -> None:
     silent = replace(FREE, held_until=NOON - SECOND)
 
     assert decide(silent, HOURLY) == Resume()
     assert decide(replace(silent, tries=2), HOURLY) == GiveUp(), "a pass that kills its process must not kill them all"
 
 
-def test_what_was_left_long_ago_or_is_paused_is_not_begun_again() -> None:
+def test_old_or_paused_tick_of_a_dead_holder_does_not_run_again() -> None:
     silent = replace(FREE, held_until=NOON - SECOND)
 
     assert decide(replace(silent, held_until=NOON - 2 * MINUTE), HOURLY) == GiveUp()
@@ -107,7 +107,7 @@ def test_what_was_left_long_ago_or_is_paused_is_not_begun_again() -> None:
 
 
 @given(every=st.integers(1, 10**6), late=st.integers(0, 10**8), catch_up=st.integers(0, 5))
-def test_every_decision_moves_on(every: int, late: int, catch_up: int) -> None:
+def test_every_decision_makes_progress(every: int, late: int, catch_up: int) -> None:
     """The tick that is begun is the latest or one of the last, and the next one is on the grid and after it."""
     times = Times(every=timedelta(milliseconds=every))
     row = replace(FREE, now=NOON + timedelta(milliseconds=late))
@@ -124,7 +124,7 @@ def test_every_decision_moves_on(every: int, late: int, catch_up: int) -> None:
         assert decision.next_due_at > row.now
 
 
-def test_cron_ticks_of_a_long_absence_are_not_walked_one_by_one() -> None:
+def test_cron_ticks_of_a_long_absence_are_not_iterated() -> None:
     row = replace(FREE, now=NOON + timedelta(days=2000))
 
     decision = decide(row, Times(every=None, cron="* * * * *"))

@@ -44,7 +44,7 @@ def group() -> object:
         ),
     ],
 )
-def test_an_error_is_told_on_one_line(call: Callable[[], object], line: str) -> None:
+def test_error_is_formatted_on_one_line(call: Callable[[], object], line: str) -> None:
     told = error_line(raised_by(call))
 
     assert told.startswith(line)
@@ -52,12 +52,12 @@ def test_an_error_is_told_on_one_line(call: Callable[[], object], line: str) -> 
     assert "information" not in told
 
 
-def test_an_error_without_a_message_is_the_name_of_its_type() -> None:
+def test_error_without_a_message_shows_its_type() -> None:
     assert error_line(ValueError()) == "ValueError"
     assert one_line("") == one_line(None) == ""
 
 
-def test_a_marker_alone_is_better_than_nothing() -> None:
+def test_caret_line_is_used_if_there_is_no_other_text() -> None:
     assert one_line("   ^  ") == "^"
 
 

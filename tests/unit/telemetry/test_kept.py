@@ -1,4 +1,4 @@
-"""A line that is kept: without secrets, within bounds, and such that Postgres can store it, whatever somebody logs."""
+"""Stored log lines: without secrets, within bounds, and accepted by Postgres."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def book(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
     kept.into(None)
 
 
-def test_whoever_writes_a_line_it_is_kept_once(book: Pages):
+def test_line_of_any_logger_is_kept_once(book: Pages):
     job_log.bind(part=2).info("rows %s", "loaded", rows=5)
     logging.getLogger("their.module").error("old %s", "style", extra={"rows": 6})
 
@@ -48,7 +48,7 @@ def test_whoever_writes_a_line_it_is_kept_once(book: Pages):
     ]
 
 
-def test_outside_of_an_attempt_nothing_is_kept(book: Pages):
+def test_nothing_is_kept_outside_an_attempt(book: Pages):
     fields.of_attempt(None)
 
     job_log.info("nobody's")
@@ -57,7 +57,7 @@ def test_outside_of_an_attempt_nothing_is_kept(book: Pages):
     assert book == []
 
 
-def test_what_is_raised_is_kept_as_text(book: Pages):
+def test_exception_is_kept_as_text(book: Pages):
     try:
         raise ValueError("it is broken")
     except ValueError:
@@ -67,7 +67,7 @@ def test_what_is_raised_is_kept_as_text(book: Pages):
     assert ["ValueError: it is broken" in line.fields["exception"] for line in book] == [True, True]
 
 
-def test_a_finer_line_is_kept_only_if_the_log_of_the_process_has_it_too(book: Pages, caplog: pytest.LogCaptureFixture):
+def test_debug_line_is_kept_only_if_the_process_logs_it(book: Pages, caplog: pytest.LogCaptureFixture):
     job_log.debug("not this")
     with caplog.at_level(logging.DEBUG):
         job_log.debug("this")
@@ -75,7 +75,7 @@ def test_a_finer_line_is_kept_only_if_the_log_of_the_process_has_it_too(book: Pa
     assert [(line.level, line.message) for line in book] == [("debug", "this")]
 
 
-def test_a_host_that_prints_by_itself_has_a_processor_for_it(book: Pages):
+def test_processor_is_available_for_hosts_that_render_lines(book: Pages):
     theirs = structlog.wrap_logger(structlog.ReturnLogger(), processors=[kept.keep, structlog.processors.JSONRenderer()])
 
     said = theirs.warning("theirs", rows=5)
@@ -84,7 +84,7 @@ def test_a_host_that_prints_by_itself_has_a_processor_for_it(book: Pages):
     assert [(line.level, line.message, line.fields) for line in book] == [("warning", "theirs", {"rows": 5})]
 
 
-def test_that_somebody_listens_does_not_end_what_python_writes_by_itself(
+def test_capture_keeps_pythons_last_resort_handler(
     book: Pages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """Where nothing is configured, warnings go to standard error."""
@@ -97,7 +97,7 @@ def test_that_somebody_listens_does_not_end_what_python_writes_by_itself(
     assert capsys.readouterr().err == "to be seen\n"
 
 
-def test_f_75_no_secret_is_kept(book: Pages):
+def test_f_75_secrets_are_not_kept(book: Pages):
     """Q-02, V-04: by its name, by its look, and because it is known."""
     redact.hide("the-canary")
 
@@ -126,7 +126,7 @@ def test_f_75_no_secret_is_kept(book: Pages):
         (b"raw", "b'raw'"),
     ],
 )
-def test_what_postgres_cannot_store_is_spelt_otherwise(given: Any, stored: Any):
+def test_characters_that_postgres_cannot_store_are_escaped(given: Any, stored: Any):
     assert tidy(NOW, "info", "m", {"x": given}).fields == {"x": stored}
 
 
@@ -139,7 +139,7 @@ def test_what_postgres_cannot_store_is_spelt_otherwise(given: Any, stored: Any):
         {"n" * 100_000: {"m" * 100_000: 1}},
     ],
 )
-def test_a_line_has_its_bounds(own: dict[str, Any]):
+def test_line_size_is_bounded(own: dict[str, Any]):
     line = tidy(NOW, "info", "\N{GRINNING FACE}" * 50_000, own)
 
     assert len(line.message) <= kept.LONGEST_MESSAGE
@@ -147,7 +147,7 @@ def test_a_line_has_its_bounds(own: dict[str, Any]):
     assert len(json.dumps(line.fields)) <= 2 * kept.LARGEST_FIELDS
 
 
-def test_of_a_long_text_the_end_is_kept_and_the_beginning_too():
+def test_long_text_keeps_its_beginning_and_end():
     line = tidy(NOW, "error", "begin" + "x" * 10_000 + "end", {"exception": "Traceback" + "y" * 50_000 + "ValueError: no"})
 
     assert (line.message[:5], line.message[-3:]) == ("begin", "end")
@@ -155,7 +155,7 @@ def test_of_a_long_text_the_end_is_kept_and_the_beginning_too():
     assert line.fields["exception"].endswith("ValueError: no")
 
 
-def test_the_trace_is_the_last_to_be_left_out():
+def test_traceback_is_dropped_last():
     line = tidy(NOW, "error", "m", {"exception": "e" * 5_000} | {f"f{n}": "x" * 1_000 for n in range(39)})
 
     assert line.fields["exception"] == "e" * 5_000
@@ -166,11 +166,11 @@ def test_the_trace_is_the_last_to_be_left_out():
     ("number", "level"),
     [(0, "debug"), (5, "debug"), (10, "debug"), (25, "info"), (30, "warning"), (99, "critical")],
 )
-def test_every_number_has_a_level(number: int, level: str):
+def test_every_numeric_level_has_a_name(number: int, level: str):
     assert level_of(number) == level
 
 
-def test_a_forged_line_stays_inside_its_message(book: Pages):
+def test_forged_line_stays_inside_its_message(book: Pages):
     logging.getLogger("theirs").error(INJECTION)
 
     assert [line.message for line in book] == [INJECTION]

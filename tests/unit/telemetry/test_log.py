@@ -1,4 +1,4 @@
-"""What our programs write to standard error: one line an event, JSON or for people, whoever wrote it and whatever it says."""
+"""The log on standard error: one line per event, JSON or text, the same format for every logger."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def lines(written: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written.getvalue().splitlines()]
 
 
-def test_a_line_that_cannot_be_written_ends_nobody(written: Terminal, monkeypatch: pytest.MonkeyPatch):
+def test_failed_log_write_does_not_raise(written: Terminal, monkeypatch: pytest.MonkeyPatch):
     """Standard error is gone, as after the end of whoever read it; Python's report of that cannot be written either."""
     log.configure(json=True)
     written.close()
@@ -62,7 +62,7 @@ def test_a_line_that_cannot_be_written_ends_nobody(written: Terminal, monkeypatc
     log.log.warning("job_failed", job_id=1)
 
 
-def test_whoever_writes_a_line_it_has_the_same_form_and_says_which_job_it_is_about(written: Terminal):
+def test_all_loggers_use_the_same_format_with_the_job_id(written: Terminal):
     """V-04, B-05: JSON, a timestamp, the logger, the request if there is one."""
     log.configure(json=True)
 
@@ -85,7 +85,7 @@ def test_whoever_writes_a_line_it_has_the_same_form_and_says_which_job_it_is_abo
     assert all(line["timestamp"].endswith("Z") for line in (ours, theirs, old))
 
 
-def test_the_next_job_of_a_lane_has_nothing_of_the_last(written: Terminal):
+def test_next_job_of_a_lane_inherits_no_fields(written: Terminal):
     log.configure(json=True)
 
     fields.of_attempt(claim(7, "a", "p"))
@@ -101,7 +101,7 @@ def test_the_next_job_of_a_lane_has_nothing_of_the_last(written: Terminal):
     ("given", "is_json"),
     [({}, False), ({"HOLDFAST_LOG_FORMAT": "json"}, True), ({"HOLDFAST_LOG_FORMAT": "console"}, False)],
 )
-def test_people_get_colours_and_machines_json(
+def test_terminal_gets_colours_and_pipes_get_json(
     written: Terminal, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], is_json: bool
 ):
     """V-04: console in development, JSON in production."""
@@ -115,7 +115,7 @@ def test_people_get_colours_and_machines_json(
     assert ("\x1b[" in written.getvalue()) is not is_json
 
 
-def test_without_a_terminal_it_is_json(written: Terminal, monkeypatch: pytest.MonkeyPatch):
+def test_json_is_the_default_without_a_terminal(written: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Terminal, "isatty", lambda _: False)
 
     begin_telemetry(Settings())
@@ -124,7 +124,7 @@ def test_without_a_terminal_it_is_json(written: Terminal, monkeypatch: pytest.Mo
     assert lines(written)[0]["event"] == "job_ended"
 
 
-def test_the_least_level_is_a_setting_by_the_documents_name_too(written: Terminal, monkeypatch: pytest.MonkeyPatch):
+def test_log_level_setting_accepts_the_compatibility_name(written: Terminal, monkeypatch: pytest.MonkeyPatch):
     """LOG_LEVEL counts only with the compatibility names switched on."""
     monkeypatch.setenv("HOLDFAST_COMPATIBILITY_NAMES", "true")
     monkeypatch.setenv("LOG_LEVEL", "warning")
@@ -146,7 +146,7 @@ def raise_and_log(secret: str) -> None:
         structlog.get_logger().error(INJECTION, exc_info=True)
 
 
-def test_f_75_no_text_breaks_out_of_its_line_of_json(written: Terminal):
+def test_f_75_text_cannot_break_out_of_its_json_line(written: Terminal):
     redact.hide("the-canary")
     log.configure(json=True)
 
@@ -159,7 +159,7 @@ def test_f_75_no_text_breaks_out_of_its_line_of_json(written: Terminal):
     assert "the-canary" not in written.getvalue()
 
 
-def test_f_75_no_text_looks_like_a_line_of_ours_on_a_terminal(written: Terminal, monkeypatch: pytest.MonkeyPatch):
+def test_f_75_text_cannot_forge_a_terminal_line(written: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Terminal, "isatty", lambda _: False)  # so that every escape sequence is somebody else's
     redact.hide("the-canary")
     log.configure(json=False)
@@ -175,9 +175,7 @@ def test_f_75_no_text_looks_like_a_line_of_ours_on_a_terminal(written: Terminal,
     assert len([line for line in said.splitlines() if not line.startswith(" ")]) == 3
 
 
-def test_f_75_a_host_that_writes_our_lines_itself_gets_no_secret_either(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
+def test_f_75_host_logging_gets_redacted_lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(log, "_configuration", None)
     redact.hide("the-canary")
 

@@ -1,4 +1,4 @@
-"""A trace is written once, by us: what the standard logger would add by itself nobody has cleaned."""
+"""A traceback is logged once, redacted: the standard logger adds no second one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.telemetry import redact
 from holdfast.telemetry.log import log
 
 
-def test_q_02_a_host_that_has_its_own_handlers_gets_no_second_trace(
+def test_q_02_existing_trace_handlers_are_not_duplicated(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Q-02"""

@@ -1,4 +1,4 @@
-"""When the worker asks for more: a free lane is a reason, unless the last look found less than was asked for."""
+"""When the worker claims again: a lane is free, unless the last claim found less than it asked for."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Empty:
         (20, False, True),  # it asked for short kinds only: there may be others
     ],
 )
-async def test_a_free_lane_asks_for_more_unless_there_was_nothing(room: int, any_kind: bool, asks_again: bool) -> None:
+async def test_free_lane_claims_again_unless_the_last_claim_was_empty(room: int, any_kind: bool, asks_again: bool) -> None:
     claiming = claiming_for(Empty(), Room(room, any_kind=any_kind))
     running = asyncio.create_task(claiming.run())
     await _settled()
@@ -83,7 +83,7 @@ async def test_a_free_lane_asks_for_more_unless_there_was_nothing(room: int, any
         (3, 4),  # a claim under way may lock more than it takes, and sends no hint when it is done
     ],
 )
-async def test_a_claim_that_found_only_locked_jobs_is_made_again(
+async def test_claim_that_found_only_locked_jobs_is_repeated(
     contended: int, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claiming_module, "AGAIN", 0)
@@ -102,7 +102,7 @@ async def test_a_claim_that_found_only_locked_jobs_is_made_again(
     running.cancel()
 
 
-async def test_claims_of_locked_jobs_come_less_and_less_often() -> None:
+async def test_claims_of_locked_jobs_are_repeated_with_backoff() -> None:
     claiming = claiming_for(Empty(), Room(20))
     pauses = []
 
@@ -136,9 +136,7 @@ class Plenty:
         (100_000, True, 1),  # so many and no more: they are counted one batch after the other
     ],
 )
-async def test_where_batches_come_back_full_a_second_one_is_asked_for_beside(
-    room: int, is_limited: bool, under_way: int
-) -> None:
+async def test_full_batches_allow_a_second_concurrent_claim(room: int, is_limited: bool, under_way: int) -> None:
     prefetch = Room(room, is_limited=is_limited)
     transport: Any = Plenty()
     claiming = claiming_for(transport, prefetch)

@@ -14,7 +14,7 @@ def durations_after(**seconds: float) -> DurationEstimates:
     return durations
 
 
-def test_a_kind_that_was_never_seen_is_not_short() -> None:
+def test_unseen_kind_is_not_short() -> None:
     durations = durations_after(quick=0.001)
 
     assert durations.is_short("quick")
@@ -39,7 +39,7 @@ def test_one_long_job_makes_its_kind_long_and_no_other() -> None:
     assert durations.ahead(10) == durations_after(other=0.001).ahead(10), "a long job says nothing about the short ones"
 
 
-def test_a_job_that_runs_for_long_counts_before_it_has_ended() -> None:
+def test_running_job_counts_before_it_has_ended() -> None:
     durations = durations_after(quick=0.001)
 
     durations.note_running("quick", 0.5)
@@ -48,7 +48,7 @@ def test_a_job_that_runs_for_long_counts_before_it_has_ended() -> None:
     assert not durations.is_short("quick")
 
 
-def test_so_many_are_held_ahead_as_the_lanes_finish_in_a_moment() -> None:
+def test_prefetch_is_what_the_lanes_finish_in_50_ms() -> None:
     assert durations_after(quick=0.001).ahead(10) in range(490, 501)
     assert durations_after(slower=0.04).ahead(10) == int(10 * AHEAD / 0.04)
     assert durations_after(quick=0.001).ahead(0) == 0

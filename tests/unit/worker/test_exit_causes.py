@@ -67,7 +67,7 @@ def test_an_oom_kill_is_seen_with_either_version_of_cgroups(tmp_path: Path, line
 
 
 @pytest.mark.parametrize("line", ["0::/", "", "9:cpu:/x"])
-def test_without_a_cgroup_the_counter_never_rises(tmp_path: Path, line: str):
+def test_oom_counter_never_rises_without_a_cgroup(tmp_path: Path, line: str):
     (tmp_path / "own").write_text(line)
     assert not OomCounter(tmp_path / "own", tmp_path / "nothing").rose()
     assert not OomCounter(tmp_path / "not there", tmp_path).rose()

@@ -34,19 +34,19 @@ from holdfast.worker.options import WorkerOptions
         (JobCounts(), False, False, False, [2, 15], 143),
     ],
 )
-def test_k_67_the_exit_code(done: JobCounts, once: bool, crashed: bool, gave_up: bool, signals: list[int], code: int):
+def test_k_67_exit_codes(done: JobCounts, once: bool, crashed: bool, gave_up: bool, signals: list[int], code: int):
     """K-67: 0 tidy, 1 failed or cut off, 128 + n for a second signal."""
     assert exit_code(done, once=once, crashed=crashed, gave_up=gave_up, signals=signals) == code
 
 
-def test_tallies_add_up():
+def test_tallies_are_summed():
     assert JobCounts(1, 2, 3, 4, 5) + JobCounts(10, 20, 30, 40, 50) == JobCounts(11, 22, 33, 44, 55)
 
 
 OPTIONS = WorkerOptions(queues=("a", "b"), grace=timedelta(seconds=7), poll=timedelta(milliseconds=200), max_memory=5)
 
 
-def test_the_configuration_arrives_as_it_was_sent():
+def test_configuration_is_transferred_unchanged():
     ours, theirs = socket.socketpair()
     given = ExecutorConfig(
         url="postgresql://u:p@h/d", modules=("a", "b"), kinds=("k",), mode="once", options=OPTIONS, worker_id=WorkerId("w")
@@ -62,7 +62,7 @@ def test_the_configuration_arrives_as_it_was_sent():
     assert second == STOP
 
 
-def test_a_channel_whose_other_end_is_gone_is_closed_and_still_accepts_messages():
+def test_channel_without_a_peer_is_closed_and_accepts_messages():
     ours, theirs = socket.socketpair()
     theirs.close()
     channel = MessageChannel(ours)
@@ -100,7 +100,7 @@ def test_the_keeper_does_not_extend_a_lease_that_has_expired():
     assert lease.until == now + 100
 
 
-def test_a_begun_job_is_on_the_page_until_it_ends():
+def test_begun_job_is_listed_until_it_ends():
     page = SharedPage.new(slots=2)
     lease = SharedLease(1.0, page)
 
@@ -112,11 +112,11 @@ def test_a_begun_job_is_on_the_page_until_it_ends():
 
 
 @pytest.mark.parametrize(("given", "grace"), [({}, 25.0), ({"grace_seconds": 3}, 3.0)])
-def test_the_grace_is_what_is_set(given: dict[str, float], grace: float):
+def test_grace_setting_is_used(given: dict[str, float], grace: float):
     assert Settings(**given).grace == grace  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("whole", "grace"), [(30, 25.0), (300, 295.0), (2, 0.0)])
-def test_k_69_or_what_kubernetes_gives_less_five_seconds(whole: float, grace: float):
+def test_k_69_grace_defaults_to_the_kubernetes_period_less_five_seconds(whole: float, grace: float):
     """K-69: never beyond `terminationGracePeriodSeconds`."""
     assert Settings(termination_grace_seconds=whole, grace_seconds=7).grace == grace

@@ -24,22 +24,22 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modules, "missing_modules", lambda extra: ["sqlglot"] if extra == "exports" else [])
 
 
-def test_kinds_run_where_their_extra_is_installed():
+def test_kinds_with_their_extra_are_registered():
     assert _runnable([heavy, light]) == [heavy, light]
 
 
 @pytest.mark.usefixtures("missing")
-def test_a_kind_without_its_extra_is_left_out_and_the_log_says_how_to_install_it(caplog: pytest.LogCaptureFixture):
+def test_kind_without_its_extra_is_skipped_and_logged(caplog: pytest.LogCaptureFixture):
     assert _runnable([heavy, light]) == [light]
 
     assert all(word in caplog.text for word in ("kinds_skipped", "extra.heavy", "sqlglot", "holdfast-jobs[exports]"))
 
 
 @pytest.mark.usefixtures("missing")
-def test_a_worker_that_could_run_nothing_does_not_start():
+def test_worker_without_usable_kinds_does_not_start():
     with pytest.raises(UsageError, match=r"no kind can run here: extra.heavy need pip install 'holdfast-jobs\[exports\]'"):
         _runnable([heavy])
 
 
-def test_the_kinds_of_exports_name_their_extra():
+def test_export_kinds_name_their_extra():
     assert {kind.kind for kind in KINDS if kind.policy.extra == "exports"} == {"exports.run", "exports.export"}

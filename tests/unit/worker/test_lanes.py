@@ -33,13 +33,13 @@ def a_claim(kind: str) -> Claim:
     return Claim(**nothing | {"kind": kind})
 
 
-def test_nothing_is_claimed_ahead_of_lanes_that_run_a_long_kind() -> None:
+def test_nothing_is_prefetched_while_lanes_run_a_long_kind() -> None:
     wanted = prefetch_for(10, running=("long",) * 10).wanted()
 
     assert wanted.limit == 0
 
 
-def test_a_free_lane_takes_a_job_of_any_kind_and_lanes_that_turn_quickly_do_too() -> None:
+def test_free_or_fast_lane_claims_any_kind() -> None:
     wanted = prefetch_for(10, running=("long",) * 8 + ("short",)).wanted()
 
     assert wanted.any_kind
@@ -47,7 +47,7 @@ def test_a_free_lane_takes_a_job_of_any_kind_and_lanes_that_turn_quickly_do_too(
     assert wanted.limit == 2, "one lane is free, another one turns quickly; what is claimed may be long"
 
 
-def test_only_short_kinds_are_claimed_ahead() -> None:
+def test_only_short_kinds_are_prefetched() -> None:
     wanted = prefetch_for(10, running=("short",) * 10).wanted()
 
     assert not wanted.any_kind
@@ -55,33 +55,33 @@ def test_only_short_kinds_are_claimed_ahead() -> None:
     assert wanted.limit in range(480, 501)
 
 
-def test_fewer_are_claimed_ahead_while_some_lanes_run_long_jobs() -> None:
+def test_prefetch_is_smaller_while_some_lanes_run_long_jobs() -> None:
     wanted = prefetch_for(10, running=("short",) * 5 + ("long",) * 5).wanted()
 
     assert wanted.limit in range(240, 251)
 
 
-def test_long_jobs_that_wait_for_a_lane_count_like_long_jobs_that_run() -> None:
+def test_waiting_long_jobs_count_like_running_ones() -> None:
     wanted = prefetch_for(10, running=("short",) * 10, waiting=("long",) * 10).wanted()
 
     assert wanted.limit <= 0
 
 
-def test_a_job_of_a_short_kind_that_runs_for_long_counts_as_long() -> None:
+def test_long_running_job_of_a_short_kind_counts_as_long() -> None:
     prefetch = prefetch_for(1, running=("short",))
     prefetch._lanes.attempts()[0].started = time.perf_counter() - 1.0
 
     assert prefetch.wanted().limit == 0
 
 
-def test_where_every_kind_is_short_one_claim_fills_the_lanes_and_takes_some_ahead() -> None:
+def test_one_claim_fills_the_lanes_and_prefetches_when_all_kinds_are_short() -> None:
     wanted = prefetch_for(10, Takes({"short": 1}, ("default",))).wanted()
 
     assert wanted.any_kind
     assert wanted.limit in range(490, 511)
 
 
-def test_a_flow_of_short_jobs_does_not_keep_the_other_kinds_out() -> None:
+def test_stream_of_short_jobs_does_not_exclude_other_kinds() -> None:
     """A job of the highest priority and a kind that is not short is claimed though no lane is free: one is in a moment."""
     prefetch = prefetch_for(10, running=("short",) * 10, waiting=("short",) * 300)
     prefetch._any_kind_at = 0.0
@@ -92,7 +92,7 @@ def test_a_flow_of_short_jobs_does_not_keep_the_other_kinds_out() -> None:
     assert not second.any_kind, f"and again {ANY_KIND_EVERY} s later"
 
 
-def test_a_second_batch_under_way_leaves_its_lanes_turning() -> None:
+def test_claim_under_way_reduces_the_next_limit() -> None:
     prefetch = prefetch_for(10, running=("short",) * 10)
     before = prefetch.wanted().limit
     prefetch.reserve(100, ahead=True)

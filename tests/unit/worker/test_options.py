@@ -34,7 +34,7 @@ SECOND = timedelta(seconds=1)
         ({"lease": SECOND, "beat": SECOND}, "must be longer than the heartbeat"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         WorkerOptions(**options)
 

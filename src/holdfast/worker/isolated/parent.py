@@ -1,8 +1,8 @@
-"""Run a handler in a process of its own, and outlive whatever it does. Called by: the lanes.
+"""Run a handler in a child process, so that its crash does not affect the worker. Called by: the lanes.
 
 For kinds with `run_in="process"`, and for any job that must run alone because a process that it shared has died. The child
-(`child.py`) runs the attempt and writes its end. Here the lease is kept, cancel and loss are passed on, a handler that does
-not listen is killed, and a child that dies is noticed at once: exactly its job is given back, with the cause.
+(`child.py`) runs the attempt and writes its end. The parent renews the lease, passes on cancellation and
+loss, kills a handler that does not stop, and releases exactly the job of a child that dies, with the cause.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worker's way to the kernel when it has a database: the kernel's verbs on connections of their own. Made by: `Worker`.
+"""The transport with a database: the kernel's functions on separate connections. Made by: `Worker`.
 
 Claims, batches of completions and chains have one connection each, which is kept: they follow each other without a pause,
 and a pool in between would cost more than some of their statements. Everything else comes from a pool.
@@ -232,7 +232,7 @@ class Direct(OnConnections):
             return await rescue(conn, actor=worker.name)
 
     async def rescue_attempt(self, worker: WorkerInfo, claim: Claim, *, cause: str, error: str) -> bool:
-        """Give back the job of an attempt whose process is known to be gone; False if the attempt had ended before."""
+        """Release the job of an attempt whose process has died; False if the attempt had ended before."""
         async with self._pool.connection() as conn:
             return bool(
                 await rescue_worker(conn, worker.id, cause=cause, error=error, actor=worker.name, attempts=[claim.attempt_id])

@@ -1,4 +1,4 @@
-"""Everything a worker asks of the kernel, as one list. Read by: the worker; kept by: `direct.py` and `remote.py`.
+"""The interface between a worker and the kernel. Used by: the worker; implemented by: `direct.py` and `remote.py`.
 
 The worker does not know whether Postgres is at the other end of a socket or behind an HTTP API. Whatever is asked under
 a claim is fenced by its attempt id: `ClaimLost` means that another attempt has the job by now, and nothing was written.
@@ -140,7 +140,7 @@ class Transport(ForHandlers, Protocol):
         ...
 
     async def write_logs(self, lines: Sequence[Numbered]) -> set[AttemptId]:
-        """Keep what handlers said; the attempts that still hold their jobs, of the others nothing was kept."""
+        """Store log lines of handlers. Returns the attempts that still hold their jobs; lines of others are not stored."""
         ...
 
     async def promote(self) -> Promoted: ...

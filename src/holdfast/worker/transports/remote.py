@@ -1,4 +1,4 @@
-"""The worker's way to the kernel without a database: the worker protocol of the HTTP API. Made by: `holdfast worker run --api`.
+"""The transport without a database: the worker protocol of the HTTP API. Made by: `holdfast worker remote`.
 
 The same fence, carried as `If-Match: "<attempt_id>"`; 412 is `ClaimLost`. A request that was not answered is like a
 connection that was lost: the worker tries again, and looks an end up under its attempt id before it writes it again.
@@ -84,7 +84,7 @@ class Remote:
         return RemotePulse(self._url, self._token, self._timeout, self._plain_http)
 
     async def listen(self, wake: Callable[[str], None]) -> None:
-        """Wait at the API until there is something to claim. While it is there and we take none of it, look less and less."""
+        """Wait at the API until there is something to claim. If this worker then claims nothing, poll less and less often."""
         pause = 0.05
         while True:
             while self._looking is None:

@@ -45,7 +45,7 @@ class RunAsked(Model):
 
     node_labels: Annotated[Words | None, Field(description="Only nodes of these labels.")] = None
     edge_types: Annotated[Words | None, Field(description="Only edges of these types.")] = None
-    weight: Annotated[Word | None, Field(description="A number of the edges that is their weight.")] = None
+    weight: Annotated[Word | None, Field(description="Property of the edges that is their weight.")] = None
     property: Annotated[Word | None, Field(description="Also write the result to this property of the nodes.")] = None
     parameters: Annotated[dict[str, Any] | None, Field(description="Parameters of the algorithm.")] = None
     timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_SECONDS)] = LONGEST_SECONDS

@@ -16,13 +16,16 @@ from holdfast.services.graphs.cli.shell import shell_command
 from holdfast.toolkit.cli.exit_codes import Exit
 from holdfast.toolkit.cli.output import Column, Kind, Row, Shape
 from holdfast.toolkit.cli.verb import All, Limit, Session, Yes, verb
-from holdfast.toolkit.cli.waiting import Every, Timeout, Wait, Watch, end_with_code, follow
+from holdfast.toolkit.cli.waiting import Every, Timeout, Watch, end_with_code, follow
 
 app = typer.Typer(help="Graph instances: create, query, suspend, delete.", no_args_is_help=True)
 verb(app, "query")(query_command)
 verb(app, "shell")(shell_command)
 verb(app, "algo")(algo_command)
 
+WaitReady = Annotated[
+    bool, typer.Option("--wait", help="Wait until it answers queries; exit with 0 if it runs, with 1 if it failed.")
+]
 GraphName = Annotated[str, typer.Argument(help="The instance's id or name.", metavar="GRAPH", show_default=False)]
 ENDS = {"running": Exit.OK, "failed": Exit.FAILED, "suspended": Exit.OK}
 
@@ -95,7 +98,7 @@ def create_command(
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: repeating the call returns the same instance.")
     ] = None,
-    wait: Wait = False,
+    wait: WaitReady = False,
     timeout: Timeout = None,
 ) -> None:
     """Create a graph instance from a mapping, with a new snapshot, or from a ready snapshot."""
@@ -123,8 +126,10 @@ def create_command(
 def list_command(
     session: Session,
     status: Annotated[str | None, typer.Option("--status", help="Only this status, such as running.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only of this owner.")] = None,
-    search: Annotated[str | None, typer.Option("--search", help="Only with this text in the name or description.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only instances of this owner.")] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", help="Only instances with this text in the name or description.")
+    ] = None,
     limit: Limit = 50,
     all: All = False,
 ) -> None:
@@ -135,7 +140,7 @@ def list_command(
 
 @verb(app, "show")
 def show_command(session: Session, graph: GraphName, watch: Watch = False, interval: Every = 1.0) -> None:
-    """Show a graph instance and how far its load is."""
+    """Show a graph instance and the progress of its load."""
     number = id_of(session, graph)
     if watch:
         _follow(session, number, None, interval)
@@ -147,9 +152,9 @@ def show_command(session: Session, graph: GraphName, watch: Watch = False, inter
 def extend_command(
     session: Session,
     graph: GraphName,
-    by: Annotated[str, typer.Option("--by", help="How much longer it shall live, such as PT4H.", show_default=False)],
+    by: Annotated[str, typer.Option("--by", help="Duration to add to its TTL, such as PT4H.", show_default=False)],
 ) -> None:
-    """Let a graph instance live longer."""
+    """Extend the TTL of a graph instance."""
     session.one(CARD, session.act("POST", f"/api/instances/{id_of(session, graph)}/extend", {"by": by}))
 
 
@@ -162,7 +167,7 @@ def suspend_command(session: Session, graph: GraphName) -> None:
 
 
 @verb(app, "resume")
-def resume_command(session: Session, graph: GraphName, wait: Wait = False, timeout: Timeout = None) -> None:
+def resume_command(session: Session, graph: GraphName, wait: WaitReady = False, timeout: Timeout = None) -> None:
     """Start a suspended or failed graph instance again."""
     number = id_of(session, graph)
     started = session.act("POST", f"/api/instances/{number}/resume")
@@ -188,7 +193,7 @@ def delete_command(session: Session, graph: GraphName, yes: Yes = False) -> None
 def logs_command(
     session: Session,
     graph: GraphName,
-    tail: Annotated[int, typer.Option("--tail", "-n", min=1, max=5000, help="The last lines.")] = 200,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=1, max=5000, help="Print this many lines from the end.")] = 200,
 ) -> None:
     """Show the log of a graph server."""
     found = session.get(f"/api/instances/{id_of(session, graph)}/logs", tail=tail)

@@ -90,7 +90,7 @@ class Graph:
         return self._graphs.get(self)
 
     def extend(self, by: str) -> Graph:
-        """Let it live longer, such as `PT4H`."""
+        """Extend its TTL by a duration such as `PT4H`."""
         return self._graphs.act(self, "extend", {"by": by})
 
     def suspend(self) -> Graph:

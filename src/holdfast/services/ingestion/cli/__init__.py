@@ -29,9 +29,11 @@ Encoding = Annotated[str | None, typer.Option("--encoding", help="Encoding of a 
 Delimiter = Annotated[str | None, typer.Option("--delimiter", help="Delimiter of a CSV file; default: detected.")]
 Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal separator, '.' or ','; default: detected.")]
 MaxErrors = Annotated[
-    int | None, typer.Option("--max-errors", min=0, help="Load nothing if more rows are bad; 0: all or nothing.")
+    int | None, typer.Option("--max-errors", min=0, help="Load nothing if more than this many rows are bad; 0: all or nothing.")
 ]
-MaxPercent = Annotated[float | None, typer.Option("--max-error-percent", help="Load nothing if more than this share is bad.")]
+MaxPercent = Annotated[
+    float | None, typer.Option("--max-error-percent", help="Load nothing if more than this percentage of the rows is bad.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Validate only; load nothing.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Do not wait for the pipeline.")]
 SLOT_PATIENCE = 60.0  # seconds
@@ -106,7 +108,9 @@ def recalc_command(
     year: Year,
     module: Module = None,
     det: Det = None,
-    only_due: Annotated[bool, typer.Option("--only-due", help="Only types that have changed since.")] = False,
+    only_due: Annotated[
+        bool, typer.Option("--only-due", help="Only types that changed since their last recalculation.")
+    ] = False,
     detach: Detach = False,
     timeout: Timeout = None,
 ) -> None:
@@ -159,7 +163,9 @@ def stats_command(session: Session, year: Year, module: Module = None) -> None:
 def apply_command(
     session: Session,
     file: Annotated[Path, typer.Argument(help="A YAML or JSON file.", show_default=False)],
-    change: Annotated[str | None, typer.Option("--change", help="What changed.")] = None,
+    change: Annotated[
+        str | None, typer.Option("--change", help="Description of the change, stored with the new version.")
+    ] = None,
 ) -> None:
     """Create a data model, or add a version if it changed."""
     definition = read_model(file)

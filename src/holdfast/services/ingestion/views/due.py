@@ -87,7 +87,7 @@ async def stale_statistics(conn: Conn, older_than: timedelta) -> list[StaleStati
 
 @dataclass(frozen=True, slots=True)
 class ActivePipeline:
-    """A pipeline that has not ended, with its progress in the three phases of the documents."""
+    """A pipeline that has not ended, with its progress in three phases: load, recalculate, aggregate."""
 
     pipeline_id: str
     job_type: str  # of its first job

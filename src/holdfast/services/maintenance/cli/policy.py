@@ -30,7 +30,7 @@ def apply_command(
         bool, typer.Option("--dry-run", help="List the tables that would be maintained and the next five runs; store nothing.")
     ] = False,
 ) -> None:
-    """Create or replace the policies of a file. Reports all mistakes at once."""
+    """Create or replace the policies of a file. Reports all errors at once."""
     policies = read_policies(file)
     previews = _each(session, file, policies, lambda one: session.act("POST", "/api/maintenance-policies/preview", one))
     if dry_run:

@@ -35,7 +35,7 @@ def list_command(
     database: Annotated[str | None, typer.Option("--database", help="Only tables of this database.")] = None,
     search: Annotated[str | None, typer.Option("--search", help="Only tables with this text in their name.")] = None,
     health_below: Annotated[
-        int | None, typer.Option("--health-below", min=1, max=101, help="Only less healthy tables.")
+        int | None, typer.Option("--health-below", min=1, max=101, help="Only tables with a lower health score.")
     ] = None,
     limit: Limit = 50,
     all: All = False,
@@ -96,14 +96,14 @@ def maintain_command(
     engine: Annotated[str | None, typer.Option("--engine", help="pyiceberg, trino or spark; default: as configured.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan every action, print the numbers, change nothing.")] = False,
     queue: Annotated[
-        bool, typer.Option("--queue", help="If another job has the table, wait for it instead of failing.")
+        bool, typer.Option("--queue", help="If another job maintains the table, wait for it instead of failing.")
     ] = False,
     reason: OptionalReason = None,
     key: Annotated[str | None, typer.Option("--key", help="Idempotency key: repeating the call returns the same job.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print the result of each action.")] = False,
     timeout: Timeout = None,
 ) -> None:
-    """Maintain a table. A dry run waits for its numbers."""
+    """Maintain a table. With --dry-run, wait for the plan and print it."""
     body = {
         "actions": actions_of(actions, parameter or []),
         "engine": engine,

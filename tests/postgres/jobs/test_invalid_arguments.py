@@ -1,4 +1,4 @@
-"""The everyday calls, as people mistake them: each error names what was given and the way out."""
+"""Invalid arguments of the client's calls: each error names the value and the fix."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ MISTAKEN: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(("given", "message"), MISTAKEN.values(), ids=MISTAKEN.keys())
-async def test_what_is_no_id_is_told_so(database: str, call: str, given: Any, message: str) -> None:
+async def test_invalid_id_is_refused(database: str, call: str, given: Any, message: str) -> None:
     async with holdfast.connect(database) as client:
         with pytest.raises(UsageError, match=re.escape(message)):
             await CALLS[call](client, given)
 
 
-async def test_an_id_that_stood_in_an_address_is_one(database: str, conn: Any) -> None:
+async def test_id_from_a_url_is_accepted(database: str, conn: Any) -> None:
     made = await add(conn)
 
     async with holdfast.connect(database) as client:
         assert (await client.get(str(made))).id == made  # type: ignore[arg-type]
 
 
-async def test_a_pipeline_is_enqueued_once_and_the_callers_transaction_outlives_the_mistake(conn: Any) -> None:
+async def test_second_enqueue_of_a_pipeline_is_refused_and_the_transaction_continues(conn: Any) -> None:
     pipeline = Pipeline("nightly")
     pipeline.add(NewJob("k"))
 
@@ -66,7 +66,7 @@ async def test_a_pipeline_is_enqueued_once_and_the_callers_transaction_outlives_
     assert await rows(conn, "SELECT id FROM holdfast.jobs") == [(made.id,)]
 
 
-async def test_a_pipeline_whose_transaction_was_rolled_back_can_be_enqueued_again(conn: Any) -> None:
+async def test_pipeline_can_be_enqueued_again_after_a_rollback(conn: Any) -> None:
     pipeline = Pipeline("nightly")
     pipeline.add(NewJob("k"))
     async with conn.transaction(force_rollback=True):
@@ -76,7 +76,7 @@ async def test_a_pipeline_whose_transaction_was_rolled_back_can_be_enqueued_agai
 
 
 @pytest.mark.parametrize("count", [1, 60], ids=["one", "a bulk"])
-async def test_jobs_that_share_an_id_from_elsewhere_are_a_pipeline(conn: Any, count: int) -> None:
+async def test_jobs_with_the_same_external_pipeline_id_are_a_pipeline(conn: Any, count: int) -> None:
     shared = str(uuid4())
 
     await enqueue_many(conn, [NewJob("k", pipeline_id=shared)] * count)
@@ -125,13 +125,13 @@ MISTAKES: dict[str, tuple[Callable[[Client], Awaitable[Any]], str]] = {
 
 
 @pytest.mark.parametrize(("call", "said"), MISTAKES.values(), ids=MISTAKES.keys())
-async def test_a_mistake_is_named(database: str, call: Callable[[Client], Awaitable[Any]], said: str) -> None:
+async def test_invalid_argument_is_named(database: str, call: Callable[[Client], Awaitable[Any]], said: str) -> None:
     async with holdfast.connect(database) as client:
         with pytest.raises(UsageError, match=re.escape(said)):
             await call(client)
 
 
-async def test_a_kind_in_a_pipeline_is_refused_where_it_is_added() -> None:
+async def test_kind_instead_of_a_job_is_refused_when_added_to_a_pipeline() -> None:
     with pytest.raises(UsageError, match=re.escape(NEEDS_NEW)):
         Pipeline("nightly").add(render)  # type: ignore[arg-type]
 
@@ -143,14 +143,14 @@ async def test_a_kind_in_a_pipeline_is_refused_where_it_is_added() -> None:
         (("half", None), "progress must be between 0 and 1, not 'half'; the message is the second argument"),
     ],
 )
-async def test_progress_is_a_number_and_a_text(conn: Any, told: tuple[Any, Any], said: str) -> None:
+async def test_progress_takes_a_number_and_a_text(conn: Any, told: tuple[Any, Any], said: str) -> None:
     claim = await hold(conn)
 
     with pytest.raises(UsageError, match=re.escape(said)):
         await report(conn, claim, progress=told[0], message=told[1])
 
 
-async def test_lists_take_numbers_as_text_as_the_command_line_has_them(database: str, conn: Any) -> None:
+async def test_lists_accept_ids_as_text(database: str, conn: Any) -> None:
     made = await add(conn)
 
     async with holdfast.connect(database) as client:

@@ -1,4 +1,4 @@
-"""Looks at external engines, beside the jobs of a worker with one lane or two: all are asked about, and none is in the way."""
+"""Polls of external engines, in a worker with one lane or two: all jobs are polled, and polls do not block lanes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = SELDO
     return beside(Worker(database, kinds, options))
 
 
-async def test_w_23_all_of_more_than_fifty_are_asked_about_while_the_only_lane_is_busy(database: str, conn: Any):
+async def test_w_23_more_than_fifty_jobs_are_polled_while_the_only_lane_is_busy(database: str, conn: Any):
     """W-23, W-25: an hour of work in the lane is no reason for an engine to give up what nobody asks about."""
     may_end, begun, asked = asyncio.Event(), asyncio.Event(), Counter[int]()
     count = POLL_LANES + 20
@@ -60,7 +60,7 @@ async def test_w_23_all_of_more_than_fifty_are_asked_about_while_the_only_lane_i
     assert set(asked.values()) == {3}
 
 
-async def test_w_23_an_engine_that_does_not_answer_keeps_no_job_from_its_lane(database: str, conn: Any):
+async def test_w_23_unresponsive_engine_does_not_block_lanes(database: str, conn: Any):
     """W-23: as many looks hang as there may be, and more are due."""
     answered, asking = asyncio.Event(), 0
 
@@ -86,7 +86,7 @@ async def test_w_23_an_engine_that_does_not_answer_keeps_no_job_from_its_lane(da
         await until(lambda: _is(conn, f"SELECT ({ENDED}) = %s", "looks.hangs", POLL_LANES + 10))
 
 
-async def test_moments_that_come_after_one_another_are_all_kept(database: str, conn: Any):
+async def test_successive_due_times_are_all_kept(database: str, conn: Any):
     """The second look, and the second retry, do not wait for the beat because the first is sooner."""
 
     async def later(ctx: Context, milliseconds: int) -> Submitted | Done:
@@ -101,7 +101,7 @@ async def test_moments_that_come_after_one_another_are_all_kept(database: str, c
         await until(lambda: _is(conn, "SELECT count(*) = 6 FROM holdfast.jobs WHERE state = 'completed'"))
 
 
-async def test_w_02_a_look_that_fails_is_logged_and_comes_again(
+async def test_w_02_failed_poll_is_logged_and_repeated(
     database: str, conn: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """W-02: the worker goes on, and nothing of it is lost."""

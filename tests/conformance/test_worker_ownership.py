@@ -1,4 +1,4 @@
-"""A principal acts over HTTP only for the workers that it registered: ids of workers and attempts are no secrets."""
+"""A principal acts over HTTP only for the workers that it registered: ids of workers and attempts are not secret."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def acts(worker_id: str, claim: Claim) -> list[tuple[str, str, Any, dict[str, st
 
 
 @pytest.mark.parametrize("registered", ["over HTTP", "in the database"])
-async def test_nothing_is_done_for_the_worker_of_another_principal(registered: str, clients: Any, conn: Any) -> None:
+async def test_requests_for_a_worker_of_another_principal_are_refused(registered: str, clients: Any, conn: Any) -> None:
     owner, other = clients
     worker_id = str(uuid4())
     if registered == "over HTTP":
@@ -76,7 +76,7 @@ async def test_nothing_is_done_for_the_worker_of_another_principal(registered: s
     assert await everything(conn) == before
 
 
-async def test_its_own_principal_acts_for_it_also_with_the_next_token_of_the_name(api: Api, clients: Any, conn: Any) -> None:
+async def test_owner_keeps_access_with_a_new_token_of_the_same_name(api: Api, clients: Any, conn: Any) -> None:
     owner, _ = clients
     worker_id = str(uuid4())
     await owner.put(f"/{worker_id}", json=ABOUT)
@@ -92,12 +92,12 @@ async def test_its_own_principal_acts_for_it_also_with_the_next_token_of_the_nam
     assert await value(conn, "SELECT stopped_at IS NOT NULL FROM holdfast.workers WHERE id = %s", worker_id)
 
 
-async def test_a_worker_that_was_never_registered_cannot_resign(clients: Any) -> None:
+async def test_unregistered_worker_cannot_resign(clients: Any) -> None:
     owner, _ = clients
     assert (await owner.delete(f"/{uuid4()}")).status_code == 404
 
 
-async def test_a_remote_worker_from_before_owners_goes_to_who_registers_it_next(clients: Any, conn: Any) -> None:
+async def test_remote_worker_without_an_owner_belongs_to_the_next_registrant(clients: Any, conn: Any) -> None:
     owner, other = clients
     worker_id = await start_worker(conn, runner="remote")
 

@@ -1,4 +1,4 @@
-"""A connection that is cut under a handler of a remote worker: what may be done twice is sent again, within bounds."""
+"""Connections of a remote worker that are cut under a handler: idempotent requests are sent again, within bounds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def cut_at(word: str, when: When, api: Api) -> AsyncIterator[tuple[Remote,
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: word.split("/")[-1])
-async def test_a_cut_costs_no_attempt(word: str, when: When, api: Api, conn: Any) -> None:
+async def test_cut_connection_uses_no_attempt(word: str, when: When, api: Api, conn: Any) -> None:
     held = await hold(conn, max_attempts=1)
     left = await effects.plan(conn, held, "query", tag="t", adoptable=True)
     mine = await replace(conn, held)
@@ -57,7 +57,7 @@ async def test_a_cut_costs_no_attempt(word: str, when: When, api: Api, conn: Any
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_handler_that_reports_its_progress_does_not_notice(when: When, api: Api, conn: Any) -> None:
+async def test_progress_survives_a_cut_connection(when: When, api: Api, conn: Any) -> None:
     async def reports(ctx: Context) -> str:
         await ctx.progress(0.5, "half")
         return "done"
@@ -83,7 +83,7 @@ async def test_an_effect_is_not_planned_twice(api: Api, conn: Any) -> None:
     assert await rows(conn, "SELECT count(*) FROM holdfast.effects") == [(1,)]
 
 
-async def test_a_server_that_always_cuts_is_asked_a_bounded_number_of_times(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retries_on_cut_connections_are_bounded(conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

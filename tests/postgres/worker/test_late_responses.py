@@ -1,4 +1,4 @@
-"""An answer that was read late says nothing: the process was frozen, and its lease lapsed and was renewed meanwhile (F-11).
+"""A response that is read late is not trusted: the process was frozen, and its lease expired and was renewed meanwhile (F-11).
 
 The freeze is stepped: between the kernel's answer and the handler that waits for it, the lease ends, somebody else takes
 the job, and the heartbeat thread, which woke up first, makes the lease good again.
@@ -73,9 +73,7 @@ async def ask(context: Context, question: str) -> None:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-async def test_who_was_rescued_between_the_answer_and_its_reading_may_not_act(
-    frozen: tuple[Frozen, Context], question: str
-) -> None:
+async def test_worker_rescued_before_it_read_the_response_may_not_act(frozen: tuple[Frozen, Context], question: str) -> None:
     transport, context = frozen
     if transport._rescued:
         with pytest.raises(ClaimLost):
@@ -85,7 +83,7 @@ async def test_who_was_rescued_between_the_answer_and_its_reading_may_not_act(
         assert transport.questions == 2
 
 
-async def test_an_answer_that_was_read_in_time_is_enough(frozen: tuple[Frozen, Context]) -> None:
+async def test_response_read_in_time_is_valid(frozen: tuple[Frozen, Context]) -> None:
     transport, context = frozen
     transport.freezes = 0
 
@@ -94,7 +92,7 @@ async def test_an_answer_that_was_read_in_time_is_enough(frozen: tuple[Frozen, C
     assert transport.questions == 1
 
 
-def test_what_the_witness_is_told_is_the_deadline_of_the_look() -> None:
+def test_witness_records_the_deadline_of_the_check() -> None:
     """Not the one by the time of the act: after a freeze it may have been renewed, and the act would seem to be in time."""
     lease = Lease(60)
     context = Context(None, None, lease)  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ def shows(claim: Claim) -> dict[str, str]:
         ('"00000000-0000-4000-8000-000000000000"', 412, "STALE_ATTEMPT"),
     ],
 )
-async def test_nothing_is_written_without_the_attempt(
+async def test_writes_without_an_attempt_id_are_refused(
     client: Any, conn: Any, shown: str | None, status: int, code: str
 ) -> None:
     claim = await hold(conn)
@@ -71,7 +71,7 @@ async def test_nothing_is_written_without_the_attempt(
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.WORKER])
-async def test_only_workers_speak_it(api: Api, conn: Any, role: Role) -> None:
+async def test_only_the_worker_role_is_allowed(api: Api, conn: Any, role: Role) -> None:
     claim = await hold(conn)
     _, secret = await create_token(conn, "other", role, by="test")
     async with httpx2.AsyncClient(base_url=f"{api.url}/api/worker") as other:
@@ -84,7 +84,7 @@ async def test_only_workers_speak_it(api: Api, conn: Any, role: Role) -> None:
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_a_stranger_is_turned_away_before_its_body_is_read(api: Api) -> None:
+async def test_unauthenticated_request_is_refused_before_its_body_is_read(api: Api) -> None:
     async with httpx2.AsyncClient(base_url=f"{api.url}/api/worker") as nobody:
         answer = await nobody.put(f"/{uuid4()}", content=b"x" * 100)
     assert answer.status_code == 401
@@ -107,7 +107,7 @@ async def test_a_stranger_is_turned_away_before_its_body_is_read(api: Api) -> No
         None,
     ],
 )
-async def test_an_end_that_cannot_be_is_refused(client: Any, conn: Any, body: Any) -> None:
+async def test_invalid_end_is_refused(client: Any, conn: Any, body: Any) -> None:
     claim = await hold(conn)
     before = await everything(conn)
 
@@ -140,7 +140,7 @@ async def test_an_end_that_cannot_be_is_refused(client: Any, conn: Any, body: An
         "nothing",
     ],
 )
-async def test_a_body_that_cannot_be_stored_is_refused(client: Any, conn: Any, body: bytes, status: int) -> None:
+async def test_body_that_cannot_be_stored_is_refused(client: Any, conn: Any, body: bytes, status: int) -> None:
     claim = await hold(conn)
 
     answer = await client.post(f"/jobs/{claim.id}/finish", content=body, headers=shows(claim))
@@ -149,7 +149,7 @@ async def test_a_body_that_cannot_be_stored_is_refused(client: Any, conn: Any, b
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_a_child_that_is_not_plain_is_not_held_at_once(client: Any, conn: Any) -> None:
+async def test_chained_child_that_is_not_plain_is_not_claimed(client: Any, conn: Any) -> None:
     """What it asks for would be forgotten on that way."""
     claim = await hold(conn)
 
@@ -163,7 +163,7 @@ async def test_a_child_that_is_not_plain_is_not_held_at_once(client: Any, conn: 
     assert await state_of(conn, claim.id) == "running"
 
 
-async def test_a_worker_that_never_came_cannot_claim(api: Api, client: Any, conn: Any) -> None:
+async def test_unregistered_worker_cannot_claim(api: Api, client: Any, conn: Any) -> None:
     """A job that nobody known holds could never be rescued."""
     await hold(conn)
     body = {"kinds": {"k": 1}, "queues": ["default"]}
@@ -176,7 +176,7 @@ async def test_a_worker_that_never_came_cannot_claim(api: Api, client: Any, conn
     await remote.close()
 
 
-async def test_one_answer_has_no_more_claims_than_it_can_carry(client: Any, conn: Any) -> None:
+async def test_response_has_a_maximum_number_of_claims(client: Any, conn: Any) -> None:
     worker = await start_worker(conn)
     await conn.execute("INSERT INTO holdfast.jobs (kind) SELECT 'k' FROM generate_series(1, 30)")
 
@@ -254,19 +254,19 @@ def problem(status: int, code: str, **more: Any) -> tuple[int, dict[str, str], b
         ((200, {}, b"<html>welcome to the hotel</html>"), Unreachable),
     ],
 )
-async def test_every_answer_has_its_meaning(answer: Any, error: type[Exception]) -> None:
+async def test_every_status_code_has_its_exception(answer: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         await asked(Scripted(answer), lambda remote: remote.finish(a_claim(), decide(a_claim(), Done("x"))))
 
 
-async def test_an_answer_of_somebody_else_is_no_answer() -> None:
+async def test_response_of_another_server_is_refused() -> None:
     for body in (b"{}", b"[]", b'{"claims": [{"id": 1}]}'):
         with pytest.raises(Unreachable):
             await asked(Scripted((200, {}, body)), claiming)
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_who_is_put_off_waits_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+async def test_retry_after_is_respected(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     waited: list[float] = []
     monkeypatch.setattr(http, "_sleep", lambda seconds: _note(waited, seconds))
     put_off = (status, {"retry-after": "7"}, b"")
@@ -282,7 +282,7 @@ async def _note(waited: list[float], seconds: float) -> None:
     waited.append(seconds)
 
 
-async def test_an_end_that_met_a_503_is_not_sent_again_before_it_was_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_finish_after_a_503_is_looked_up_before_it_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The database may have been lost after the commit."""
     monkeypatch.setattr(http, "_sleep", lambda seconds: _note([], seconds))
     app = Scripted((503, {"retry-after": "1"}, b""), (204, {}, b""))
@@ -292,7 +292,7 @@ async def test_an_end_that_met_a_503_is_not_sent_again_before_it_was_looked_up(m
     assert len(app.asked) == 1
 
 
-async def test_the_token_goes_to_the_configured_origin_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_is_sent_to_the_configured_origin_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: no redirect is followed, whatever it promises, and no proxy is taken from the environment."""
     elsewhere, proxy = Scripted(OK_CLAIMS), Scripted(OK_CLAIMS)
     with serving(elsewhere) as other, serving(proxy) as between:
@@ -308,13 +308,13 @@ async def test_the_token_goes_to_the_configured_origin_only(monkeypatch: pytest.
     assert here.asked[0][2]["authorization"] == "Bearer secret"
 
 
-async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_response_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "LARGEST_ANSWER", 1000)
     with pytest.raises(Unreachable, match="more than 1,000 bytes"):
         await asked(Scripted((200, {}, b" " * 5000)), claiming)
 
 
-async def test_a_silent_server_is_not_waited_for_for_ever() -> None:
+async def test_silent_server_times_out() -> None:
     hung_up = asyncio.Event()
 
     async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -333,7 +333,7 @@ async def test_a_silent_server_is_not_waited_for_for_ever() -> None:
     await server.wait_closed()
 
 
-async def test_a_wrong_address_or_token_is_said_at_the_start(api: Api) -> None:
+async def test_invalid_url_or_token_is_reported_at_start(api: Api) -> None:
     me = WorkerInfo(WorkerId(str(uuid4())), "w", "h", 1, "1")
     with pytest.raises(UsageError, match="http:// or https://"):
         Remote("localhost:8000")
@@ -343,7 +343,7 @@ async def test_a_wrong_address_or_token_is_said_at_the_start(api: Api) -> None:
         await remote.close()
 
 
-async def test_a_token_may_be_read_anew_for_every_request() -> None:
+async def test_token_can_be_read_again_for_every_request() -> None:
     tokens = iter(["one", "two"])
     app = Scripted((200, {}, b'{"promoted": 0}'))
     with serving(app) as url:

@@ -1,4 +1,4 @@
-"""The line of a lock: nobody enters past a waiter that stands before it, and no waiter keeps others out for ever."""
+"""The wait queue of a lock: no job overtakes a waiter before it, and no waiter blocks others forever."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _states(conn: Any, *jobs: int) -> list[str]:
     return [await state_of(conn, job_id) for job_id in jobs]
 
 
-async def test_a_writer_is_not_overtaken_by_readers_that_come_after_it(conn: Any) -> None:
+async def test_later_shared_jobs_do_not_overtake_a_waiting_exclusive_job(conn: Any) -> None:
     reader = await hold(conn, locks=READER)
     writer = await _waiting(conn, WRITER)
     later = [await _waiting(conn, READER) for _ in range(20)]
@@ -52,7 +52,7 @@ async def test_a_writer_is_not_overtaken_by_readers_that_come_after_it(conn: Any
     assert set(await _states(conn, *later)) == {"pending"}, "and those behind it come in together"
 
 
-async def test_an_end_wakes_nobody_past_a_writer_that_does_not_fit_yet(conn: Any) -> None:
+async def test_finish_wakes_no_job_behind_a_blocked_exclusive_job(conn: Any) -> None:
     first, second = await hold(conn, locks=READER), await hold(conn, locks=READER)
     writer, behind = await _waiting(conn, WRITER), await _waiting(conn, READER)
 
@@ -64,7 +64,7 @@ async def test_an_end_wakes_nobody_past_a_writer_that_does_not_fit_yet(conn: Any
     assert await _states(conn, writer, behind) == ["pending", "blocked"]
 
 
-async def test_a_writer_and_the_readers_behind_it_in_one_batch(conn: Any) -> None:
+async def test_batch_with_an_exclusive_job_and_later_shared_jobs(conn: Any) -> None:
     await hold(conn, locks=READER)
     writer, *later = [await add(conn, locks=wanted) for wanted in (WRITER, READER, READER)]
 
@@ -73,7 +73,7 @@ async def test_a_writer_and_the_readers_behind_it_in_one_batch(conn: Any) -> Non
     assert await _states(conn, writer, *later) == ["blocked"] * 3
 
 
-async def test_a_reader_that_claims_while_a_writer_decides_to_wait_sees_it(connect: Any) -> None:
+async def test_shared_claim_sees_an_exclusive_job_that_decides_to_wait(connect: Any) -> None:
     conn, first, second = await connect(), await connect(), await connect()
     await hold(conn, locks=READER)
     writer, reader = await add(conn, locks=WRITER), await add(conn, locks=READER)
@@ -88,7 +88,7 @@ async def test_a_reader_that_claims_while_a_writer_decides_to_wait_sees_it(conne
     assert await _states(conn, writer, reader) == ["blocked", "blocked"]
 
 
-async def test_a_woken_writer_keeps_its_place_until_it_is_claimed(conn: Any) -> None:
+async def test_woken_exclusive_job_keeps_its_place_until_claimed(conn: Any) -> None:
     reader = await hold(conn, locks=READER)
     writer = await _waiting(conn, WRITER)
     await end(conn, reader)
@@ -100,7 +100,7 @@ async def test_a_woken_writer_keeps_its_place_until_it_is_claimed(conn: Any) -> 
     assert await state_of(conn, late) == "pending"
 
 
-async def test_a_woken_job_that_nobody_claims_loses_its_place_after_a_while(conn: Any) -> None:
+async def test_woken_job_that_is_not_claimed_loses_its_place_after_a_while(conn: Any) -> None:
     """No worker runs its kind, or all are busy: the others go on with the next sweep, and it gets its turn when it comes."""
     reader = await hold(conn, locks=READER)
     writer = await _waiting(conn, WRITER)
@@ -118,7 +118,7 @@ async def test_a_woken_job_that_nobody_claims_loses_its_place_after_a_while(conn
     await _waiting(conn, READER)  # it stands in the line again
 
 
-async def test_a_smaller_priority_goes_first(conn: Any) -> None:
+async def test_smaller_priority_value_goes_first(conn: Any) -> None:
     await hold(conn, locks=READER)
     await _waiting(conn, WRITER)
 
@@ -134,7 +134,7 @@ async def test_an_older_job_of_the_same_priority_goes_first(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("woken", [False, True])
-async def test_those_behind_a_waiter_that_is_cancelled_go_on_at_once(conn: Any, woken: bool) -> None:
+async def test_cancel_of_a_waiter_wakes_the_jobs_behind_it(conn: Any, woken: bool) -> None:
     reader = await hold(conn, locks=READER)
     writer = await _waiting(conn, WRITER)
     if woken:
@@ -146,7 +146,7 @@ async def test_those_behind_a_waiter_that_is_cancelled_go_on_at_once(conn: Any, 
     assert await state_of(conn, behind) == "pending"
 
 
-async def test_a_claim_that_overlaps_with_the_cancelling_of_the_waiter_before_it_is_not_forgotten(connect: Any) -> None:
+async def test_claim_concurrent_with_the_cancel_of_its_predecessor_is_woken(connect: Any) -> None:
     """The cancel has the writer's row and not yet the key: the reader still sees the writer, waits, and is woken."""
     conn, cancelling, other = await connect(), await connect(), await connect()
     await hold(conn, locks=READER)
@@ -162,7 +162,7 @@ async def test_a_claim_that_overlaps_with_the_cancelling_of_the_waiter_before_it
     assert await _states(conn, writer, reader) == ["cancelled", "pending"]
 
 
-async def test_a_paused_kind_does_not_keep_others_out(conn: Any) -> None:
+async def test_paused_waiter_does_not_block_others(conn: Any) -> None:
     await hold(conn, locks=READER)
     paused, behind = await _waiting(conn, WRITER, kind="paused"), await _waiting(conn, READER)
 
@@ -176,7 +176,7 @@ async def test_a_paused_kind_does_not_keep_others_out(conn: Any) -> None:
     await _waiting(conn, READER)
 
 
-async def test_who_waits_for_one_key_keeps_nobody_from_its_free_ones(conn: Any) -> None:
+async def test_waiter_for_one_key_does_not_reserve_its_free_keys(conn: Any) -> None:
     """B may never come free: the readers of A do not wait for that."""
     await hold(conn, locks=(Lock("b"),))
     await _waiting(conn, (Lock("a"), Lock("b")))
@@ -186,7 +186,7 @@ async def test_who_waits_for_one_key_keeps_nobody_from_its_free_ones(conn: Any) 
     assert await holders_of(conn, "a") == [reader.id for reader in readers]
 
 
-async def test_who_finds_two_keys_busy_keeps_others_from_each_until_it_has_come_free_once(conn: Any) -> None:
+async def test_waiter_for_two_keys_reserves_each_until_it_was_free_once(conn: Any) -> None:
     reader = await hold(conn, locks=(Lock("a", most=None),))
     await hold(conn, locks=(Lock("b"),))
     both = await _waiting(conn, (Lock("a"), Lock("b")))
@@ -201,7 +201,7 @@ async def test_who_finds_two_keys_busy_keeps_others_from_each_until_it_has_come_
     assert await rows(conn, "SELECT key FROM holdfast.lock_wants WHERE waiting AND job_id = %s", both) == [("b",)]
 
 
-async def test_who_waits_for_its_slot_keeps_nobody_from_its_lock(conn: Any) -> None:
+async def test_waiter_for_a_slot_does_not_reserve_its_lock(conn: Any) -> None:
     reader = await hold(conn, locks=READER)
     writer = await _waiting(conn, WRITER, slot_key="s")
     behind = await _waiting(conn, READER)
@@ -216,7 +216,7 @@ async def test_who_waits_for_its_slot_keeps_nobody_from_its_lock(conn: Any) -> N
     assert await state_of(conn, writer) == "pending"
 
 
-async def test_an_enqueue_with_reject_does_not_overtake_either(conn: Any) -> None:
+async def test_enqueue_with_reject_does_not_overtake_waiters(conn: Any) -> None:
     shared = Lock("t", most=None, when_busy="reject")
     reader = await hold(conn, locks=READER)
     writer = await _waiting(conn, WRITER)
@@ -231,7 +231,7 @@ async def test_an_enqueue_with_reject_does_not_overtake_either(conn: Any) -> Non
     assert (await enqueue(conn, NewJob("k", locks=(shared,), priority=-1))).created
 
 
-async def test_the_sweep_wakes_those_behind_a_paused_waiter_and_nobody_past_one_that_is_not(conn: Any) -> None:
+async def test_sweep_wakes_jobs_behind_a_paused_waiter_only(conn: Any) -> None:
     await hold(conn, locks=READER)
     await _waiting(conn, WRITER, kind="paused")
     writer, reader = await _waiting(conn, WRITER), await _waiting(conn, READER)
@@ -242,7 +242,7 @@ async def test_the_sweep_wakes_those_behind_a_paused_waiter_and_nobody_past_one_
     assert await _states(conn, writer, reader) == ["blocked", "blocked"]
 
 
-async def test_explain_names_who_stands_before_it(conn: Any) -> None:
+async def test_explain_names_the_waiters_before_the_job(conn: Any) -> None:
     reader = await hold(conn, locks=READER)
     writer = await _waiting(conn, WRITER)
     behind = await _waiting(conn, READER)
@@ -254,7 +254,7 @@ async def test_explain_names_who_stands_before_it(conn: Any) -> None:
     assert await explain(conn, JobId(behind)) == f"It waits for lock 't': job {writer} (k) is next and waits before it."
 
 
-async def test_a_claim_of_a_lock_that_nobody_waits_for_costs_no_statement_more(conn: Any, monkeypatch: Any) -> None:
+async def test_claim_of_an_uncontended_lock_needs_no_extra_statement(conn: Any, monkeypatch: Any) -> None:
     """Six round trips, as before there were lines."""
     job_id, worker = await add(conn, locks=READER), await start_worker(conn)
     said: list[object] = []

@@ -1,4 +1,4 @@
-"""Stories for the history checker, made by hand: what Postgres says (`records`) and what the actors were told (`witness`)."""
+"""Executions for the history checker, built by hand: rows in Postgres (`records`) and responses to the actors (`witness`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
-from proof.checker.records import JobRow, MoveRow, Records, Story
+from proof.checker.records import Execution, JobRow, MoveRow, Records
 from proof.checker.witness import OK, Event, Witness
 
 from holdfast.jobs.model import NewJob
@@ -17,7 +17,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)  # noqa: UP017
 LEASE = timedelta(hours=1)
 
 
-class Tale:
+class ExecutionBuilder:
     """Two logs that grow together; every act takes a second by the database's clock and two ticks by the witness's."""
 
     def __init__(self) -> None:
@@ -88,26 +88,26 @@ class Tale:
         nothing: dict[str, Any] = {"holders": [], "bare": [], "crowded": [], "not_current": [], "twins": []}
         self.note("look", **nothing | seen)
 
-    def story(self) -> Story:
-        return Story(self.records, self.witness, frozenset(self.outside))
+    def execution(self) -> Execution:
+        return Execution(self.records, self.witness, frozenset(self.outside))
 
 
-def completed(tale: Tale, number: int = 1, **fields: Any) -> None:
+def completed(built: ExecutionBuilder, number: int = 1, **fields: Any) -> None:
     """A job's whole life, as it should be."""
-    tale.enqueue(number, attempt_no=1, **fields)
-    tale.claim(number, f"a{number}")
-    tale.end(number, f"a{number}")
+    built.enqueue(number, attempt_no=1, **fields)
+    built.claim(number, f"a{number}")
+    built.end(number, f"a{number}")
 
 
-MakeStory = Callable[[Tale], None]
+MakeExecution = Callable[[ExecutionBuilder], None]
 
 
-class Broken(list[tuple[str, MakeStory]]):
-    """Stories that break an invariant, each with its name."""
+class Broken(list[tuple[str, MakeExecution]]):
+    """Executions that break an invariant, each with its name."""
 
-    def breaks(self, invariant: str) -> Callable[[MakeStory], MakeStory]:
-        def add(story: MakeStory) -> MakeStory:
-            self.append((invariant, story))
-            return story
+    def breaks(self, invariant: str) -> Callable[[MakeExecution], MakeExecution]:
+        def add(execution: MakeExecution) -> MakeExecution:
+            self.append((invariant, execution))
+            return execution
 
         return add

@@ -1,4 +1,4 @@
-"""Handlers that end in ways that cannot be: each costs its own attempt, and never the worker that ran it."""
+"""Handlers that end in invalid ways: each fails its own attempt, and never the worker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def neighbour() -> str:
         (lambda: Done(publish="leaf"), "publish must be an async function"),  # type: ignore[arg-type]
     ],
 )
-async def test_an_outcome_that_cannot_be_is_refused_where_it_is_made_and_the_worker_goes_on(database, conn, wrong, says):
+async def test_invalid_outcome_is_refused_on_construction_and_the_worker_continues(database, conn, wrong, says):
     async def handler() -> Any:
         return wrong()
 
@@ -67,7 +67,7 @@ async def test_an_outcome_that_cannot_be_is_refused_where_it_is_made_and_the_wor
     assert (await get_job(conn, beside.id)).state == "completed"
 
 
-async def test_what_is_chained_must_be_a_job(database, conn):
+async def test_chained_value_must_be_a_job(database, conn):
     async def handler(ctx: Context) -> None:
         ctx.chain(neighbour)  # type: ignore[arg-type]
 
@@ -103,9 +103,7 @@ def _exits_in_a_thread() -> None:
         (_exits_in_a_thread, "SystemExit: 3"),
     ],
 )
-async def test_a_handler_that_is_cancelled_from_within_or_exits_has_failed_and_nothing_else_has(
-    database, conn, handler: Callable[[], Any], error: str
-):
+async def test_handler_that_cancels_itself_or_exits_fails_only_its_job(database, conn, handler: Callable[[], Any], error: str):
     kind, other = a_kind(handler, max_attempts=1), a_kind(neighbour)
     made = await enqueue(conn, kind.new())
 
@@ -119,7 +117,7 @@ async def test_a_handler_that_is_cancelled_from_within_or_exits_has_failed_and_n
 
 
 @pytest.mark.parametrize("raised", [FileNotFoundError("no such file"), ConnectionRefusedError("not the database")])
-async def test_a_publish_that_raises_what_a_lost_database_raises_is_not_repeated_for_ever(database, conn, raised):
+async def test_publish_that_raises_a_connection_error_is_retried_a_bounded_number_of_times(database, conn, raised):
     calls: list[int] = []
 
     async def handler() -> Done:
@@ -139,7 +137,7 @@ async def test_a_publish_that_raises_what_a_lost_database_raises_is_not_repeated
     assert str(raised) in found.error
 
 
-async def test_a_publish_whose_connection_is_cut_is_tried_again(database, conn):
+async def test_publish_whose_connection_is_cut_is_retried(database, conn):
     """The other half of the guard: there it was the database, and the handler's work is not lost."""
     calls: list[int] = []
 
@@ -160,7 +158,7 @@ async def test_a_publish_whose_connection_is_cut_is_tried_again(database, conn):
     assert ((await get_job(conn, made.id)).state, len(calls)) == ("completed", 2)
 
 
-async def test_a_publish_that_is_no_coroutine_says_so(database, conn):
+async def test_sync_publish_is_reported(database, conn):
     async def handler() -> Done:
         return Done(publish=lambda _conn: None)  # type: ignore[arg-type,return-value]
 
@@ -172,7 +170,7 @@ async def test_a_publish_that_is_no_coroutine_says_so(database, conn):
     assert "publish must be an async function" in (await get_job(conn, made.id)).error
 
 
-async def test_an_end_that_cannot_be_written_becomes_a_plain_failure(database, conn, monkeypatch: pytest.MonkeyPatch):
+async def test_finish_that_cannot_be_written_becomes_a_failure(database, conn, monkeypatch: pytest.MonkeyPatch):
     """Whatever gets past the outcome's own checks."""
     said = Snooze(LATER)
     object.__setattr__(said, "delay", "soon")
@@ -191,7 +189,7 @@ async def test_an_end_that_cannot_be_written_becomes_a_plain_failure(database, c
 
 
 @pytest.mark.parametrize("how", ["done", "context"])
-async def test_a_fan_out_over_nothing_still_has_its_fan_in(database, conn, how: str):
+async def test_fan_out_without_children_still_runs_its_join(database, conn, how: str):
     joined: list[int] = []
 
     async def gather() -> None:
@@ -213,7 +211,7 @@ async def test_a_fan_out_over_nothing_still_has_its_fan_in(database, conn, how: 
     assert joined == [1]
 
 
-async def test_two_children_of_one_step_are_refused_and_neither_is_dropped_silently(database, conn):
+async def test_duplicate_steps_are_refused(database, conn):
     leaf = a_kind(neighbour)
 
     async def spread() -> Done:
@@ -230,9 +228,7 @@ async def test_two_children_of_one_step_are_refused_and_neither_is_dropped_silen
     assert await (await conn.execute("SELECT count(*) FROM holdfast.jobs")).fetchone() == (1,)
 
 
-async def test_the_lost_answer_of_a_chained_step_is_looked_up_and_not_taken_for_a_lost_claim(
-    database, conn, monkeypatch: pytest.MonkeyPatch
-):
+async def test_lost_response_of_a_chained_step_is_looked_up(database, conn, monkeypatch: pytest.MonkeyPatch):
     """The commit is there; its answer is not. The child that it claimed is given back after a lease, and runs."""
     chained = Direct.complete_and_chain
     lost: list[int] = []
@@ -265,9 +261,7 @@ async def test_the_lost_answer_of_a_chained_step_is_looked_up_and_not_taken_for_
     assert [row.move for row in await history(conn, first.id)] == ["complete"]
 
 
-async def test_a_handler_that_ignores_cancel_does_not_keep_the_worker_from_its_end(
-    database, conn, monkeypatch: pytest.MonkeyPatch
-):
+async def test_handler_that_ignores_cancellation_does_not_block_the_shutdown(database, conn, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("holdfast.worker.loop.UNTIL_CANCELLED", 0.1)
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -290,7 +284,7 @@ async def test_a_handler_that_ignores_cancel_does_not_keep_the_worker_from_its_e
     assert (found.state, found.errors) == ("pending", 0)
 
 
-async def test_a_runner_whose_worker_lost_a_task_starts_another(database, conn, monkeypatch: pytest.MonkeyPatch):
+async def test_runner_replaces_a_worker_that_lost_a_task(database, conn, monkeypatch: pytest.MonkeyPatch):
     """A cancelled duty used to end the runner of a web application without a word."""
     written = CompletionBatches.write_batches
     cut: list[int] = []
@@ -313,7 +307,7 @@ async def test_a_runner_whose_worker_lost_a_task_starts_another(database, conn, 
         await asyncio.wait_for(running, 60)
 
 
-async def test_an_end_that_a_process_wrote_says_when_to_look_again():
+async def test_end_written_by_an_isolated_process_returns_the_next_poll_time():
     said: list[End] = []
     writer = OutcomeWriter(None, lambda _kind: None, said.append)  # type: ignore[arg-type,return-value]
     claim: Any = type("Claimed", (), {"kind": "engine"})()
