@@ -11,7 +11,7 @@ from keepers import KILL, Kept, Start, is_alive, moves, row, start_is_written, s
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
-from holdfast.worker.presence import GRACE, LOOK
+from holdfast.worker.presence import CHECK, GRACE
 
 pytestmark = pytest.mark.processes
 Conn = psycopg.Connection[Any]
@@ -60,7 +60,7 @@ def test_keeper_and_executor_killed_together_lose_their_job_before_the_lease_end
     until(lambda: row(db, job)[:2] == ("running", 2), "nobody took the job")
     assert moves(db, job) == [("rescue", "the database session of its worker ended")]
     assert other.hears("worker_disconnected")
-    assert LOOK + GRACE.total_seconds() + LOOK + 2 < 10
+    assert CHECK + GRACE.total_seconds() + CHECK + 2 < 10
     assert not is_alive(executor)
 
 
