@@ -122,7 +122,7 @@ async def test_a_load_of_another_number_of_rows_than_were_validated_is_rolled_ba
 
     def lose_a_row() -> None:
         with psycopg.connect(database, autocommit=True) as other:
-            for (name,) in other.execute("SELECT relname FROM pg_class WHERE relname ~ '^rows_[0-9]+_'").fetchall():
+            for (name,) in other.execute("SELECT relname FROM pg_class WHERE relname ~ '^rows_[0-9]+_[0-9]+$'").fetchall():
                 other.execute(f"DELETE FROM holdfast_staging.{name} WHERE line = 2".encode())
 
     crashpoints.arm("ingest.validated", lose_a_row)
