@@ -7,7 +7,7 @@ One durable Postgres for each command.
 copy     `ingest_vs_copy`: a file of flights (6 columns) through the whole job, that is staging, validation of every value,
          duplicate keys, the load and the end of the job, compared with COPY of the same rows into one with the same columns,
          key and durability as the one that the job fills. `plain` is COPY of the file into a table of its own 6 columns.
-pandas   `ingest_vs_pandas`: the same file with `read_csv` and `to_sql`. Needs pandas.
+pandas   `ingest_vs_pandas`: the same file with `read_csv` and `to_sql` and their defaults. Needs pandas.
 memory   `ingest_10m_vs_1m_memory`: peak memory of the process that ingests ten times as many rows, compared with once.
 recalc   `recalc_vs_sql`: the job that recalculates every emission after all factors changed, compared with one UPDATE … FROM on
          tables of the same content.
@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -50,6 +49,7 @@ from benchmarks.ingestion_scene import (
 from benchmarks.keep import keep
 from benchmarks.postgres import DISK, postgres
 from holdfast.database import migrate
+from holdfast.services.ingestion.jobs.memory import peak_memory
 
 Found = dict[str, Any]
 
@@ -62,8 +62,7 @@ async def ingest(url: str, file: Path, folder: Path) -> dict[str, Any]:
         took = time.monotonic() - begun
     assert run.result == "SUCCESS", run.status_message
     assert run.outcome is not None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"seconds": round(took, 2), "rows": run.outcome["rows_loaded"], "peak_mib": round(peak, 1)}
+    return {"seconds": round(took, 2), "rows": run.outcome["rows_loaded"], "peak_mib": round(peak_memory() / 1024**2, 1)}
 
 
 def in_a_process(url: str, file: Path, folder: Path) -> dict[str, Any]:

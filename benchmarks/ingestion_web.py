@@ -2,8 +2,8 @@
 
 A FastAPI application under uvicorn, in a process of its own, answers `/small` and `/health`, 20 times a second each, while a
 file is ingested: not at all (`idle`), by a handler in its event loop (`loop`), by a worker in a thread of it (`thread`), in a
-process that it starts (`isolated`, the default of the service), and by a separate worker process (`worker`). Requests are
-sent at fixed times, whether or not the last one was answered. Called by: `benchmarks.ingestion web` and `chain`.
+process that it starts (`isolated`, the default of the service), and by a separate worker with the same default (`worker`).
+Requests are sent at fixed times, whether or not the last one was answered. Called by: `benchmarks.ingestion web` and `chain`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,11 +40,11 @@ URL, MODE, FOLDER = "HOLDFAST_DATABASE_URL", "BENCHMARK_MODE", "HOLDFAST_INGESTI
 
 
 def in_the_loop() -> list[Job[..., Any]]:
-    return [Job(one.kind, one.function, replace(one.policy, run_in=None)) for one in KINDS]
+    return [Job(one.kind, one.function, replace(one.policy, run_in=None, nice=0)) for one in KINDS]
 
 
-def work() -> None:
-    asyncio.run(holdfast.Worker(os.environ[URL], in_the_loop()).run())
+def work(kinds: Sequence[Job[..., Any]]) -> None:
+    asyncio.run(holdfast.Worker(os.environ[URL], kinds).run())
 
 
 def make_app() -> FastAPI:
@@ -53,7 +53,7 @@ def make_app() -> FastAPI:
     kinds = in_the_loop() if mode == "loop" else KINDS
     app = FastAPI(lifespan=holdfast.lifespan(os.environ[URL], kinds=kinds, run=mode in ("loop", "isolated")))
     if mode == "thread":
-        threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=work, args=(in_the_loop(),), daemon=True).start()
 
     @app.get("/health")
     async def health() -> str:
@@ -206,6 +206,6 @@ def program(what: str, mode: str, url: str, folder: Path) -> Iterator[tuple[subp
 
 if __name__ == "__main__":
     if "--work" in sys.argv:
-        work()
+        work(KINDS)
     else:
         uvicorn.run(make_app(), port=int(sys.argv[-1]), log_level="error")

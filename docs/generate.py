@@ -324,6 +324,8 @@ MEANINGS: dict[type, dict[str, str]] = {
         "extra": "the extra that the handler needs, like `exports`: a worker without it does not take the kind",
         "on_shutdown": "what happens to a job that has not ended when its worker must exit: `release` returns it to the queue, "
         "`fail` fails it with `Worker received SIGTERM`, and its checkpoints raise `ShutdownRequested`",
+        "nice": "by how much the process of a job yields the CPU to others, from `0` to `19`, in addition to its worker's; "
+        'needs `run_in="process"`',
         "max_memory": "what the process of a job may allocate, as `'512MiB'` or in bytes; needs `run_in=\"process\"`",
         "run_in": "`loop`, `thread` or `process`; by default async functions run in the event loop and plain ones in a thread",
         "public": "`False`: the HTTP API and the command line refuse to enqueue it; only Python code may",

@@ -169,6 +169,17 @@ def takes_memory(ctx: SyncContext, mebibytes: int) -> int:
     return len(bytearray(mebibytes * 2**20))
 
 
+@job("isolated.niceness", run_in="process", nice=3)
+def niceness(ctx: SyncContext) -> int:
+    """How nice its process is, with the threads that it has."""
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@job("isolated.usual_niceness", run_in="process")
+def usual_niceness(ctx: SyncContext) -> int:
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
 @job("isolated.takes_memory_unlimited", run_in="process", max_attempts=1)
 async def takes_memory_unlimited(mebibytes: int) -> int:
     return len(bytearray(mebibytes * 2**20))

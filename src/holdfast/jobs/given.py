@@ -82,6 +82,12 @@ def a_priority(given: object) -> None:
         raise wrong("priority", given, "must be a whole number between -32768 and 32767; smaller runs first")
 
 
+def a_niceness(field: str, given: object) -> None:
+    """Check by how much a process yields the CPU to others."""
+    if not _is_int(given) or not 0 <= given <= 19:
+        raise wrong(field, given, "must be a whole number between 0 and 19; a process with 19 runs when no other wants to")
+
+
 def a_time(given: object) -> None:
     """Check the time from which a job may run."""
     if not isinstance(given, datetime | timedelta):

@@ -32,6 +32,7 @@ from holdfast.jobs.given import (
     a_count,
     a_memory,
     a_name,
+    a_niceness,
     a_priority,
     a_queue,
     a_span,
@@ -102,6 +103,7 @@ class Policy:
     retry: RetryPolicy = DEFAULT_POLICY
     run_in: Literal["loop", "thread", "process"] | None = None  # default: async functions in the loop, plain ones in a thread
     max_memory: str | int | None = None  # with run_in="process": what its process may allocate, as "512MiB" or in bytes
+    nice: int = 0  # with run_in="process": from 0 to 19, by how much its process yields the CPU to others
     on_shutdown: Literal["release", "fail"] = "release"  # what becomes of a job that is not done when its worker must end
     extra: str | None = None  # extra of the distribution that the handler needs; a worker without it does not take the kind
     public: bool = True  # False: the HTTP API and the command line may not enqueue it, only Python code may
@@ -128,6 +130,10 @@ class Policy:
             a_memory("max_memory", self.max_memory)
             if self.run_in != "process":
                 raise UsageError("max_memory limits a process of its own; add run_in='process'")
+        if self.nice != 0:
+            a_niceness("nice", self.nice)
+            if self.run_in != "process":
+                raise UsageError("nice is the priority of a process of its own; add run_in='process'")
         if not isinstance(self.retry, RetryPolicy):
             raise wrong(
                 "retry", self.retry, "it is a RetryPolicy; use max_attempts=… for how often, retry=RetryPolicy(…) for when"

@@ -31,7 +31,7 @@ async def test_every_signal_of_the_decision_rule_is_measured(back: Back, conn: A
     """B-02, V-15: latency of the routes during an ingestion, jobs, memory of a job, latency of a chain; as in the how-to."""
     await back.provision()
     await back.factors()
-    kinds = [Job(one.kind, one.function, replace(one.policy, run_in=None)) for one in offers.KINDS]
+    kinds = [Job(one.kind, one.function, replace(one.policy, run_in=None, nice=0)) for one in offers.KINDS]
     app = FastAPI(lifespan=holdfast.lifespan(database, kinds=kinds))
     app.add_middleware(offers.WebLatency)
 

@@ -10,21 +10,27 @@ import asyncio
 import csv
 import io
 import os
+import random
 import re
+import signal
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ingestion_factories import FLIGHTS, Back, entries_of, from_scratch, staging_tables, statistics_of
+from proof.processes.fork_server import Forked, ForkServer
 
 from factories import rows, value
 from holdfast.services.ingestion.dispatch import FileOptions
 from holdfast.services.ingestion.kinds import KINDS
 from holdfast.services.ingestion.loading.accept import Result
 from holdfast.services.ingestion.names import CRASH_POINTS
+from holdfast.services.ingestion.setup import Ingestion
 from holdfast.services.ingestion.sources.dialect import Dialect
 from holdfast.services.ingestion.staging import errors
 from holdfast.services.ingestion.views import runs
@@ -34,6 +40,7 @@ EXAMPLES = 300 if os.environ.get("HOLDFAST_TEST_EVERYTHING") else 6
 HEADER = ["trip_id", "unit_id", "date", "cabin", "distance"]
 CABINS = ("economy", "premium", "business", "first")
 NUMBER = re.compile(r"[+-]?([0-9]{1,30}([.][0-9]{0,30})?|[.][0-9]{1,30})([eE][+-]?[0-9]{1,2})?")
+POINT = FileOptions(dialect=Dialect(decimal="."))  # 1,5 may be the only number, and would show a decimal comma
 POINTS = [*CRASH_POINTS, "publish.in_tx_before", "complete.in_tx_after_child", "complete.after_commit_before_ack"]
 
 # Mostly good values, and those that go wrong in files of people.
@@ -115,9 +122,7 @@ async def test_every_accepted_row_is_there_exactly_once_wherever_a_worker_dies(b
         await empty(conn)
         await back.factors("emission_type,classification,value\nco2,economy,0.2\nco2,business,0.5\n")
         entries, bad = expected(table)
-        made = await back.dispatch(
-            written(table), options=FileOptions(dialect=Dialect(decimal="."))
-        )  # 1,5 alone would show a comma
+        made = await back.dispatch(written(table), options=POINT)
         with crash_at(point, must_reach=False) as hits:
             await back.harness.drain()
             await back.harness.move_time(timedelta(hours=1))
@@ -160,6 +165,89 @@ async def test_two_pods_that_race_for_a_slot_load_each_file_once(back: Back, con
     assert await rows(conn, current) == []
     slot = await value(conn, "SELECT slot_key FROM holdfast.jobs WHERE id = %s", more.job_id)
     assert await rows(conn, "SELECT id FROM holdfast.jobs WHERE slot_key = %s AND is_current", slot) == [(more.job_id,)]
+
+
+GOOD = ["first", "U1", "2024-01-01", "economy", "10"]
+VALUES = (
+    [*(f"T{number}" for number in range(12)), "", 'a"b', "ä,ö"],
+    ["U1", "U1", "U2", "U9"],
+    ["2024-01-31", "2024-02-29", "2023-02-29", "01.02.2024"],
+    [*CABINS, "Economy"],
+    ["1.5", "50000", "50000.01", "1e3", "-1", "1,5"],
+)
+
+
+def some_rows(chance: random.Random) -> list[list[str]]:
+    """Rows by chance; the first one is good, so that every crash point is reached."""
+    return [GOOD, *([chance.choice(column) for column in VALUES] for _ in range(chance.randint(1, 20)))]
+
+
+async def is_as_expected(conn: Any, table: list[list[str]], job_id: int) -> None:
+    entries, bad = expected(table)
+    found = await entries_of(conn)
+    assert ({key: tuple(rest) for key, *rest in found}, len(found)) == (entries, len(entries))
+    assert {one.line for one in await errors.listed(conn, job_id, limit=1000)} == bad
+    assert await statistics_of(conn) == await from_scratch(conn)
+
+
+ALL_ENDED = "SELECT count(*) = 0 FROM holdfast.jobs WHERE state IN ('pending', 'blocked', 'running')"
+EXPIRE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = %s"
+
+
+@pytest.fixture
+def forks(here: Ingestion, database: str, tmp_path: Path) -> Iterator[Callable[[str | None], Forked]]:
+    """Starts worker processes; with a crash point, one that dies there by SIGKILL."""
+    options: dict[str, Any] = {
+        "modules": ["tests.services.ingestion.ingestion_workers"],
+        "environment": {"HOLDFAST_INGESTION_TO": here.root},
+        "lease": 60.0,
+    }
+    with ForkServer() as server:
+        yield lambda point: server.start(database, tmp_path, crash_at=point, **options)
+
+
+@pytest.mark.processes
+async def test_a_worker_that_is_killed_at_any_point_loads_no_row_twice_and_loses_none(
+    back: Back, conn: Any, forks: Callable[[str | None], Forked]
+) -> None:
+    """N-02, E-38, K-48: a real process and SIGKILL, at every point; another pod goes on."""
+    await back.provision()
+    await back.factors("emission_type,classification,value\nco2,economy,0.2\nco2,business,0.5\n")
+    chance = random.Random(7)
+
+    for point in POINTS:
+        table = some_rows(chance)
+        made = await back.dispatch(written(table), options=POINT, mode="replace")
+        assert await asyncio.to_thread(forks(point).wait) == -signal.SIGKILL, point
+        await back.harness.move_time(timedelta(hours=1))
+        await back.harness.drain()
+        await is_as_expected(conn, table, made.job_id)
+    assert await staging_tables(conn) == []
+
+
+@pytest.mark.processes
+async def test_two_worker_processes_of_which_one_is_killed_race_for_the_slots(
+    back: Back, conn: Any, forks: Callable[[str | None], Forked]
+) -> None:
+    """Z-07, K-28: both take what they get; the second file waits in the slot of the first."""
+    await back.provision()
+    await back.factors("emission_type,classification,value\nco2,economy,0.2\nco2,business,0.5\n")
+    chance = random.Random(8)
+    first, second = some_rows(chance), some_rows(chance)
+    await back.dispatch(written(first), options=POINT, mode="replace")
+
+    workers = [forks(chance.choice(POINTS)), forks(None)]
+    async with asyncio.timeout(120):
+        while not await value(conn, "SELECT is_current FROM holdfast.jobs WHERE kind = 'ingestion.csv_ingest'"):
+            await asyncio.sleep(0.01)
+        made = await back.dispatch(written(second), options=POINT, mode="replace", if_waiting="supersede")
+        while not await value(conn, ALL_ENDED):
+            if not workers[0].is_alive:
+                await conn.execute(EXPIRE, [workers[0].pid])
+            await asyncio.sleep(0.01)
+
+    await is_as_expected(conn, second, made.job_id)
+    assert await rows(conn, "SELECT slot_key FROM holdfast.jobs WHERE is_current GROUP BY 1 HAVING count(*) > 1") == []
 
 
 @pytest.mark.parametrize("amount", ["1e3", "7.", ".5", "+3"])

@@ -1,5 +1,5 @@
-"""A long load reports its progress, can be aborted, and makes no other request wait. The worker is a real one; the load stands
-still because the test holds a row that it needs."""
+"""A long load or recalculation reports its progress, can be aborted, and makes no other request wait. The worker is a real one;
+the load stands still because the test holds a row that it needs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from ingestion_factories import YEAR, Back, entries_of
+from ingestion_factories import YEAR, Back, entries_of, kg_of
 
 import holdfast
 from factories import never_wait, rows, state_of, value
 from holdfast.jobs.cancel import abort
 from holdfast.services.ingestion import dispatch
+from holdfast.services.ingestion.dispatch import FileOptions
 from holdfast.services.ingestion.jobs import flow, progress
 from holdfast.services.ingestion.kinds import KINDS
+from holdfast.services.ingestion.loading import emissions
 from holdfast.services.ingestion.staging import tables
 from holdfast.services.ingestion.views import runs
 from holdfast.worker.kinds import Job
@@ -37,7 +39,7 @@ async def working(back: Back, database: str, monkeypatch: pytest.MonkeyPatch) ->
     await back.provision()
     monkeypatch.setattr(progress, "PROGRESS_SECONDS", 0.01)
     monkeypatch.setattr(flow, "LOADED_AT_ONCE", 50)
-    kinds: list[Job[..., Any]] = [Job(one.kind, one.function, replace(one.policy, run_in=None)) for one in KINDS]
+    kinds: list[Job[..., Any]] = [Job(one.kind, one.function, replace(one.policy, run_in=None, nice=0)) for one in KINDS]
     options = holdfast.WorkerOptions(concurrency=1, grace=timedelta(seconds=0.1))
     worker = asyncio.create_task(holdfast.Worker(database, kinds, options).run())
     yield
@@ -137,3 +139,50 @@ async def test_what_an_application_writes_itself_neither_waits_for_a_load_nor_be
 
     await until_ended(conn, made.job_id)
     assert len(await entries_of(conn)) == COUNT + 1, "the load has left it alone"
+
+
+LAST_EMISSION = "SELECT 1 FROM holdfast.data_entry_emissions ORDER BY entry_id DESC LIMIT 1 FOR UPDATE"
+
+
+async def recalculate_with(back: Back, factor: int) -> None:
+    """Upload a factor; the worker recalculates what it changes."""
+    file_id = await back.file(f"emission_type,classification,value\nco2,first,{factor}\n")
+    await dispatch.dispatch_factors(
+        back.conn, model="co2", year=YEAR, module="travel", det="flights", file_id=file_id, options=FileOptions(), by="t"
+    )
+
+
+async def until_idle(conn: Any) -> None:
+    async with asyncio.timeout(60):
+        while await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE state IN ('pending', 'blocked', 'running')"):
+            await asyncio.sleep(0.01)
+
+
+async def test_progress_moves_while_emissions_are_recalculated(
+    back: Back, conn: Any, connect: Any, working: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-50: the part that is done, while nothing is committed and one statement runs."""
+    monkeypatch.setattr(emissions, "STEP", 20)
+    await back.dispatch(CONTENT)
+    await recalculate_with(back, 1)
+    await until_idle(conn)
+    before = await kg_of(conn)
+    other = await connect()
+
+    async with other.transaction():
+        await other.execute(LAST_EMISSION)
+        await recalculate_with(back, 2)
+        async with asyncio.timeout(60):
+            while (
+                not (found := await runs.listed(conn, limit=1, state="RUNNING", job_type="emission_recalc"))
+                or not found[0].progress
+            ):
+                await asyncio.sleep(0.01)
+        (run,) = found
+        done = int(str(run.status_message).split(": ")[1].split()[0])
+        assert 0 < done < COUNT
+        assert run.progress == pytest.approx(done / COUNT, abs=0.001)
+        assert await kg_of(conn) == before
+
+    await until_idle(conn)
+    assert await kg_of(conn) == 2 * before

@@ -76,6 +76,11 @@ def test_pieces_of_any_size_have_the_rows_of_the_csv_module(
         ("a|b\n'1'|'2'\n'x'|'y'\n", Dialect("utf-8", "|", "'", ".")),
         ("a;b\n1.5;2\n", Dialect("utf-8", ";", '"', ".")),
         ("only\nö\n", Dialect("utf-8", ",", '"', ".")),
+        ('a,b\nx,"1,5"\n', Dialect("utf-8", ",", '"', ",")),  # the only number: it is none with a decimal point
+        ('a,b\n10,"1,5"\n20,2.5\n', Dialect("utf-8", ",", '"', ".")),  # as many of both
+        ("a;b\n1;1,234\n", Dialect("utf-8", ";", '"', ".")),  # may be thousands, which is not decided by a guess
+        ("a;b\n1;1,234\n2;0,5\n", Dialect("utf-8", ";", '"', ",")),
+        ("a;b\n1.234;0,125\n", Dialect("utf-8", ";", '"', ",")),
     ],
 )
 def test_the_dialect_is_detected(content: str, expected: Dialect) -> None:

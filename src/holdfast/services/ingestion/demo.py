@@ -178,7 +178,7 @@ def _work(url: str, name: str, crash_at: str, until_empty: str) -> None:
     """A worker process of the demo. Its handlers run in it, not in processes of their own, so that SIGKILL ends them too."""
     beat, lease, grace = timedelta(seconds=BEAT), timedelta(seconds=LEASE), timedelta(seconds=1)
     options = WorkerOptions(concurrency=2, beat=beat, lease=lease, grace=grace, name=name)
-    kinds: list[Job[..., Any]] = [Job(one.kind, one.function, replace(one.policy, run_in=None)) for one in KINDS]
+    kinds: list[Job[..., Any]] = [Job(one.kind, one.function, replace(one.policy, run_in=None, nice=0)) for one in KINDS]
     work(url, kinds, options, until_empty=bool(until_empty), crash_at=crash_at or None)
 
 

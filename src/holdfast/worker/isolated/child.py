@@ -54,6 +54,7 @@ def main(parent: int, channel_end: int) -> None:
     channel = socket.socket(fileno=channel_end)
     messages = _messages(channel)
     hello = next(messages)
+    os.nice(hello["nice"])  # before there are threads: each has its own
     sys.path[:] = hello["path"]
     if hello["log"] is not None:
         configure(**hello["log"])

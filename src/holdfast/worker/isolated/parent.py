@@ -59,6 +59,7 @@ class ChildProcess:
     """One child process. It runs one attempt at a time."""
 
     def __init__(self, hello: Message) -> None:
+        self.nice: int = hello["nice"]
         ours, theirs = socket.socketpair()
         self._hello, self._ours = hello, ours
         self._process = spawn.start_module("holdfast.worker.isolated.child", theirs.fileno())
@@ -259,23 +260,30 @@ class Isolated:
             "until": self._lease.until,
         }
         order["max_memory"] = self._memory_of(kind)
+        nice = kind.policy.nice
         if claim.alone and claim.crashes + 1 >= claim.max_crashes:
-            return await self._begin_in(self._new_child(), order)  # its last try: nothing of other jobs may be in that process
-        while self._idle:
-            child = self._idle.pop()
-            child.cancel_kill()
+            return await self._begin_in(self._new_child(nice), order)  # its last try: nothing of other jobs may be in there
+        while (child := self._take_idle(nice)) is not None:
             with contextlib.suppress(ChildDied):  # it ended while it was idle
                 return await self._begin_in(child, order)
-        return await self._begin_in(self._new_child(), order)
+        return await self._begin_in(self._new_child(nice), order)
+
+    def _take_idle(self, nice: int) -> ChildProcess | None:
+        """An idle child of this priority: a process cannot raise its own again."""
+        child = next((one for one in reversed(self._idle) if one.nice == nice), None)
+        if child is not None:
+            self._idle.remove(child)
+            child.cancel_kill()
+        return child
 
     def _memory_of(self, kind: Job[..., Any]) -> int | None:
         """How many bytes its process may allocate."""
         limit = kind.policy.max_memory
         return self._max_memory if limit is None else a_memory("max_memory", limit)
 
-    def _new_child(self) -> ChildProcess:
+    def _new_child(self, nice: int) -> ChildProcess:
         crash_at, self._crash_at = self._crash_at, None  # once, as in any process: its successor must not crash
-        hello = {"url": self._url, "name": self._worker.name, "path": sys.path, "keep_logs": self._keep_logs}
+        hello = {"url": self._url, "name": self._worker.name, "path": sys.path, "keep_logs": self._keep_logs, "nice": nice}
         return ChildProcess({**hello, "log": configuration(), "traces": trace.configuration(), "crash_at": crash_at})
 
     async def _begin_in(self, child: ChildProcess, order: Message) -> ChildProcess:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 import psycopg
@@ -170,16 +172,7 @@ class UnitsSource(Source):
 )  # fmt: skip
 async def dispatch_units(asked: UnitsSource, act: Acting, here: Here) -> Response:
     """Ingest the organisational units, and provision the year."""
-
-    async def do(conn: Conn) -> Answer:
-        file_id = await file_of(conn, here, asked, act.actor)
-        return answer_of(
-            await dispatch.dispatch_units(
-                conn, year=asked.year, file_id=file_id, options=asked.options, by=act.actor, if_waiting=asked.if_waiting
-            )
-        )
-
-    return await act.run("ingestion/job", do, detail=asked.model_dump(exclude_defaults=True))
+    return await dispatch_list(asked, act, here, partial(dispatch.dispatch_units, year=asked.year))
 
 
 class ReferenceSource(Source):
@@ -194,14 +187,15 @@ class ReferenceSource(Source):
 )  # fmt: skip
 async def dispatch_reference(asked: ReferenceSource, act: Acting, here: Here) -> Response:
     """Ingest a reference list."""
+    return await dispatch_list(asked, act, here, partial(dispatch.dispatch_reference, name=asked.name))
+
+
+async def dispatch_list(asked: Source, act: Acting, here: Ingestion, start: Callable[..., Awaitable[Dispatched]]) -> Response:
+    """Start the job for a list of codes: units, or another one."""
 
     async def do(conn: Conn) -> Answer:
         file_id = await file_of(conn, here, asked, act.actor)
-        return answer_of(
-            await dispatch.dispatch_reference(
-                conn, name=asked.name, file_id=file_id, options=asked.options, by=act.actor, if_waiting=asked.if_waiting
-            )
-        )
+        return answer_of(await start(conn, file_id=file_id, options=asked.options, by=act.actor, if_waiting=asked.if_waiting))
 
     return await act.run("ingestion/job", do, detail=asked.model_dump(exclude_defaults=True))
 

@@ -16,7 +16,7 @@ import psycopg
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.outcome import Done, Fail
 from holdfast.services.ingestion.jobs.csv_ingest import chain, entries_target
-from holdfast.services.ingestion.jobs.flow import Target, ingest_rows
+from holdfast.services.ingestion.jobs.flow import NICE, Target, ingest_rows
 from holdfast.services.ingestion.loading import cursors
 from holdfast.services.ingestion.loading.accept import ErrorPolicy
 from holdfast.services.ingestion.loading.entries import Mode
@@ -39,7 +39,7 @@ def slot(model: str, module: str, det: str, year: int) -> str:
     return slot_of("api_ingest", model=model, module=module, det=det, year=year)
 
 
-@job("ingestion.api_ingest", public=False, run_in="process", extra="ingestion", slot=slot)
+@job("ingestion.api_ingest", public=False, run_in="process", nice=NICE, extra="ingestion", slot=slot)
 async def api_ingest(
     ctx: Context,
     model: str,

@@ -11,7 +11,7 @@ from holdfast.jobs.model import NewJob
 from holdfast.jobs.outcome import Done, Fail
 from holdfast.services.ingestion.jobs.aggregation import aggregation
 from holdfast.services.ingestion.jobs.emission_recalc import emission_recalc
-from holdfast.services.ingestion.jobs.flow import Target, ingest_file
+from holdfast.services.ingestion.jobs.flow import NICE, Target, ingest_file
 from holdfast.services.ingestion.loading import entries, scopes
 from holdfast.services.ingestion.loading.accept import ErrorPolicy
 from holdfast.services.ingestion.loading.entries import Mode
@@ -30,7 +30,7 @@ def slot(model: str, module: str, det: str, year: int) -> str:
     return slot_of("csv_ingest", model=model, module=module, det=det, year=year)
 
 
-@job("ingestion.csv_ingest", public=False, run_in="process", extra="ingestion", slot=slot)
+@job("ingestion.csv_ingest", public=False, run_in="process", nice=NICE, extra="ingestion", slot=slot)
 async def csv_ingest(
     ctx: Context,
     model: str,

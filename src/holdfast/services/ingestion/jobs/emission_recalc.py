@@ -12,7 +12,7 @@ from holdfast.services.ingestion.jobs import report
 from holdfast.services.ingestion.jobs.progress import with_progress
 from holdfast.services.ingestion.loading import emissions
 from holdfast.services.ingestion.loading.accept import Result
-from holdfast.services.ingestion.loading.emissions import Recalculated
+from holdfast.services.ingestion.loading.emissions import Progress, Recalculated
 from holdfast.services.ingestion.scope import slot_of
 from holdfast.worker.context import Context
 from holdfast.worker.kinds import job
@@ -29,10 +29,14 @@ async def emission_recalc(ctx: Context, model: str, module: str, det: str, year:
     """Recalculate emissions. It is one statement or three, in the transaction that ends the job."""
     said = f"recalculating {module}/{det} {year}"
     done: Recalculated | None = None
+    progress = Progress()
+
+    def so_far() -> tuple[float | None, str]:
+        return progress.fraction, f"{said}: {progress.done:,} of {progress.expected:,} emissions" if progress.expected else said
 
     async def prepare(conn: Conn) -> None:
         nonlocal done
-        done = await with_progress(ctx, emissions.recalculate(conn, det_id, year), lambda: (None, said))
+        done = await with_progress(ctx, emissions.recalculate(conn, det_id, year, progress), so_far)
         crashpoint("recalc.in_tx_updated")
 
     async def publish(conn: Conn) -> None:

@@ -10,7 +10,7 @@ import psycopg
 from holdfast.jobs.model import Lock, NewJob
 from holdfast.jobs.outcome import Done, Fail
 from holdfast.services.ingestion.jobs.csv_ingest import chain
-from holdfast.services.ingestion.jobs.flow import Target, ingest_file
+from holdfast.services.ingestion.jobs.flow import NICE, Target, ingest_file
 from holdfast.services.ingestion.loading import factors, scopes
 from holdfast.services.ingestion.loading.accept import ErrorPolicy
 from holdfast.services.ingestion.models import store
@@ -32,7 +32,7 @@ def one_at_a_time(year: int) -> list[Lock]:
     return [Lock(f"ingestion:factors:{year}", when_busy="wait")]
 
 
-@job("ingestion.factor_ingest", public=False, run_in="process", extra="ingestion", slot=slot, locks=one_at_a_time)
+@job("ingestion.factor_ingest", public=False, run_in="process", nice=NICE, extra="ingestion", slot=slot, locks=one_at_a_time)
 async def factor_ingest(
     ctx: Context,
     model: str,

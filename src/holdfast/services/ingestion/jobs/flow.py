@@ -7,8 +7,6 @@ tables and nothing else; what a replaced attempt has loaded is rolled back, beca
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +19,7 @@ from holdfast.jobs.model import NewJob
 from holdfast.jobs.outcome import Done, Fail
 from holdfast.services.ingestion import measures
 from holdfast.services.ingestion.jobs import report
+from holdfast.services.ingestion.jobs.memory import peak_memory
 from holdfast.services.ingestion.jobs.progress import with_progress
 from holdfast.services.ingestion.loading.accept import ErrorPolicy, Result, Verdict, judge
 from holdfast.services.ingestion.loading.bulk import bulk
@@ -39,6 +38,7 @@ from holdfast.threads import in_thread
 from holdfast.worker.context import Context
 
 Conn = psycopg.AsyncConnection[Any]
+NICE = 10  # of the processes that read files: the routes of an application on the same machine come first
 LOADED_AT_ONCE = 100_000  # rows of one statement: their sort fits into the memory of the session
 
 
@@ -145,12 +145,6 @@ def outcome_of(counts: Counts, rows: Rows, layout: Layout, verdict: Verdict) -> 
         "columns": sorted(layout.matched.places),
         "ignored_columns": list(layout.matched.ignored),
     }
-
-
-def peak_memory() -> int:
-    """The most memory that this process has had, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def count_rows(ctx: Context, counts: Counts, verdict: Verdict) -> None:

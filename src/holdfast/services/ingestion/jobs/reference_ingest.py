@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from holdfast.jobs.outcome import Done, Fail
-from holdfast.services.ingestion.jobs.flow import Target, ingest_file
+from holdfast.services.ingestion.jobs.flow import NICE, Target, ingest_file
 from holdfast.services.ingestion.loading import references
 from holdfast.services.ingestion.loading.accept import ErrorPolicy
 from holdfast.services.ingestion.models.definitions import UNITS
@@ -24,7 +24,7 @@ def slot_of_list(name: str) -> str:
     return slot_of("reference_ingest", model="-", det=name)
 
 
-@job("ingestion.reference_ingest", public=False, run_in="process", extra="ingestion", slot=slot_of_list)
+@job("ingestion.reference_ingest", public=False, run_in="process", nice=NICE, extra="ingestion", slot=slot_of_list)
 async def reference_ingest(
     ctx: Context,
     name: str,
@@ -41,7 +41,7 @@ def slot_of_units(year: int) -> str:
     return slot_of("unit_sync", model="-", year=year)
 
 
-@job("ingestion.unit_sync", public=False, run_in="process", extra="ingestion", slot=slot_of_units)
+@job("ingestion.unit_sync", public=False, run_in="process", nice=NICE, extra="ingestion", slot=slot_of_units)
 async def unit_sync(
     ctx: Context,
     year: int,

@@ -206,6 +206,13 @@ CREATE FUNCTION holdfast.follow_ingestion(job holdfast.jobs, old_state text) RET
         result = excluded.result, message = excluded.message, outcome = coalesce(excluded.outcome, i.outcome),
         started_at = coalesce(i.started_at, excluded.started_at), finished_at = excluded.finished_at
 $$;
+-- Tells the client that runs a long statement that one more step of it is done. A notice is sent at once, without a commit.
+CREATE FUNCTION holdfast.ingestion_step(kg numeric) RETURNS numeric LANGUAGE plpgsql SET client_min_messages = notice AS $$
+BEGIN
+    RAISE NOTICE 'ingestion step';
+    RETURN kg;
+END
+$$;
 INSERT INTO holdfast.job_followers
 SELECT 'ingestion.' || job_type, 'holdfast.follow_ingestion' FROM holdfast.ingestion_job_types;
 """
@@ -213,6 +220,7 @@ SELECT 'ingestion.' || job_type, 'holdfast.follow_ingestion' FROM holdfast.inges
 DOWNGRADE = """
 DELETE FROM holdfast.job_followers WHERE kind LIKE 'ingestion.%';
 DROP FUNCTION holdfast.follow_ingestion(holdfast.jobs, text);
+DROP FUNCTION holdfast.ingestion_step(numeric);
 DROP TABLE holdfast.ingestion_errors, holdfast.ingestions, holdfast.ingestion_job_types, holdfast.ingestion_states,
     holdfast.ingestion_cursors,
     holdfast.emission_scopes, holdfast.emission_stats, holdfast.data_entry_emissions, holdfast.factors, holdfast.data_entries,

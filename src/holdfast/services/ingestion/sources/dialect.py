@@ -1,7 +1,8 @@
 """Detect how a CSV file is written: encoding, delimiter, quote, decimal separator. Pure; works on the first piece of a file.
 
 The detected choice is reported with the result of the job, and each part can be given instead. A guess that would be wrong
-half of the time is not made: a single column has no delimiter, and without evidence the decimal separator is a point.
+half of the time is not made: a single column has no delimiter, and without evidence the decimal separator is a point. 1,5 is
+evidence of a comma: it is no number otherwise. 1,234 and 1.234 are none: three digits may be thousands.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ BOMS: Final = (
 LIKELY: Final = ("cp1252", "cp1250", "mac_roman", "cp850")
 ENOUGH_LETTERS: Final = 0.8
 DECIMAL_COMMA: Final = re.compile(r"^[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+$")
+MAY_BE_THOUSANDS: Final = re.compile(r"^[+-]?[1-9]\d{0,2}[.,]\d{3}$")
 DECIMAL_POINT: Final = re.compile(r"^[+-]?(\d{1,3}(,\d{3})+|\d+)\.\d+$")
 
 
@@ -145,10 +147,12 @@ def quote_of(text: str, delimiter: str) -> str:
 
 
 def decimal_of(text: str, delimiter: str, quote: str) -> str:
-    """The separator that the numbers of the sample have; a point if they do not show it."""
+    """A comma if more numbers of the sample have it as their decimal separator than a point; otherwise a point."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quotechar=quote)
     seen: Counter[str] = Counter()
     for field in (field.strip() for row in _some(rows) for field in row):
+        if MAY_BE_THOUSANDS.match(field):
+            continue
         seen[","] += bool(DECIMAL_COMMA.match(field))
         seen["."] += bool(DECIMAL_POINT.match(field))
     return "," if seen[","] > seen["."] else "."

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
+from psycopg.pq.abc import PGconn
 from psycopg.rows import tuple_row
+from psycopg.waiting import Ready, Wait
 
 from holdfast.services.ingestion.sources.opening import Rows
 from holdfast.services.ingestion.staging.checks import literal
@@ -108,12 +110,14 @@ async def fill(conn: Conn, staging: Staging, rows: Rows) -> None:
     await drop_older(conn, staging)
     async with conn.transaction():
         await conn.execute(create_statement(staging, rows.first_line))
-        await _copy(conn, staging, rows)
+        await copy_rows(conn, staging, rows)
     if rows.malformed:
         await mark_malformed(conn, staging, rows)
 
 
-async def _copy(conn: Conn, staging: Staging, rows: Rows) -> None:
+async def copy_rows(conn: Conn, staging: Staging, rows: Rows) -> None:
+    """COPY the rows. One piece is read ahead, and no more: libpq has a buffer without a limit for what the server has not taken
+    yet, and would fill it with the rest of the file."""
     assert rows.dialect.delimiter is not None
     pieces = rows.pieces()
     async with conn.cursor() as cursor, cursor.copy(copy_statement(staging, rows.dialect.delimiter)) as copy:
@@ -122,12 +126,19 @@ async def _copy(conn: Conn, staging: Staging, rows: Rows) -> None:
             while (piece := await coming) is not None:
                 coming = asyncio.ensure_future(in_thread(_next, pieces))
                 await copy.write(piece)
+                await conn.wait(until_sent(conn.pgconn))
         finally:
             await asyncio.wait({coming})  # the file must not be closed under a thread that reads it
 
 
 def _next(pieces: Iterator[bytes]) -> bytes | None:
     return next(pieces, None)
+
+
+def until_sent(connection: PGconn) -> Generator[Wait, Ready, None]:
+    """Wait until libpq has sent everything that was written."""
+    while connection.flush():
+        yield Wait.W
 
 
 MARK_MALFORMED = """
