@@ -24,6 +24,7 @@ from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
+from holdfast.api.sessions import SESSION, session_of_token
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.console.served import ServedConsole
 from holdfast.database.pool import pool
@@ -82,8 +83,8 @@ async def as_role(app: FastAPI, conn: psycopg.AsyncConnection[Any]) -> AsyncIter
         async def client(role: str | None, name: str | None = None) -> Client:
             cookies = {}
             if role is not None:
-                _, secret = await create_token(conn, name or role, Role(role), by="test")
-                cookies["holdfast_token"] = secret
+                made, _ = await create_token(conn, name or role, Role(role), by="test")
+                cookies[SESSION] = session_of_token(app.state.plane.cursor_key, made.id)
             transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
             return await stack.enter_async_context(Client(transport=transport, base_url="http://plane", cookies=cookies))
 

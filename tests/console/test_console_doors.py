@@ -15,9 +15,11 @@ from tests.console.conftest import AsRole, Client
 
 import holdfast
 from factories import add, end, hold, rows, start_worker, state_of
-from holdfast.api.auth import create_token, revoke_token
+from holdfast.api.auth import create_token, revoke_token, still_valid
 from holdfast.api.login import OneTimeLogin
+from holdfast.api.plane import Principal
 from holdfast.api.policy import Role
+from holdfast.api.sessions import BY_TOKEN, SESSION, opened
 from holdfast.jobs.model import Lock
 from holdfast.jobs.outcome import Fail
 
@@ -79,7 +81,61 @@ async def test_to_sign_out_needs_the_form_of_the_session(ops: Client) -> None:
     signed_out = await ops.post("/console/logout", data={"csrf": csrf[1]}, headers=SAME_SITE)
 
     assert (without.status_code, signed_out.status_code) == (403, 303)
-    assert 'holdfast_token=""' in signed_out.headers["Set-Cookie"]
+    assert f'{SESSION}=""' in signed_out.headers["Set-Cookie"]
+
+
+async def sign_out(browser: Client) -> None:
+    csrf = re.search(r'name="csrf" value="(\w+)"', (await browser.get("/console/")).text)
+    assert csrf is not None
+    assert (await browser.post("/console/logout", data={"csrf": csrf[1]}, headers=SAME_SITE)).status_code == 303
+
+
+async def test_after_a_sign_out_a_copy_of_the_cookie_is_worthless_and_the_token_still_works(
+    as_role: AsRole, conn: Any, app: FastAPI
+) -> None:
+    _, token = await create_token(conn, "ada", Role.OPS, by="test")
+    browser, other = await as_role(None), await as_role(None)
+    for one in (browser, other):
+        await one.post("/console/login", data={"token": token}, headers=SAME_SITE)
+    cookie = browser.cookies[SESSION]
+    stream = Principal("token:ada", "token", Role.OPS, session_id=opened(app.state.plane.cursor_key, BY_TOKEN, cookie)[1][0])
+    assert (await still_valid(conn, [stream])).knows(stream)
+
+    await sign_out(browser)
+    copied = {"Cookie": f"{SESSION}={cookie}"}
+
+    assert (await browser.get("/console/", headers=copied)).status_code == 303
+    denied = await browser.get("/api/whoami", headers=copied)
+    assert (denied.status_code, "the session has ended" in denied.text) == (401, True)
+    assert not (await still_valid(conn, [stream])).knows(stream), "its event streams are closed, too"
+    assert (await other.get("/console/")).status_code == 200, "another browser with the same token stays signed in"
+    assert (await browser.get("/api/whoami", headers={"Authorization": f"Bearer {token}"})).status_code == 200
+    said = await rows(conn, "SELECT actor, action FROM holdfast.audit WHERE outcome = 'done' ORDER BY id")
+    assert said == [("token:ada", "login"), ("token:ada", "login"), ("token:ada", "logout")]
+
+
+async def test_a_session_ends_with_its_token(as_role: AsRole, conn: Any) -> None:
+    view, token = await create_token(conn, "ada", Role.OPS, by="test")
+    browser = await as_role(None)
+    await browser.post("/console/login", data={"token": token}, headers=SAME_SITE)
+    assert (await browser.get("/console/")).status_code == 200
+
+    await revoke_token(conn, view.id, by="test")
+
+    assert (await browser.get("/console/")).status_code == 303
+    assert "this token was revoked" in (await browser.get("/api/whoami")).text
+
+
+async def test_what_is_kept_of_ended_sessions_is_removed_when_their_cookies_are_over(as_role: AsRole, conn: Any) -> None:
+    await conn.execute(
+        "INSERT INTO holdfast.ended_sessions VALUES ('old', now() - interval '2 hours'), ('new', now() - interval '1 minute')"
+    )
+
+    await sign_out(await as_role("ops"))
+
+    left = [one for (one,) in await rows(conn, "SELECT id FROM holdfast.ended_sessions")]
+    assert len(left) == 2
+    assert "old" not in left
 
 
 async def test_the_link_that_works_once_leads_to_the_console(app: FastAPI, as_role: AsRole, conn: Any) -> None:
@@ -191,7 +247,7 @@ async def test_whom_the_application_does_not_know_sees_nothing_and_a_role_is_a_r
     stranger = await host.get("/jobs/jobs")
     viewer = await host.get(f"/jobs/act/job.cancel?job_id={job_id}", headers={"x-user": "bob:viewer"})
     invented = await host.get("/jobs/jobs", headers={"x-user": "bob:god"})
-    host.cookies.set("holdfast_token", f"hf_{'a' * 8}_{'b' * 43}")
+    host.cookies.set(SESSION, f"hf_{'a' * 8}_{'b' * 43}")
     by_cookie = await host.get("/jobs/jobs")
 
     assert [one.status_code for one in (stranger, viewer, by_cookie)] == [401, 403, 401]

@@ -26,6 +26,7 @@ from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
+from holdfast.api.sessions import SESSION, session_of_token
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.console.served import ServedConsole
 from holdfast.database.pool import pool
@@ -57,9 +58,10 @@ async def app(database: str, here: Graphs, tmp_path: Path) -> AsyncIterator[Fast
 @pytest.fixture
 async def browser(app: FastAPI, conn: Any) -> AsyncIterator[Client]:
     """A client of `ops` that is signed in by cookie, as browsers are."""
-    _, secret = await create_token(conn, "ops", Role.OPS, by="test")
+    view, _ = await create_token(conn, "ops", Role.OPS, by="test")
+    cookies = {SESSION: session_of_token(app.state.plane.cursor_key, view.id)}
     transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
-    async with Client(transport=transport, base_url="http://plane", cookies={"holdfast_token": secret}) as made:
+    async with Client(transport=transport, base_url="http://plane", cookies=cookies) as made:
         yield made
 
 
