@@ -103,7 +103,7 @@ async def tab(chromium: Any, site: str, token: str, **context: Any) -> AsyncIter
     """A tab that is signed in with this token; with "none" it is not."""
     opened = await chromium.new_context(**context)
     try:
-        if token != "none":  # noqa: S105 - the word says that there is no token
+        if token != "none":
             answer = await opened.request.post(f"{site}/console/login", form={"token": token}, max_redirects=0)
             assert answer.status == 303, await answer.text()
         yield Tab(await opened.new_page(), site)

@@ -40,6 +40,7 @@ BUDGET = {
     "/console/graphs": 4,
     "/console/graphs/{}": 20,
     "/console/graphs/{}/query": 4,
+    "/console/graphs/{}/algorithms": 4,
     "/console/tables": 7,
     "/console/tables/{}/{}": 7,
     "/console/{}": 4,  # table-policies

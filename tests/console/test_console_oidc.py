@@ -17,7 +17,7 @@ from tests.console.conftest import AsRole, Client
 from factories import rows
 from holdfast.api.oidc import Oidc, OidcOptions
 from holdfast.api.policy import Role
-from holdfast.api.sessions import SESSION, opened, session_in, sealed
+from holdfast.api.sessions import SESSION, opened, sealed, session_in
 from identity_provider import CLIENT, SECRET, IdentityProvider, identity_provider
 
 BACK = "http://plane/console/login/callback"

@@ -51,7 +51,7 @@ class Shown(NamedTuple):
 
 
 async def shown_by(request: Request, plane: Plane) -> Shown | Session | Principal:
-    """The token or session of the request, or the principal that a provider or gateway names; `Unknown` without valid credentials.
+    """The token or session of the request, or the principal that a provider or gateway names; else `Unknown`.
 
     It uses no database connection: a slow identity provider must not occupy connections of the pool.
     """

@@ -22,7 +22,7 @@ from holdfast.api.policy import Role
 
 SESSION: Final = "holdfast_session"
 LARGEST: Final = 4_000  # bytes: browsers drop larger cookies
-BY_TOKEN: Final = "session of a token"
+BY_TOKEN: Final = "session of a token"  # noqa: S105 - a purpose
 LONGEST: Final = timedelta(days=90)  # a session of a token: the token ends before, or the browser is closed
 
 
