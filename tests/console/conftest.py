@@ -37,6 +37,7 @@ from holdfast.stores.opening import StoreOptions
 
 Client = httpx2.AsyncClient
 AsRole = Callable[..., Awaitable[Client]]
+TokenOf = Callable[[str], Awaitable[str]]
 LINKS = {"Grafana": "https://grafana.example/d/jobs?var-job={job_id}&kind={kind}"}
 
 
@@ -68,7 +69,7 @@ async def app(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-async def token_of(conn: psycopg.AsyncConnection[Any]) -> Callable[[str], Awaitable[str]]:
+async def token_of(conn: psycopg.AsyncConnection[Any]) -> TokenOf:
     async def make(role: str) -> str:
         return (await create_token(conn, "ada" if role == "admin" else role, Role(role), by="test"))[1]
 

@@ -14,14 +14,12 @@ from fastapi import FastAPI
 from tests.console.conftest import AsRole, Client
 
 import holdfast
-from factories import add, end, hold, rows, start_worker, state_of
+from factories import add, rows, state_of
 from holdfast.api.auth import create_token, revoke_token, still_valid
 from holdfast.api.login import OneTimeLogin
 from holdfast.api.plane import Principal
 from holdfast.api.policy import Role
 from holdfast.api.sessions import BY_TOKEN, SESSION, opened
-from holdfast.jobs.model import Lock
-from holdfast.jobs.outcome import Fail
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}"
 SAME_SITE = {"Sec-Fetch-Site": "same-origin", "Origin": "http://plane"}
@@ -152,43 +150,6 @@ async def test_the_link_that_works_once_leads_to_the_console(app: FastAPI, as_ro
 # ---------------------------------------------------------------------------------------------------------------------
 # Hostile text
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-async def test_text_in_every_displayed_field_stays_text(ops: Client, conn: Any) -> None:
-    """The fields that a stranger may fill: kinds, payloads, errors, messages, keys, names, reasons, labels of workers."""
-    worker = await start_worker(conn, HOSTILE, kinds={HOSTILE: 1}, pod=HOSTILE, git_sha=HOSTILE[:40])
-    claim = await hold(
-        conn, HOSTILE[:100], worker=worker, payload={HOSTILE: HOSTILE}, slot_key=HOSTILE, locks=[Lock(HOSTILE)], max_attempts=1
-    )
-    await conn.execute(
-        "UPDATE holdfast.jobs SET message = %(t)s, owner = %(t)s, result = to_jsonb(%(t)s::text), "
-        "handle = to_jsonb(%(t)s::text) WHERE id = %(id)s",
-        {"t": HOSTILE, "id": claim.id},
-    )
-    failed = await hold(conn, HOSTILE[:100], worker=worker, max_attempts=1)
-    await end(conn, failed, Fail(HOSTILE))
-    pipeline = holdfast.Pipeline(HOSTILE)
-    pipeline.add(holdfast.NewJob(HOSTILE[:100], {}))
-    await pipeline.enqueue(conn)
-    await conn.execute(
-        "INSERT INTO holdfast.controls (kind, paused_at, reason, actor) VALUES (%(t)s, now(), %(t)s, %(t)s)", {"t": HOSTILE}
-    )
-    await conn.execute(
-        "INSERT INTO holdfast.audit (actor, method, action, object, outcome, reason, detail) VALUES "
-        "(%(t)s, 'token', %(t)s, %(t)s, 'done', %(t)s, jsonb_build_object(%(t)s::text, %(t)s::text))",
-        {"t": HOSTILE},
-    )
-    jobs = [f"jobs/{claim.id}", f"jobs/{failed.id}", f"pipelines/{pipeline.id}"]
-    pages = ["", "jobs", *jobs, "failures", "pipelines", "periodic", "workers", "locks", "audit", "system"]
-
-    for path in [*pages, f"jobs?f={HOSTILE.split()[0]}", f"act/job.cancel?job_id={HOSTILE[:30]}", f"audit?actor={HOSTILE}"]:
-        text = (await ops.get(f"/console/{path}")).text
-        for line in re.findall(r"<(?:img|script)[^>]*>", text):
-            assert "/console/static/" in line, (path, line)
-        assert not re.search(r"<[^>]* onerror=", re.sub(r'"[^"]*"', '""', text)), path
-    seen = (await ops.get(f"/console/jobs/{claim.id}")).text
-    assert seen.count("&lt;script&gt;alert(2)") >= 6  # kind, payload, result, handle, message, slot, lock, worker
-    assert "{{7*7}}" in seen  # and no template is made of it
 
 
 async def test_a_note_in_a_cookie_stays_text(ops: Client) -> None:
