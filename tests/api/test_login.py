@@ -45,6 +45,7 @@ async def test_browser_gets_an_http_only_same_site_cookie(anyone: Client, code: 
     assert "httponly" in said
     assert "samesite=strict" in said
     assert code not in str(answer.headers)
+    assert "hf_" not in said, "the cookie names the token and does not have its secret"
     assert (await anyone.get("/api/whoami")).json()["data"]["role"] == "admin"  # the client keeps cookies, as browsers do
     assert (await anyone.post("/api/jobs", json={"kind": "k"})).status_code == 202
     for header in ({"Origin": "https://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}):
@@ -56,8 +57,9 @@ async def test_login_without_a_link_is_refused(anyone: Client) -> None:
     assert (await anyone.get("/login")).status_code == 422
 
 
-async def test_cookie_is_checked_like_a_token(anyone: Client) -> None:
-    for wrong in ("", "hf_short", f"hf_{'a' * 8}_{'b' * 43}"):
-        anyone.cookies.set("holdfast_token", wrong)
+async def test_cookie_must_be_a_signed_session_and_not_a_token(anyone: Client, conn: Any) -> None:
+    _, token = await create_token(conn, "ada", Role.OPS, by="test")
+    for wrong in ("", "hf_short", token, "e30.e30"):
+        anyone.cookies.set("holdfast_session", wrong)
         assert (await anyone.get("/api/whoami")).status_code == 401
         anyone.cookies.clear()

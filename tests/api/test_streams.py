@@ -19,10 +19,9 @@ from conformance.conftest import serving
 from factories import add, rows
 from holdfast import Worker, WorkerOptions
 from holdfast.api.app import make_app
-from holdfast.api.auth import create_token
+from holdfast.api.auth import Valid, create_token
 from holdfast.api.plane import Principal
 from holdfast.api.policy import Role
-from holdfast.api.sse import is_known
 from holdfast.database.pool import pool
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.views import watch
@@ -210,9 +209,11 @@ async def test_failed_poll_does_not_end_the_stream(conn: Conn, database: str, mo
 def test_revoked_or_expired_principal_is_detected():
     token, person = Principal("token:a", "token", None, token_id="a"), Principal("oidc:b", "oidc", None, expires_at=100.0)
 
-    assert [is_known(token, live, 0.0) for live in ({"a"}, {"b"}, set())] == [True, False, False]
-    assert [is_known(person, set(), now) for now in (99.0, 100.0)] == [True, False]
-    assert is_known(Principal("gateway:c", "gateway", None), set(), 1e12), "a gateway would have to be asked"
+    assert [Valid(live, set(), 0.0).knows(token) for live in ({"a"}, {"b"}, set())] == [True, False, False]
+    assert [Valid(set(), set(), now).knows(person) for now in (99.0, 100.0)] == [True, False]
+    assert Valid(set(), set(), 1e12).knows(Principal("gateway:c", "gateway", None)), "a gateway would have to be asked"
+    for caller in (replace(token, session_id="s"), replace(person, session_id="s")):
+        assert [Valid({"a"}, ended, 0.0).knows(caller) for ended in (set(), {"s"})] == [True, False]
 
 
 async def test_no_notification_without_watchers(conn: Conn, database: str):

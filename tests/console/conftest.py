@@ -24,6 +24,7 @@ from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
+from holdfast.api.sessions import SESSION, session_of_token
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.console.served import ServedConsole
 from holdfast.database.pool import pool
@@ -36,6 +37,7 @@ from holdfast.stores.opening import StoreOptions
 
 Client = httpx2.AsyncClient
 AsRole = Callable[..., Awaitable[Client]]
+TokenOf = Callable[[str], Awaitable[str]]
 LINKS = {"Grafana": "https://grafana.example/d/jobs?var-job={job_id}&kind={kind}"}
 
 
@@ -67,7 +69,7 @@ async def app(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-async def token_of(conn: psycopg.AsyncConnection[Any]) -> Callable[[str], Awaitable[str]]:
+async def token_of(conn: psycopg.AsyncConnection[Any]) -> TokenOf:
     async def make(role: str) -> str:
         return (await create_token(conn, "ada" if role == "admin" else role, Role(role), by="test"))[1]
 
@@ -82,8 +84,8 @@ async def as_role(app: FastAPI, conn: psycopg.AsyncConnection[Any]) -> AsyncIter
         async def client(role: str | None, name: str | None = None) -> Client:
             cookies = {}
             if role is not None:
-                _, secret = await create_token(conn, name or role, Role(role), by="test")
-                cookies["holdfast_token"] = secret
+                made, _ = await create_token(conn, name or role, Role(role), by="test")
+                cookies[SESSION] = session_of_token(app.state.plane.cursor_key, made.id)
             transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
             return await stack.enter_async_context(Client(transport=transport, base_url="http://plane", cookies=cookies))
 

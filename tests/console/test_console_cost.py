@@ -17,6 +17,7 @@ from tests.console.test_console_pages import addresses
 
 import holdfast.console
 from factories import add, value
+from holdfast.api.sessions import SESSION
 
 STATIC = Path(holdfast.console.__file__ or "").parent / "static"
 # Statements of each page: two of the guard, one of the frame, and its own.
@@ -39,6 +40,7 @@ BUDGET = {
     "/console/graphs": 4,
     "/console/graphs/{}": 20,
     "/console/graphs/{}/query": 4,
+    "/console/graphs/{}/algorithms": 4,
     "/console/tables": 7,
     "/console/tables/{}/{}": 7,
     "/console/{}": 4,  # table-policies
@@ -90,7 +92,7 @@ async def test_two_hundred_tabs_use_no_connections_of_their_own_and_hear_of_a_ch
     """An event has a name and no data."""
     async with listening(app) as site:
         host, port = site.removeprefix("http://").split(":")
-        cookie = f"holdfast_token={ops.cookies['holdfast_token']}"
+        cookie = f"{SESSION}={ops.cookies[SESSION]}"
         request = f"GET /console/events HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n".encode()
 
         async def open_tab() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

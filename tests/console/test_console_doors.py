@@ -14,12 +14,12 @@ from fastapi import FastAPI
 from tests.console.conftest import AsRole, Client
 
 import holdfast
-from factories import add, end, hold, rows, start_worker, state_of
-from holdfast.api.auth import create_token, revoke_token
+from factories import add, rows, state_of
+from holdfast.api.auth import create_token, revoke_token, still_valid
 from holdfast.api.login import OneTimeLogin
+from holdfast.api.plane import Principal
 from holdfast.api.policy import Role
-from holdfast.jobs.model import Lock
-from holdfast.jobs.outcome import Fail
+from holdfast.api.sessions import BY_TOKEN, SESSION, opened
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}"
 SAME_SITE = {"Sec-Fetch-Site": "same-origin", "Origin": "http://plane"}
@@ -79,7 +79,61 @@ async def test_to_sign_out_needs_the_form_of_the_session(ops: Client) -> None:
     signed_out = await ops.post("/console/logout", data={"csrf": csrf[1]}, headers=SAME_SITE)
 
     assert (without.status_code, signed_out.status_code) == (403, 303)
-    assert 'holdfast_token=""' in signed_out.headers["Set-Cookie"]
+    assert f'{SESSION}=""' in signed_out.headers["Set-Cookie"]
+
+
+async def sign_out(browser: Client) -> None:
+    csrf = re.search(r'name="csrf" value="(\w+)"', (await browser.get("/console/")).text)
+    assert csrf is not None
+    assert (await browser.post("/console/logout", data={"csrf": csrf[1]}, headers=SAME_SITE)).status_code == 303
+
+
+async def test_after_a_sign_out_a_copy_of_the_cookie_is_worthless_and_the_token_still_works(
+    as_role: AsRole, conn: Any, app: FastAPI
+) -> None:
+    _, token = await create_token(conn, "ada", Role.OPS, by="test")
+    browser, other = await as_role(None), await as_role(None)
+    for one in (browser, other):
+        await one.post("/console/login", data={"token": token}, headers=SAME_SITE)
+    cookie = browser.cookies[SESSION]
+    stream = Principal("token:ada", "token", Role.OPS, session_id=opened(app.state.plane.cursor_key, BY_TOKEN, cookie)[1][0])
+    assert (await still_valid(conn, [stream])).knows(stream)
+
+    await sign_out(browser)
+    copied = {"Cookie": f"{SESSION}={cookie}"}
+
+    assert (await browser.get("/console/", headers=copied)).status_code == 303
+    denied = await browser.get("/api/whoami", headers=copied)
+    assert (denied.status_code, "the session has ended" in denied.text) == (401, True)
+    assert not (await still_valid(conn, [stream])).knows(stream), "its event streams are closed, too"
+    assert (await other.get("/console/")).status_code == 200, "another browser with the same token stays signed in"
+    assert (await browser.get("/api/whoami", headers={"Authorization": f"Bearer {token}"})).status_code == 200
+    said = await rows(conn, "SELECT actor, action FROM holdfast.audit WHERE outcome = 'done' ORDER BY id")
+    assert said == [("token:ada", "login"), ("token:ada", "login"), ("token:ada", "logout")]
+
+
+async def test_a_session_ends_with_its_token(as_role: AsRole, conn: Any) -> None:
+    view, token = await create_token(conn, "ada", Role.OPS, by="test")
+    browser = await as_role(None)
+    await browser.post("/console/login", data={"token": token}, headers=SAME_SITE)
+    assert (await browser.get("/console/")).status_code == 200
+
+    await revoke_token(conn, view.id, by="test")
+
+    assert (await browser.get("/console/")).status_code == 303
+    assert "this token was revoked" in (await browser.get("/api/whoami")).text
+
+
+async def test_what_is_kept_of_ended_sessions_is_removed_when_their_cookies_are_over(as_role: AsRole, conn: Any) -> None:
+    await conn.execute(
+        "INSERT INTO holdfast.ended_sessions VALUES ('old', now() - interval '2 hours'), ('new', now() - interval '1 minute')"
+    )
+
+    await sign_out(await as_role("ops"))
+
+    left = [one for (one,) in await rows(conn, "SELECT id FROM holdfast.ended_sessions")]
+    assert len(left) == 2
+    assert "old" not in left
 
 
 async def test_the_link_that_works_once_leads_to_the_console(app: FastAPI, as_role: AsRole, conn: Any) -> None:
@@ -96,43 +150,6 @@ async def test_the_link_that_works_once_leads_to_the_console(app: FastAPI, as_ro
 # ---------------------------------------------------------------------------------------------------------------------
 # Hostile text
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-async def test_text_in_every_displayed_field_stays_text(ops: Client, conn: Any) -> None:
-    """The fields that a stranger may fill: kinds, payloads, errors, messages, keys, names, reasons, labels of workers."""
-    worker = await start_worker(conn, HOSTILE, kinds={HOSTILE: 1}, pod=HOSTILE, git_sha=HOSTILE[:40])
-    claim = await hold(
-        conn, HOSTILE[:100], worker=worker, payload={HOSTILE: HOSTILE}, slot_key=HOSTILE, locks=[Lock(HOSTILE)], max_attempts=1
-    )
-    await conn.execute(
-        "UPDATE holdfast.jobs SET message = %(t)s, owner = %(t)s, result = to_jsonb(%(t)s::text), "
-        "handle = to_jsonb(%(t)s::text) WHERE id = %(id)s",
-        {"t": HOSTILE, "id": claim.id},
-    )
-    failed = await hold(conn, HOSTILE[:100], worker=worker, max_attempts=1)
-    await end(conn, failed, Fail(HOSTILE))
-    pipeline = holdfast.Pipeline(HOSTILE)
-    pipeline.add(holdfast.NewJob(HOSTILE[:100], {}))
-    await pipeline.enqueue(conn)
-    await conn.execute(
-        "INSERT INTO holdfast.controls (kind, paused_at, reason, actor) VALUES (%(t)s, now(), %(t)s, %(t)s)", {"t": HOSTILE}
-    )
-    await conn.execute(
-        "INSERT INTO holdfast.audit (actor, method, action, object, outcome, reason, detail) VALUES "
-        "(%(t)s, 'token', %(t)s, %(t)s, 'done', %(t)s, jsonb_build_object(%(t)s::text, %(t)s::text))",
-        {"t": HOSTILE},
-    )
-    jobs = [f"jobs/{claim.id}", f"jobs/{failed.id}", f"pipelines/{pipeline.id}"]
-    pages = ["", "jobs", *jobs, "failures", "pipelines", "periodic", "workers", "locks", "audit", "system"]
-
-    for path in [*pages, f"jobs?f={HOSTILE.split()[0]}", f"act/job.cancel?job_id={HOSTILE[:30]}", f"audit?actor={HOSTILE}"]:
-        text = (await ops.get(f"/console/{path}")).text
-        for line in re.findall(r"<(?:img|script)[^>]*>", text):
-            assert "/console/static/" in line, (path, line)
-        assert not re.search(r"<[^>]* onerror=", re.sub(r'"[^"]*"', '""', text)), path
-    seen = (await ops.get(f"/console/jobs/{claim.id}")).text
-    assert seen.count("&lt;script&gt;alert(2)") >= 6  # kind, payload, result, handle, message, slot, lock, worker
-    assert "{{7*7}}" in seen  # and no template is made of it
 
 
 async def test_a_note_in_a_cookie_stays_text(ops: Client) -> None:
@@ -191,7 +208,7 @@ async def test_whom_the_application_does_not_know_sees_nothing_and_a_role_is_a_r
     stranger = await host.get("/jobs/jobs")
     viewer = await host.get(f"/jobs/act/job.cancel?job_id={job_id}", headers={"x-user": "bob:viewer"})
     invented = await host.get("/jobs/jobs", headers={"x-user": "bob:god"})
-    host.cookies.set("holdfast_token", f"hf_{'a' * 8}_{'b' * 43}")
+    host.cookies.set(SESSION, f"hf_{'a' * 8}_{'b' * 43}")
     by_cookie = await host.get("/jobs/jobs")
 
     assert [one.status_code for one in (stranger, viewer, by_cookie)] == [401, 403, 401]

@@ -46,6 +46,7 @@ def pages_of(scene: Scene) -> dict[str, str]:
         "graph": f"graphs/{scene.graph}",
         "graph-failed": f"graphs/{scene.graph - 2}",
         "graph-query": f"graphs/{scene.graph - 1}/query?q=MATCH%20(n)%20RETURN%20n",
+        "graph-algorithms": f"graphs/{scene.graph - 1}/algorithms?algorithm=betweenness",
         "tables": "tables?search=sales",
         "table": f"tables/{TABLE.namespace}/{TABLE.name}",
         "table-policies": "table-policies",
@@ -83,11 +84,25 @@ async def test_every_page_is_accessible_in_light_and_dark_and_fits_a_phone(
     async with tab(chromium, site, await token_of("admin"), viewport=DESKTOP, reduced_motion="reduce") as one:
         for name, path in pages_of(scene).items():
             await look(one, name, path)
+        problems += await unprintable(one, scene)
     async with tab(chromium, site, "none", viewport=DESKTOP) as stranger:
         await look(stranger, "login", "login")
 
     problems += [f"policy: {found}" for found in (*one.violations, *stranger.violations)]
     assert not problems, "\n".join(problems)
+
+
+async def unprintable(one: Tab, scene: Scene) -> list[str]:
+    """What a printed job has that paper cannot use, or lacks: navigation, buttons, parts that scroll."""
+    await one.open(f"jobs/{scene.running}")
+    await one.page.emulate_media(media="print")
+    shown = [name for name in (".side", ".actions", ".live") if await one.page.locator(name).first.is_visible()]
+    cut = await one.page.evaluate(
+        "() => [...document.querySelectorAll('pre, .log')].filter((one) => one.scrollHeight > one.clientHeight + 1).length"
+    )
+    lacks = [name for name in ("#timeline", "#log", "#payload") if not await one.page.locator(name).is_visible()]
+    await one.page.emulate_media(media="null")
+    return [f"printed: {found}" for found in (*shown, *lacks, *(["a part is cut off"] if cut else []))]
 
 
 async def picture(page: Any, name: str) -> None:

@@ -380,6 +380,39 @@ async def test_3_5_on_call_a_job_of_a_killed_worker_is_recovered_from_a_phone(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+IN_BACKGROUND = """(hidden) => {
+    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+NOTE_PROGRESS = """() => new MutationObserver(() => sessionStorage.setItem("shown", "yes"))
+    .observe(document.querySelector("progress[data-upload]"), { attributes: true })"""
+
+
+async def _has_streams(app: FastAPI, count: int) -> bool:
+    return len(app.state.hub) == count
+
+
+async def test_an_upload_shows_its_progress_and_a_refusal_next_to_the_form(
+    app: FastAPI, site: str, token_of: TokenOf, tmp_path: Path, chromium: Any
+) -> None:
+    (tmp_path / "units.csv").write_text("code;name\nA;Unit A\n" * 50_000)
+
+    async with tab(chromium, site, await token_of("ops"), viewport=DESKTOP) as one:
+        page = one.page
+        await one.open("ingestion/upload")
+        await page.locator("[name=file]").set_input_files(tmp_path / "units.csv")
+        await page.get_by_role("button", name="Upload").click()
+        await page.locator("form .note.refused").get_by_text("Choose a data entry type").wait_for()
+        await page.locator("[name=file]").set_input_files(tmp_path / "units.csv")
+        await page.locator("[name=what]").select_option("units")
+        await page.evaluate(NOTE_PROGRESS)
+        await page.get_by_role("button", name="Upload").click()
+        await page.get_by_text("The file was uploaded, and its job was started").wait_for()
+        assert await page.evaluate("() => sessionStorage.getItem('shown')") == "yes"
+
+    assert one.violations == []
+
+
 async def test_a_page_follows_by_itself_and_keeps_focus_text_selection_and_open_parts(
     app: FastAPI, site: str, conn: Any, token_of: TokenOf, chromium: Any
 ) -> None:
@@ -413,6 +446,12 @@ async def test_a_page_follows_by_itself_and_keeps_focus_text_selection_and_open_
         third = await add(conn, "csv.ingest")
         await page.keyboard.press("p")
         await page.locator(f"#job-{third}").wait_for()
+        await page.get_by_role("button", name="Times: UTC").click()
+        await page.get_by_role("button", name="Times: local").wait_for()
+        await page.evaluate(IN_BACKGROUND, True)
+        await until(lambda: _has_streams(app, 0))  # a tab in the background has no connection
+        await page.evaluate(IN_BACKGROUND, False)
+        await until(lambda: _has_streams(app, 1))
         await page.keyboard.press("g")
         await page.keyboard.press("w")
         await page.wait_for_url("**/console/workers")

@@ -17,7 +17,7 @@ from tests.console.conftest import AsRole, Client
 from factories import rows
 from holdfast.api.oidc import Oidc, OidcOptions
 from holdfast.api.policy import Role
-from holdfast.api.sessions import SESSION, opened, principal_of, sealed
+from holdfast.api.sessions import SESSION, opened, sealed, session_in
 from identity_provider import CLIENT, SECRET, IdentityProvider, identity_provider
 
 BACK = "http://plane/console/login/callback"
@@ -67,7 +67,7 @@ async def test_a_user_of_the_provider_signs_in_acts_as_itself_and_signs_out(stra
     assert foreign.status_code == 403
     assert await rows(conn, "SELECT actor, outcome FROM holdfast.audit WHERE action = 'login'") == [("oidc:ada", "done")]
 
-    csrf = re.search(r'name="csrf" value="(\w+)"', home.text)
+    csrf, cookie = re.search(r'name="csrf" value="(\w+)"', home.text), stranger.cookies[SESSION]
     assert csrf is not None
     out = await stranger.post("/console/logout", data={"csrf": csrf[1]}, headers={"Sec-Fetch-Site": "same-origin"})
     after = await stranger.get(out.headers["Location"])
@@ -75,6 +75,8 @@ async def test_a_user_of_the_provider_signs_in_acts_as_itself_and_signs_out(stra
     assert "You are signed out" in after.text
     assert "/bye?client_id=holdfast-console" in after.text
     assert (await stranger.get("/console/")).status_code == 303
+    copied = await stranger.get("/api/whoami", headers={"Cookie": f"{SESSION}={cookie}"})
+    assert (copied.status_code, "the session has ended" in copied.text) == (401, True)
 
 
 async def test_the_request_to_the_provider_has_a_new_state_nonce_and_challenge_each_time(
@@ -174,15 +176,15 @@ async def test_a_session_that_was_changed_or_belongs_to_another_issuer_is_refuse
     cookie, key, issuer = stranger.cookies[SESSION], app.state.plane.cursor_key, app.state.plane.oidc.options.issuer
     content, _, signature = cookie.partition(".")
 
-    assert principal_of(key, issuer, cookie) is not None
+    assert session_in(key, issuer, cookie) is not None
     for forged in (f"{content}.", f"{content[:-4]}AAAA.{signature}", f".{signature}", "", "é.é", f"{cookie}é"):
-        assert principal_of(key, issuer, forged) is None, forged
+        assert session_in(key, issuer, forged) is None, forged
     stranger.cookies.clear()
     for sent, status in ((cookie, 200), (f"{content[:-4]}AAAA.{signature}", 401)):
         answer = await stranger.get("/api/whoami", headers={"Cookie": f"{SESSION}={sent}"})
         assert answer.status_code == status, answer.text
-    assert principal_of(key, "https://elsewhere.example", cookie) is None
-    assert principal_of(KEY, issuer, cookie) is None
+    assert session_in(key, "https://elsewhere.example", cookie) is None
+    assert session_in(KEY, issuer, cookie) is None
 
 
 def test_a_signed_cookie_ends_by_itself_and_serves_one_purpose() -> None:

@@ -15,8 +15,8 @@ from holdfast.api.policy import POLICY, Role, allows
 from holdfast.console.pages import KERNEL_PAGES
 
 
-def addresses(app: FastAPI, scene: Scene) -> dict[str, str]:
-    """Every page of the console with its action, filled with ids of the scene."""
+def addresses(app: FastAPI, scene: Scene, **given: str) -> dict[str, str]:
+    """Every page of the console with its action, filled with ids of the scene, or with what is given in their place."""
     values = {
         "job_id": scene.running,
         "pipeline_id": scene.pipeline,
@@ -27,6 +27,7 @@ def addresses(app: FastAPI, scene: Scene) -> dict[str, str]:
         "table": TABLE.name,
         "name": "nightly-sales",
         "ingestion_id": scene.ingestion,
+        **given,
     }
     mounted = next(route.app for route in app.routes if getattr(route, "path", "") == "/console" and hasattr(route, "app"))
     return {f"/console/{page.path.format_map(values)}": page.action for page in mounted.state.pages}
@@ -115,6 +116,20 @@ async def test_the_overview_names_what_needs_attention_with_a_page_and_a_command
     assert "holdfast job list --condition stale" in text
     assert "/console/bulk?action=recover&amp;f=cond%3Astale" in text
     assert "report.aggregate</b> is" in text
+
+
+async def test_workers_of_different_versions_and_commits_are_warned_of(scene: Scene, ops: Client, conn: Any) -> None:
+    assert "Workers run" not in (await ops.get("/console/workers")).text
+
+    await conn.execute("UPDATE holdfast.workers SET version = '2', git_sha = 'ffff000011' WHERE name = 'ingest-1c2b'")
+
+    for page in ("workers", ""):
+        text = (await ops.get(f"/console/{page}")).text
+        assert "Workers run 2 versions: 1, 2" in text, page
+        assert "Workers run 2 commits: ab12cd34, ffff0000" in text, page
+    assert re.search(
+        r"warning</span>.{0,80}workers.{0,80}alive, version 1, 2", (await ops.get("/console/system")).text, re.DOTALL
+    )
 
 
 async def test_a_filter_is_in_the_address_and_a_mistake_is_named(scene: Scene, ops: Client) -> None:

@@ -1,7 +1,8 @@
 """Authentication: an API token, a token of an identity provider, or a trusted gateway.
 
-A token is `hf_<id>_<secret>`: the row is found by the id, and the secret is compared by its hash. Headers that name a user are
-accepted only from a gateway that sends the shared secret.
+A token is `hf_<id>_<secret>`: the row is found by the id, and the secret is compared by its hash. A browser sends the cookie
+of its session, which names the token and has no secret of it. Headers that name a user are accepted only from a gateway that
+sends the shared secret.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import secrets
 import string
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -24,14 +25,13 @@ from psycopg.rows import class_row, tuple_row
 from holdfast.api.plane import Plane, Principal
 from holdfast.api.policy import Role
 from holdfast.api.problems import Problem
-from holdfast.api.sessions import SESSION, principal_of
+from holdfast.api.sessions import SESSION, Session, session_in
 from holdfast.errors import NotFound, UsageError
 
 TOKEN = re.compile(r"^hf_([a-z0-9]{8})_([A-Za-z0-9_-]{43})$")
 LONGEST_LIFE = timedelta(days=90)
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="holdfast"'}
 GATEWAY_SECRET, GATEWAY_USER, GATEWAY_GROUPS = "x-holdfast-gateway", "x-forwarded-user", "x-forwarded-groups"
-COOKIE = "holdfast_token"  # set at the login of a browser
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -47,11 +47,11 @@ class Shown(NamedTuple):
     """A token of a request that is not checked yet."""
 
     id: str
-    secret: str
+    secret: str | None = None  # None: a session of the token, which has been checked by its signature
 
 
-async def shown_by(request: Request, plane: Plane) -> Shown | Principal:
-    """The token of the request, or the principal that a provider or gateway names; `Unknown` without valid credentials.
+async def shown_by(request: Request, plane: Plane) -> Shown | Session | Principal:
+    """The token or session of the request, or the principal that a provider or gateway names; else `Unknown`.
 
     It uses no database connection: a slow identity provider must not occupy connections of the pool.
     """
@@ -67,16 +67,25 @@ async def shown_by(request: Request, plane: Plane) -> Shown | Principal:
         raise Unknown("the credentials are not valid")
     if plane.options.gateway_secret is not None and GATEWAY_SECRET in request.headers:
         return _by_gateway(request, plane)
-    if match := TOKEN.match(request.cookies.get(COOKIE, "")):
+    if cookie := request.cookies.get(SESSION):
+        session = session_in(plane.cursor_key, None if plane.oidc is None else plane.oidc.options.issuer, cookie)
+        if session is None:
+            raise Unknown(ENDED)
         refuse_foreign_origin(request, plane)
-        return Shown(*match.groups())
-    if plane.oidc is not None and (session := request.cookies.get(SESSION)):
-        principal = principal_of(plane.cursor_key, plane.oidc.options.issuer, session)
-        if principal is None:
-            raise Unknown("the session has ended")
-        refuse_foreign_origin(request, plane)
-        return principal
+        return session
     raise Unknown("no credentials were sent")
+
+
+async def identified(conn: psycopg.AsyncConnection[Any], shown: Shown | Session | Principal) -> Principal:
+    """The principal of these credentials, after the database has confirmed that they are still valid."""
+    if isinstance(shown, Principal):
+        return shown
+    if isinstance(shown, Shown):
+        return await by_token(conn, shown)
+    if isinstance(shown.of, Principal):
+        await refuse_ended(conn, shown.id)
+        return shown.of
+    return await by_token(conn, Shown(shown.of), session_id=shown.id)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -86,33 +95,60 @@ async def shown_by(request: Request, plane: Plane) -> Shown | Principal:
 # last_used_at is updated once a minute: otherwise every request would write to the token's row.
 USE = """
     WITH found AS (
-        SELECT id, name, role, scopes, secret_hash,
-               revoked_at IS NOT NULL AS revoked, expires_at <= clock_timestamp() AS expired
+        SELECT id, name, role, scopes, secret_hash, %(hash)s::bytea IS NULL OR secret_hash = %(hash)s AS proven,
+               revoked_at IS NOT NULL AS revoked, expires_at <= clock_timestamp() AS expired,
+               EXISTS (SELECT FROM holdfast.ended_sessions e WHERE e.id = %(session)s) AS ended
         FROM holdfast.tokens WHERE id = %(id)s
     ), used AS (
         UPDATE holdfast.tokens t SET last_used_at = clock_timestamp() FROM found f
-        WHERE t.id = f.id AND f.secret_hash = %(hash)s AND NOT f.revoked AND NOT f.expired
+        WHERE t.id = f.id AND f.proven AND NOT f.revoked AND NOT f.expired AND NOT f.ended
           AND (t.last_used_at IS NULL OR t.last_used_at < clock_timestamp() - interval '1 minute')
     )
-    SELECT name, role, scopes, secret_hash, revoked, expired FROM found
+    SELECT name, role, scopes, secret_hash, revoked, expired, ended FROM found
 """
 
 
-async def by_token(conn: psycopg.AsyncConnection[Any], token_id: str, secret: str) -> Principal:
-    """The principal of this token, or `Unknown`."""
-    hashed = sha256(secret.encode()).digest()
+async def by_token(conn: psycopg.AsyncConnection[Any], shown: Shown, *, session_id: str | None = None) -> Principal:
+    """The principal of this token, or `Unknown`; with `session_id` of a session that was begun with it."""
+    assert (shown.secret is None) is (session_id is not None)
+    hashed = None if shown.secret is None else sha256(shown.secret.encode()).digest()
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(USE, {"id": token_id, "hash": hashed})
+        await cursor.execute(USE, {"id": shown.id, "hash": hashed, "session": session_id})
         row = await cursor.fetchone()
-    if row is None or not hmac.compare_digest(bytes(row[3]), hashed):
+    if row is None or (hashed is not None and not hmac.compare_digest(bytes(row[3]), hashed)):
         raise Unknown("the token is not valid")
-    name, role, scopes, _, revoked, expired = row
-    principal = Principal(
-        f"token:{name}", "token", Role(role), None if scopes is None else frozenset(scopes), token_id=token_id
-    )
+    name, role, scopes, _, revoked, expired, ended = row
+    known = None if scopes is None else frozenset(scopes)
+    principal = Principal(f"token:{name}", "token", Role(role), known, token_id=shown.id, session_id=session_id)
+    if ended:
+        raise Unknown(ENDED, was=principal)
     if revoked or expired:  # only callers with the right secret get this detail
         raise Unknown("this token was revoked" if revoked else "this token has expired", was=principal)
     return principal
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sessions
+# ---------------------------------------------------------------------------------------------------------------------
+
+ENDED = "the session has ended"
+IS_ENDED = "SELECT EXISTS (SELECT FROM holdfast.ended_sessions WHERE id = %(id)s)"
+END_SESSION = "INSERT INTO holdfast.ended_sessions (id, ends_at) VALUES (%(id)s, %(ends_at)s) ON CONFLICT (id) DO NOTHING"
+# An hour more: the clocks of processes differ.
+FORGET_ENDED = "DELETE FROM holdfast.ended_sessions WHERE ends_at < clock_timestamp() - interval '1 hour'"
+
+
+async def refuse_ended(conn: psycopg.AsyncConnection[Any], session_id: str) -> None:
+    """Raise `Unknown` if the user has signed out of this session."""
+    row = await (await conn.execute(IS_ENDED, {"id": session_id})).fetchone()
+    if row is not None and row[0]:
+        raise Unknown(ENDED)
+
+
+async def end_session(conn: psycopg.AsyncConnection[Any], session: Session) -> None:
+    """Make the cookie of this session worthless, in every process. Rows of cookies that are over anyway are removed."""
+    await conn.execute(FORGET_ENDED)
+    await conn.execute(END_SESSION, {"id": session.id, "ends_at": datetime.fromtimestamp(session.ends, UTC)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +217,7 @@ LIST_TOKENS = f"SELECT {VIEW} FROM holdfast.tokens WHERE id > %(after)s ORDER BY
 STILL_LIVE = """
     SELECT ARRAY (SELECT id FROM holdfast.tokens
                   WHERE id = ANY (%(ids)s) AND revoked_at IS NULL AND expires_at > clock_timestamp()),
+           ARRAY (SELECT id FROM holdfast.ended_sessions WHERE id = ANY (%(sessions)s)),
            extract(epoch FROM clock_timestamp())::float8
 """
 
@@ -202,12 +239,28 @@ async def list_tokens(conn: psycopg.AsyncConnection[Any], *, after: str = "", li
         return await cursor.fetchall()
 
 
-async def still_live(conn: psycopg.AsyncConnection[Any], token_ids: Iterable[str]) -> tuple[set[str], float]:
-    """The valid ones of these tokens, and the current time, for tokens of a provider."""
+class Valid(NamedTuple):
+    """What decides whether callers could still authenticate: valid tokens, ended sessions, and the current time."""
+
+    tokens: set[str]
+    ended: set[str]
+    now: float
+
+    def knows(self, caller: Principal) -> bool:
+        """Whether the caller could still authenticate, as far as the stored request shows. Pure."""
+        if caller.session_id in self.ended or (caller.token_id is not None and caller.token_id not in self.tokens):
+            return False
+        return caller.expires_at is None or self.now < caller.expires_at
+
+
+async def still_valid(conn: psycopg.AsyncConnection[Any], callers: Iterable[Principal]) -> Valid:
+    """What has become of the credentials of these callers."""
+    of = list(callers)
+    given = {"ids": [one.token_id for one in of if one.token_id], "sessions": [one.session_id for one in of if one.session_id]}
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(STILL_LIVE, {"ids": list(token_ids)})
-        ((live, now),) = await cursor.fetchall()
-    return set(live), now
+        await cursor.execute(STILL_LIVE, given)
+        ((live, ended, now),) = await cursor.fetchall()
+    return Valid(set(live), set(ended), now)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

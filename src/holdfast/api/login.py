@@ -1,7 +1,7 @@
 """One-time login link: the first login on an installation without tokens.
 
 The link contains a code and not a token. Only this process knows the code, and it ends with the process. A browser gets the
-token in a cookie that is HttpOnly and SameSite; the command line gets it as JSON and stores it in a file.
+session in a cookie that is HttpOnly and SameSite; the command line gets the token as JSON and stores it in a file.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.api import audit
 from holdfast.api.acts import Model
-from holdfast.api.auth import COOKIE, Unknown
+from holdfast.api.auth import TOKEN, Unknown
 from holdfast.api.envelope import Data, respond
 from holdfast.api.plane import Principal, plane_of
 from holdfast.api.policy import Role
 from holdfast.api.routes import Routes
+from holdfast.api.sessions import SESSION, session_of_token
 from holdfast.telemetry import redact
 
 routes = Routes("login")
@@ -75,6 +76,8 @@ async def login(
         await audit.write(conn, offered.caller, "login", "one-time link", request=request)
     if "text/html" not in accept:
         return respond({"actor": offered.caller.actor, "token": token})
-    sent_on = RedirectResponse(request.app.state.home, 303)
-    sent_on.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    sent_on, match = RedirectResponse(request.app.state.home, 303), TOKEN.match(token)
+    assert match is not None
+    session = session_of_token(plane_of(request).cursor_key, match[1])
+    sent_on.set_cookie(SESSION, session, httponly=True, samesite="strict", secure=request.url.scheme == "https")
     return sent_on

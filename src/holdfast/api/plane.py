@@ -53,6 +53,7 @@ class Principal:
     permissions: frozenset[str] = frozenset()
     token_id: str | None = None
     expires_at: float | None = None  # of a provider's token, in seconds since 1970
+    session_id: str | None = None  # of a browser's session, which its user can end
 
     def may(self, action: str) -> bool:
         """Whether the policy allows the action, perhaps only for its own objects."""

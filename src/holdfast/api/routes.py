@@ -179,7 +179,7 @@ async def guard(request: Request, action: str) -> Principal:
     shown = await auth.shown_by(request, plane)
     async with plane.pool.connection() as conn:
         try:
-            caller = await auth.by_token(conn, *shown) if isinstance(shown, auth.Shown) else shown
+            caller = await auth.identified(conn, shown)
         except auth.Unknown as unknown:
             if unknown.was is not None:
                 await audit.write(conn, unknown.was, action, request.url.path, request=request, outcome="denied")

@@ -22,7 +22,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 from starlette.responses import StreamingResponse
 
-from holdfast.api.auth import still_live
+from holdfast.api.auth import still_valid
 from holdfast.api.envelope import etag_of, jsonable
 from holdfast.api.plane import ApiOptions, Principal
 from holdfast.api.problems import Problem
@@ -220,9 +220,9 @@ class Hub:
         if time.monotonic() - self._checked_at < self._ping:
             return
         watchers = self._all_watchers()
-        live, now = await still_live(conn, {one.caller.token_id for one in watchers if one.caller.token_id is not None})
+        valid = await still_valid(conn, [one.caller for one in watchers])
         for one in watchers:
-            if not is_known(one.caller, live, now):
+            if not valid.knows(one.caller):
                 one.send(None)
         self._checked_at = time.monotonic()
 
@@ -279,13 +279,6 @@ class Hub:
     def _send(self, topic: str, event: Event) -> None:
         for watcher in list(self._watchers.get(topic, ())):
             watcher.send(event)
-
-
-def is_known(caller: Principal, live_tokens: set[str], now: float) -> bool:
-    """Whether the caller could still authenticate, as far as the stored request shows. Pure."""
-    if caller.token_id is not None:
-        return caller.token_id in live_tokens
-    return caller.expires_at is None or now < caller.expires_at
 
 
 async def job_events(conn: psycopg.AsyncConnection[Any], glance: watch.Glance, after: int) -> list[Event]:

@@ -67,6 +67,7 @@ async def page(
     values = {
         "action": action,
         "says": _filled(action.says, given),
+        "target": _filled(action.target, given),
         "given": given,
         "form": form,
         "back": _back(request, action, given, None),

@@ -1,8 +1,8 @@
 """Sign in with an API token, and sign out. `oidc.py` signs in at an identity provider.
 
-The token is kept in a cookie that scripts cannot read and other sites cannot send. It is the cookie of the one-time link
-(`api/login.py`); the API accepts it, too. `SameSite=Lax`: a link in an alert opens its page, and a form of another site is
-refused.
+The session is a signed cookie that scripts cannot read and other sites cannot send. It names the token and does not contain it.
+It is the cookie of the one-time link (`api/login.py`); the API accepts it, too. `SameSite=Lax`: a link in an alert opens its
+page, and a form of another site is refused. A sign-out ends the session in every process; so does a revoked token.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from holdfast.api import audit
-from holdfast.api.auth import COOKIE, TOKEN, Unknown, by_token
+from holdfast.api.auth import TOKEN, Shown, Unknown, by_token, end_session
 from holdfast.api.limits import with_bounded_body
 from holdfast.api.oidc_login import address_to_sign_out
 from holdfast.api.plane import plane_of
-from holdfast.api.sessions import SESSION
+from holdfast.api.sessions import SESSION, session_in, session_of_token
 from holdfast.console.confirm import read_form
 from holdfast.console.render import Renderer
 from holdfast.console.view import absolute, link
@@ -41,20 +41,27 @@ async def sign_in(request: Request) -> Response:
         return page(request, wanted, "This is not a token. A token looks like hf_…; `holdfast auth token create` makes one.")
     try:
         async with plane_of(request).pool.connection() as conn:
-            caller = await by_token(conn, *match.groups())
+            caller = await by_token(conn, Shown(*match.groups()))
             await audit.write(conn, caller, "login", "console", request=request)
     except Unknown as unknown:
         return page(request, wanted, f"{unknown.detail[:1].upper()}{unknown.detail[1:]}.")
     response = RedirectResponse(link(request, local(wanted)), 303)
-    response.set_cookie(COOKIE, match.group(), httponly=True, samesite="lax", secure=request.url.scheme == "https", path="/")
+    session = session_of_token(plane_of(request).cursor_key, match[1])
+    response.set_cookie(SESSION, session, httponly=True, samesite="lax", secure=request.url.scheme == "https", path="/")
     return response
 
 
 async def sign_out(request: Request) -> Response:
-    """Forget the token or the session in this browser. A token stays valid elsewhere until it expires or is revoked."""
+    """End the session: its cookie is worthless from now on, also where it was copied to. Its token stays valid elsewhere."""
     await read_form(request)
+    plane = plane_of(request)
+    issuer = None if plane.oidc is None else plane.oidc.options.issuer
+    session = session_in(plane.cursor_key, issuer, request.cookies.get(SESSION, ""))
+    if session is not None:  # without one a gateway has authenticated the user, and there is nothing to end here
+        async with plane.pool.connection() as conn, conn.transaction():
+            await end_session(conn, session)
+            await audit.write(conn, request.state.caller, "logout", "console", request=request)
     response = RedirectResponse(link(request, "login", out="1"), 303)
-    response.delete_cookie(COOKIE, path="/")
     response.delete_cookie(SESSION, path="/")
     return response
 

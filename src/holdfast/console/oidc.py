@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from holdfast.api import audit
-from holdfast.api.auth import COOKIE as TOKEN_COOKIE
 from holdfast.api.oidc import Oidc
 from holdfast.api.oidc_login import SignInRefused, Started, address_to_ask, signed_in
 from holdfast.api.plane import Principal, plane_of
@@ -61,7 +60,6 @@ async def finish(request: Request) -> Response:
     else:
         response = RedirectResponse(link(request, login.local(wanted)), 303)
         _set(response, request, SESSION, session, oidc.options.session, path="/")
-        response.delete_cookie(TOKEN_COOKIE, path="/")
     response.delete_cookie(COOKIE, path=link(request, "login"))
     return response
 

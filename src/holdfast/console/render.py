@@ -21,7 +21,6 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from holdfast.api.auth import COOKIE
 from holdfast.api.plane import Plane, Principal
 from holdfast.api.sessions import SESSION
 from holdfast.console import formats
@@ -212,6 +211,5 @@ def _set_note(response: Response, request: Request, values: list[Any]) -> None:
 def csrf_of(request: Request, caller: Principal) -> str:
     """The token of the forms of this caller and this session: another site cannot know it."""
     plane: Plane = request.app.state.plane
-    session = request.cookies.get(COOKIE) or request.cookies.get(SESSION, "")
-    said = f"console form\n{caller.actor}\n{session}"
+    said = f"console form\n{caller.actor}\n{request.cookies.get(SESSION, '')}"
     return hmac.digest(plane.cursor_key, said.encode(), sha256).hex()[:40]

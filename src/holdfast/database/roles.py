@@ -33,6 +33,7 @@ KERNEL: Final[dict[str, tuple[str, str, str]]] = {
     "controls": (FULL, READ, READ),
     "dependencies": (FULL, FULL, READ),
     "effects": (FULL, FULL, READ),
+    "ended_sessions": (FULL, NONE, NONE),
     "history": (FULL, FULL, READ),
     "idempotency": (FULL, NONE, NONE),  # has the bodies of responses
     "job_followers": (READ, READ, READ),  # names of functions that the database calls: only migrations write it

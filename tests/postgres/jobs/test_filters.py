@@ -13,8 +13,8 @@ from holdfast.jobs.enqueue import enqueue_many
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.outcome import Fail
 from holdfast.jobs.views.failures import list_failures
-from holdfast.jobs.views.filters import MOST_LOOKED_AT
-from holdfast.jobs.views.read import count_jobs, list_jobs
+from holdfast.jobs.views.filters import MOST_LOOKED_AT, where
+from holdfast.jobs.views.read import count_jobs, list_jobs, locate
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -29,7 +29,12 @@ async def _made_at(conn: Any, times: list[datetime]) -> list[int]:
 
 
 async def _found(conn: Any, **filters: Any) -> list[int]:
-    return [job.id for job in (await list_jobs(conn, limit=200, **filters)).jobs][::-1]
+    """The jobs of a page; times find the same jobs after they were located, without another search."""
+    found = [job.id for job in (await list_jobs(conn, limit=200, **filters)).jobs][::-1]
+    located = await locate(conn, filters)
+    assert "halving" not in where(located) or located.get("first_id", located.get("end_id")) is None, "only in an empty table"
+    assert [job.id for job in (await list_jobs(conn, limit=200, **located)).jobs][::-1] == found
+    return found
 
 
 async def test_filter_since_and_until(conn: Any) -> None:

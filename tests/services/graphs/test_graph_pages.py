@@ -20,19 +20,23 @@ from fastapi import FastAPI
 
 from api_factories import GENEROUS
 from export_factories import TablesEngine, exports
-from factories import publish_kinds, rows, value
+from factories import publish_kinds, rows, state_of, value
 from graph_factories import finish_exports, get, new_instance, running_instance, until_status, worker
 from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
+from holdfast.api.sessions import SESSION, session_of_token
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.console.served import ServedConsole
 from holdfast.database.pool import pool
-from holdfast.services.graphs.pages import query
+from holdfast.services.graphs.pages import algorithms, query
+from holdfast.services.graphs.pages.algorithm_form import fields_of, key_of, request_of
 from holdfast.services.graphs.pages.network import MOST_NODES, collect, draw
 from holdfast.services.graphs.runtimes.local.runtime import LocalRuntime
+from holdfast.services.graphs.server.algorithms.catalog import ALGORITHMS
 from holdfast.services.graphs.setup import Graphs
+from workers import until
 
 Client = httpx2.AsyncClient
 OWNS = "MATCH (c:Customer)-[o:OWNS]->(a:Account) WHERE c.id IN [7, 8] RETURN c, o, a ORDER BY c.id"
@@ -57,10 +61,15 @@ async def app(database: str, here: Graphs, tmp_path: Path) -> AsyncIterator[Fast
 @pytest.fixture
 async def browser(app: FastAPI, conn: Any) -> AsyncIterator[Client]:
     """A client of `ops` that is signed in by cookie, as browsers are."""
-    _, secret = await create_token(conn, "ops", Role.OPS, by="test")
+    view, _ = await create_token(conn, "ops", Role.OPS, by="test")
+    cookies = {SESSION: session_of_token(app.state.plane.cursor_key, view.id)}
     transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
-    async with Client(transport=transport, base_url="http://plane", cookies={"holdfast_token": secret}) as made:
+    async with Client(transport=transport, base_url="http://plane", cookies=cookies) as made:
         yield made
+
+
+async def _has_ended(conn: Any, job_id: int) -> bool:
+    return await state_of(conn, job_id) == "completed"
 
 
 class TestQueries:
@@ -81,6 +90,8 @@ class TestQueries:
             made = (await analyst.post("/api/instances", json={"name": "bank", "mapping_id": mapping_id})).json()["data"]
             await finish_exports(conn, made["snapshot_id"])
             await until_status(conn, made["id"], "running")
+            await self._run(analyst, f"/console/graphs/{made['id']}/algorithms", conn)
+        await self._refused_runs(analyst, await as_role("viewer"), f"/console/graphs/{made['id']}/algorithms", conn)
         page = f"/console/graphs/{made['id']}/query"
 
         await self._forms(analyst, page)
@@ -90,6 +101,64 @@ class TestQueries:
         await self._foreign(await as_role("analyst", "someone else"), await as_role("viewer"), page, conn)
         shown = (await analyst.get(f"/console/graphs/{made['id']}")).text
         assert all(said in shown for said in ("healthy", "Progress of OWNS", "graph_loaded", ">started<"))
+
+    async def _send(self, analyst: Client, page: str, algorithm: str, **fields: str) -> httpx2.Response:
+        """Fill in the form of an algorithm and send it."""
+        form = (await analyst.get(page, params={"algorithm": algorithm})).text
+        (csrf,) = set(re.findall(r'name="csrf" value="(\w+)"', form.split('class="confirm"')[1]))
+        return await analyst.post(
+            page, data={"csrf": csrf, "algorithm": algorithm, **fields}, headers={"Origin": "http://plane"}
+        )
+
+    async def _run(self, analyst: Client, page: str, conn: Any) -> None:
+        """The job is followed by the page without a script, and its first rows are shown when it has ended."""
+        sent = await self._send(analyst, page, "degree", direction="out", node_labels="Customer, Account", edge_types="OWNS")
+        address = sent.headers["Location"]
+        job_id = int(address.rpartition("run=")[2])
+        started = (await analyst.get(address)).text
+        await until(lambda: _has_ended(conn, job_id))
+        done = (await analyst.get(address)).text
+
+        asked = await value(conn, "SELECT payload FROM holdfast.jobs WHERE id = %s", job_id)
+        assert (asked["algorithm"], asked["asked"]["parameters"]) == ("degree", {"direction": "out"})
+        assert asked["asked"]["node_labels"] == ["Customer", "Account"]
+        assert f"degree was started as job {job_id}" in started
+        assert "<option selected>out</option>" in done, "the form keeps its values"
+        shown = re.findall(r'<td class="wrap">(\w+)</td><td class="num">(\w+)</td><td class="num">([\d.]+)</td>', done)
+        assert len(shown) == algorithms.TOP_ROWS
+        assert shown[0][0] == "Customer", "the highest first"
+        assert f'run={job_id}">degree' in done, "and in the list of runs"
+        assert " data-live" not in done.split('<section class="card" id="run"')[1].split(">")[0]
+        fresh = (await analyst.get(address, headers={"X-Fragment": "1"})).text
+        await conn.execute("UPDATE holdfast.jobs SET finished_at = now() - interval '2 minutes' WHERE id = %s", [job_id])
+        old = (await analyst.get(address, headers={"X-Fragment": "1"})).text
+        assert [one.count('class="num">Customer') + one.count('<td class="wrap">Customer') > 0 for one in (fresh, old)] == [
+            True,
+            False,
+        ]
+        assert (await analyst.get(page, params={"run": asked["instance_id"] + 10_000})).status_code == 404
+
+    async def _refused_runs(self, analyst: Client, viewer: Client, page: str, conn: Any) -> None:
+        """No worker runs now: the job of the first run waits, and holds the graph."""
+        for fields, said in (({"damping": "a lot"}, "must be a number from 0 to 1"), ({"node_labels": "Nobody"}, "Nobody")):
+            refused = await self._send(analyst, page, "pagerank", **fields)
+            text = (await analyst.get(refused.headers["Location"])).text.split('class="confirm"')[1]
+            assert said in unescape(re.findall(r'class="note refused" role="alert">(.*?)</div>', text, re.DOTALL)[0])
+            assert all(f'value="{one}"' in text for one in fields.values())
+        first = await self._send(analyst, page, "wcc")
+        job_id = int(first.headers["Location"].rpartition("run=")[2])
+        second = await self._send(analyst, page, "scc")
+        text = (await analyst.get(second.headers["Location"])).text.split('class="confirm"')[1]
+        assert f"Job {job_id} (wcc) of token:analyst runs on graph instance" in text
+        waiting = (await analyst.get(first.headers["Location"])).text.split('id="run" data-live')[1]
+        assert "The job waits for a worker." in waiting
+        assert f"/console/act/job.cancel?job_id={job_id}" in waiting
+        foreign = await analyst.post(page, data={"algorithm": "wcc"}, headers={"Origin": "http://plane"})
+        by_viewer = await viewer.post(page, data={"algorithm": "wcc"}, headers={"Origin": "http://plane"})
+        assert (foreign.status_code, by_viewer.status_code, (await viewer.get(page)).status_code) == (403, 403, 403)
+        assert (await analyst.get(page, params={"algorithm": "magic"})).status_code == 422
+        other = await conn.execute("INSERT INTO holdfast.jobs (kind, queue) VALUES ('other', 'default') RETURNING id")
+        assert (await analyst.get(page, params={"run": (await other.fetchone())[0]})).status_code == 404
 
     async def _forms(self, analyst: Client, page: str) -> None:
         text = "RETURN 1 AS n, 9007199254740993 AS big, NULL AS nothing, $$ AS text".replace("$$", f'"{SCRIPT}"')
@@ -231,6 +300,28 @@ async def test_buttons_extend_suspend_resume_and_delete_with_a_reason_in_the_aud
     assert [reason for (reason,) in audited] == [
         f"graph.{name} for a test" for name in ("extend", "suspend", "resume", "delete")
     ]
+
+
+def test_the_form_of_an_algorithm_makes_its_request() -> None:
+    path, between = ALGORITHMS["shortest_path"], ALGORITHMS["betweenness"]
+    given = {"source.label": "Person", "source.key": " 7 ", "target.label": "", "directed": "no", "weight": "amount"}
+
+    assert request_of(path, given) == {
+        "weight": "amount",
+        "parameters": {"source": {"label": "Person", "key": 7}, "directed": False},
+    }
+    assert request_of(between, {"samples": "many", "seed": "3", "edge_types": "KNOWS, ,OWNS,"}) == {
+        "edge_types": ["KNOWS", "OWNS"],
+        "parameters": {"samples": "many", "seed": 3},
+    }
+    assert request_of(ALGORITHMS["wcc"], {"csrf": "x"}) == {}
+    assert [key_of(text) for text in ("7", "-7", '"7"', "a7", "'", "٣")] == [7, -7, "7", "a7", "'", "٣"]
+    for one in ALGORITHMS.values():
+        names = [field.name for field in fields_of(one)]
+        assert len(names) == len(set(names))
+        assert request_of(one, {field.name: field.default for field in fields_of(one)}).get("parameters", {}) == {
+            name: parameter.default for name, parameter in one.parameters.items() if parameter.default is not None
+        }
 
 
 def node(number: int, label: str = "Person", **properties: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from holdfast.jobs.views import read
 from holdfast.jobs.views.filters import Condition
 
 LENGTH: Final = 50
-CAP: Final = 1_000
+CAP: Final = 500
 COLUMNS: Final = {
     "kind": "Kind",
     "subject": "Subject",
@@ -33,8 +33,9 @@ async def show(view: View) -> Shown:
     """A page of jobs."""
     wanted = parse(view.given("f"), view.now)
     filters = for_query(wanted)
-    page = await read.list_jobs(view.conn, limit=LENGTH, before=view.number("before"), **filters)
-    total = await read.count_jobs(view.conn, cap=CAP, **filters)
+    located = await read.locate(view.conn, filters)
+    page = await read.list_jobs(view.conn, limit=LENGTH, before=view.number("before"), **located)
+    total = await read.count_jobs(view.conn, cap=CAP, **located)
     kinds = [one.kind for one in await list_kinds(view.conn)]
     columns = [name for name in view.given("columns").split(",") if name in COLUMNS] or list(DEFAULT)
     values = {

@@ -5,7 +5,6 @@ const all = (many, within = document) => [...within.querySelectorAll(many)];
 const stored = (name, value) => {
   try { return value === undefined ? localStorage.getItem(name) : localStorage.setItem(name, value); } catch { return null; }
 };
-
 // --- Change a live region into its newer version, element by element: focus, selection and open details stay. -------------------
 const KEPT = { INPUT: ["value", "checked"], DETAILS: ["open"], DIALOG: ["open"] };
 function morph(old, fresh) {
@@ -31,7 +30,6 @@ function morph(old, fresh) {
   }
   while (at) { const next = at.nextSibling; at.remove(); at = next; }
 }
-
 // --- One event stream for this tab; an event has no data, each live region reads its own page again. ----------------------------
 const POLL = Number(document.body.dataset.poll || 0), PAUSE = 1000, WITHOUT_STREAM = POLL || 15000, SLOW = 30000;
 let stream = null, due = 0, reading = false, paused = stored("paused") === "1", readAt = Date.now();
@@ -83,7 +81,6 @@ function pause(now) {
   stored("paused", paused ? "1" : "0");
   if (paused) { hush(); status("paused"); } else { listen(); soon(); }
 }
-
 // --- The form of an action opens in a dialog; without this file it is a page. -----------------------------------------------------
 async function ask(address) {
   const answer = await fetch(address, { headers: { "X-Fragment": "1" } });
@@ -115,7 +112,18 @@ async function copy(button) {
   }
   button.textContent = "Copied";
 }
-
+// --- An upload shows how much was sent. X-Fragment: what became of it is said on the page that is opened then, and not before. --------
+document.addEventListener("submit", (event) => {
+  const form = event.target, bar = $("progress[data-upload]", form), sent = new XMLHttpRequest();
+  if (!bar) return;
+  event.preventDefault();
+  sent.upload.onprogress = ({ loaded, total }) => { Object.assign(bar, { hidden: false, max: total, value: loaded }); };
+  sent.onerror = () => HTMLFormElement.prototype.submit.call(form); // the browser says what is wrong
+  sent.onload = () => { if (sent.status < 400) location.assign(sent.responseURL); else sent.onerror(); };
+  sent.open("POST", form.action);
+  sent.setRequestHeader("X-Fragment", "1");
+  sent.send(new FormData(form));
+});
 // --- Checkboxes of a list. ------------------------------------------------------------------------------------------------------------
 function selected() {
   const boxes = all("input[name=job]"), chosen = boxes.filter((one) => one.checked), every = $("[data-select-all]");
@@ -126,7 +134,6 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("[data-select-all]")) all("input[name=job]").forEach((one) => { one.checked = event.target.checked; });
   selected();
 });
-
 // --- Theme, and times in UTC or in the zone of the browser. -------------------------------------------------------------------------
 const THEMES = ["auto", "light", "dark"];
 function nextTheme() {
@@ -145,7 +152,6 @@ function localTimes() {
     one.title = local ? at.toLocaleString() : `${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
   }
 }
-
 // --- Suggestions for the filter: every option is the text before the cursor's word, and a word that completes it. ------------------
 const box = $("input[data-words]");
 if (box) {
@@ -161,7 +167,6 @@ if (box) {
   });
   box.addEventListener("focus", () => box.dispatchEvent(new Event("input")));
 }
-
 // --- Keyboard. ----------------------------------------------------------------------------------------------------------------------
 const GO = { o: "", j: "jobs", f: "failures", p: "pipelines", w: "workers", l: "locks", a: "audit", s: "system", t: "periodic" };
 let leader = false;

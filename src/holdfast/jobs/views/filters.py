@@ -38,6 +38,12 @@ FIRST_SINCE = """(
 )"""
 FIRST_AFTER = FIRST_SINCE.format(time="%(created_after)s::timestamptz - interval '1 minute'")
 FIRST_BEFORE = FIRST_SINCE.format(time="%(created_before)s::timestamptz + interval '1 minute'")
+# What `read.locate` finds, as constants: the planner then knows how few jobs are in the range.
+LOCATED = {"created_after": ("first_id", FIRST_AFTER), "created_before": ("end_id", FIRST_BEFORE)}
+CREATED = {
+    "created_after": "j.created_at >= %(created_after)s::timestamptz",
+    "created_before": "j.created_at < %(created_before)s::timestamptz",
+}
 
 # The columns of a text search. Not the payload, which not every principal may see. There is no index for such a search, so it
 # covers only the newest jobs.
@@ -55,8 +61,10 @@ FILTERS = {
     "slot_key": "j.slot_key = %(slot_key)s",
     "parent_id": "j.parent_id = %(parent_id)s",
     "condition": "true",  # see CONDITIONS
-    "created_after": f"j.created_at >= %(created_after)s::timestamptz AND j.id >= {FIRST_AFTER}",
-    "created_before": f"j.created_at < %(created_before)s::timestamptz AND j.id < {FIRST_BEFORE}",
+    "created_after": f"{CREATED['created_after']} AND j.id >= {FIRST_AFTER}",
+    "created_before": f"{CREATED['created_before']} AND j.id < {FIRST_BEFORE}",
+    "first_id": "j.id >= %(first_id)s",
+    "end_id": "j.id < %(end_id)s",
     "fingerprint": f"j.state = 'failed' AND {FINGERPRINT} = %(fingerprint)s",
     "q": f"""(j.id::text = %(q)s OR {FOUND_IN_WORDS})
         AND j.id > (SELECT coalesce(max(id), 0) - {MOST_LOOKED_AT} FROM holdfast.jobs)""",
@@ -113,11 +121,13 @@ def where(filters: Mapping[str, Any]) -> str:
         a_kind(given["kind"])
     for name in ("kind", "queue", "slot_key", "fingerprint", "q"):
         refuse_bad_text(given.get(name), name)
-    clauses = [_clause(name, value) for name, value in given.items()]
+    clauses = [_clause(name, value, given) for name, value in given.items()]
     return " AND ".join(clauses) or "true"
 
 
-def _clause(name: str, value: Any) -> str:
+def _clause(name: str, value: Any, given: Mapping[str, Any]) -> str:
     if name == "state":
         return STATE_FILTERS[State(value)]
+    if name in LOCATED and LOCATED[name][0] in given:
+        return CREATED[name]
     return CONDITIONS[Condition(value)] if name == "condition" else FILTERS[name]

@@ -6,17 +6,18 @@ million rows reads all of them. Counts without an index are estimated beyond a l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.rows import class_row, tuple_row
+from psycopg.rows import class_row, dict_row, tuple_row
 
 from holdfast.errors import NotFound, UsageError
 from holdfast.jobs.model import JobId, Json
 from holdfast.jobs.states import State
-from holdfast.jobs.views.filters import MOST_LOOKED_AT, STATE_FILTERS, where
+from holdfast.jobs.views.filters import LOCATED, MOST_LOOKED_AT, STATE_FILTERS, where
 from holdfast.jobs.views.history import LAST_TRACEBACK
 
 LONGEST_PAGE = 200
@@ -108,6 +109,24 @@ async def list_jobs(conn: psycopg.AsyncConnection[Any], *, limit: int = 50, **fi
         await cursor.execute(statement, {**filters, "limit": limit + 1})
         found = await cursor.fetchall()
     return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+
+LOCATE = "SELECT {bounds}"
+
+
+async def locate(conn: psycopg.AsyncConnection[Any], filters: Mapping[str, Any]) -> dict[str, Any]:
+    """The filters with ids in place of the search for times, for callers that run several statements with them.
+
+    A statement that searches by itself has a range that the planner cannot estimate: it reads with parallel workers, whose
+    start takes longer than the range.
+    """
+    wanted = {name: LOCATED[name] for name in LOCATED if filters.get(name) is not None}
+    if not wanted:
+        return dict(filters)
+    bounds = ", ".join(f"{search} AS {bound}" for bound, search in wanted.values())
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(LOCATE.format(bounds=bounds), {name: filters[name] for name in wanted})
+        return {**filters, **(await cursor.fetchone() or {})}
 
 
 COUNT_JOBS = "SELECT count(*) FROM (SELECT FROM holdfast.jobs j WHERE {filters} LIMIT %(cap)s + 1) AS few"

@@ -20,6 +20,10 @@ SERVICE: Final = register(
             Page("graphs", "Graphs", "instances.read", "pages.instances:show_list", "Graphs"),
             Page("graphs/{instance_id}", "Graph", "instances.read", "pages.instances:show_one"),
             Page("graphs/{instance_id}/query", "Query", "instances.query", "pages.query:show"),
+            Page(
+                *("graphs/{instance_id}/algorithms", "Algorithms", "instances.query", "pages.algorithms:show"),
+                takes="pages.algorithms:take",
+            ),
         ),
         console_actions="pages.actions:ACTIONS",
         kinds=(Kind("graphs.start"), Kind("graphs.resize"), Kind("graphs.remove"), Kind("graphs.algorithm")),
