@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.pq.abc import PGconn
 from psycopg.rows import tuple_row
-from psycopg.waiting import Ready, Wait
+from psycopg.waiting import Wait
 
 from holdfast.services.ingestion.sources.opening import Rows
 from holdfast.services.ingestion.staging.checks import literal
@@ -135,7 +136,7 @@ def _next(pieces: Iterator[bytes]) -> bytes | None:
     return next(pieces, None)
 
 
-def until_sent(connection: PGconn) -> Generator[Wait, Ready, None]:
+def until_sent(connection: PGconn) -> PQGen[None]:
     """Wait until libpq has sent everything that was written."""
     while connection.flush():
         yield Wait.W
