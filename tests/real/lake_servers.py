@@ -1,4 +1,4 @@
-"""A real Spark with Spark Connect and a real REST catalog of Iceberg, on this machine's loopback.
+"""A real Spark with Spark Connect and a Spark Thrift Server, and a real REST catalog of Iceberg, on this machine's loopback.
 
 Both are started with a small class of our own, because the main classes of these versions listen on every interface. They need
 a JDK 17: `HOLDFAST_REAL_JAVA_17`, or `java` on the PATH.
@@ -105,19 +105,27 @@ class RestServer(JavaServer):
 
 @dataclass
 class SparkServer(JavaServer):
-    """Spark in one process, with Spark Connect. `catalogs` has the properties of each Iceberg catalog."""
+    """Spark in one process, with Spark Connect; its jars have the Spark Thrift Server, too. `catalogs` has the properties of each Iceberg catalog."""
 
     catalogs: dict[str, dict[str, str]] = field(default_factory=dict)
     memory: str = "1500m"
     light: bool = True
+    thrift_port: int = 0
 
     @property
     def url(self) -> str:
         return f"sc://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    @property
+    def thrift_url(self) -> str:
+        return f"thrift://127.0.0.1:{self.thrift_port}"
+
+    def start(self, *, thrift: bool = False) -> None:
+        """Start it; `thrift`: also as a Spark Thrift Server."""
         self.port = self.port or free_port()
-        self.launch("LoopbackSparkConnect.java", spark_classpath(), self.options(), [])
+        self.thrift_port = free_port() if thrift else 0
+        arguments = [str(self.thrift_port)] if thrift else []
+        self.launch("LoopbackSparkConnect.java", spark_classpath(), self.options(), arguments)
 
     def options(self) -> list[str]:
         """The options of the JVM, which configure Spark."""

@@ -50,6 +50,7 @@ from iceberg_tables import (
 )
 
 LAKES, ENGINES = ("rest", "embedded"), ("pyiceberg", "spark", "trino")
+WAYS = (*ENGINES, "spark_thrift")  # Spark is reached over Connect and over Thrift
 REWRITE, MANIFESTS, EXPIRE = RewriteDataFiles(), RewriteManifests(), ExpireSnapshots(older_than=0)
 ORPHANS, STATISTICS = RemoveOrphanFiles(), ComputeStatistics()
 MERGE_ON_READ = {f"write.{name}.mode": "merge-on-read" for name in ("delete", "update", "merge")}
@@ -131,12 +132,13 @@ def plant_orphan(writer: Catalog, table: TableRef) -> Path:
 
 
 @pytest.mark.parametrize("lake", LAKES)
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", WAYS)
 def test_every_action_of_an_engine_is_read_by_the_others(
     lake_engines: dict[str, Engine], writer: Catalog, table: TableRef, fence: Fence, name: str
 ):
     """Compaction applies delete files, expiry deletes files, an orphan goes, and every row stays."""
     engine = lake_engines[name]
+    engine.begin(fence.tag)
     create(writer, table, partitioned=True, **MERGE_ON_READ)
     there = fill(writer, 6, ref=table, parts=2)
     delete_by_position(writer, [3, 8], ref=table)
@@ -154,6 +156,7 @@ def test_every_action_of_an_engine_is_read_by_the_others(
         engine.run(table, STATISTICS, fence)
     all_agree(lake_engines, writer, table, there, "after all actions")
     health = engine.health_inputs(table)
+    engine.end(fence.tag)
 
     assert (before.data_files, before.delete_files, before.snapshots) == (12, 2, 7)
     assert (planned.details["rewritten_files"], planned.after.data_files) == (12, 2)  # type: ignore[union-attr]
@@ -181,8 +184,10 @@ def test_what_is_wrong_is_named_and_not_retried(
         assert table in set(engine.list_tables())
         with pytest.raises(TableNotFound, match="there is no table rest.sales.gone"):
             engine.stats(gone)
+        engine.begin(fence.tag)
         with pytest.raises(TableRefused):
             engine.run(table, RewriteDataFiles(where="nothing = = 1"), fence)
+        engine.end(fence.tag)
 
 
 @pytest.mark.parametrize("lake", LAKES[:1])
@@ -257,7 +262,7 @@ def test_a_delete_and_an_insert_of_another_engine_during_a_compaction(
 
 @pytest.mark.filterwarnings("ignore:Merge on read is not yet supported:UserWarning")  # PyIceberg's, about its own deletes
 @pytest.mark.parametrize("lake", LAKES[:1])
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", WAYS)
 def test_a_writer_races_with_every_action_of_an_engine(
     lake_engines: dict[str, Engine], writer: Catalog, table: TableRef, fence: Fence, name: str
 ):
@@ -292,6 +297,7 @@ def test_a_writer_races_with_every_action_of_an_engine(
                 raise
 
     thread, engine, rounds = threading.Thread(target=write), lake_engines[name], 0
+    engine.begin(fence.tag)
     thread.start()
     while thread.is_alive() or not rounds:
         for action in (REWRITE, MANIFESTS, EXPIRE, ORPHANS):
@@ -299,6 +305,7 @@ def test_a_writer_races_with_every_action_of_an_engine(
                 engine.run(table, action, fence)
         rounds += 1
     thread.join()
+    engine.end(fence.tag)
 
     assert not failures
     all_agree(lake_engines, writer, table, there, f"after a race with {name}")

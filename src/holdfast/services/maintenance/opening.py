@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from holdfast.database.pool import connect_sync
 from holdfast.engines.trino.options import TrinoOptions
@@ -22,7 +22,9 @@ NOW_MS = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 def configured_engines(settings: MaintenanceSettings) -> tuple[str, ...]:
     """The names of the engines that can be used. Pure."""
-    remote = {"trino": settings.trino_url, "spark": settings.spark_connect_url}
+    if settings.spark_connect_url is not None and settings.spark_thrift_url is not None:
+        raise UsageError("HOLDFAST_SPARK_CONNECT_URL and HOLDFAST_SPARK_THRIFT_URL are both set; unset one of them")
+    remote = {"trino": settings.trino_url, "spark": settings.spark_connect_url or settings.spark_thrift_url}
     return ("pyiceberg", *(name for name, address in remote.items() if address is not None))
 
 
@@ -66,11 +68,27 @@ def _open_trino(settings: MaintenanceSettings) -> Engine:
 
 def _open_spark(settings: MaintenanceSettings) -> Engine:
     module = loaded("holdfast.services.maintenance.engines.spark", extra="maintenance")
-    assert settings.spark_connect_url is not None
-    catalogs = _named(settings, settings.maintenance_spark_catalogs)
-    link = loaded("holdfast.services.maintenance.engines.spark_connect").ConnectLink(settings.spark_connect_url)
-    engine: Engine = module.SparkMaintenance(link, catalogs)
+    link = _thrift_link(settings) if settings.spark_connect_url is None else _connect_link(settings.spark_connect_url)
+    engine: Engine = module.SparkMaintenance(link, _named(settings, settings.maintenance_spark_catalogs))
     return engine
+
+
+def _connect_link(url: str) -> Any:
+    return loaded("holdfast.services.maintenance.engines.spark_connect").ConnectLink(url)
+
+
+def _thrift_link(settings: MaintenanceSettings) -> Any:
+    module = loaded("holdfast.services.maintenance.engines.spark_thrift")
+    assert settings.spark_thrift_url is not None
+    password, ca_file = settings.spark_thrift_password, settings.spark_thrift_ca_file
+    options = module.ThriftOptions(
+        settings.spark_thrift_url,
+        settings.spark_thrift_user,
+        password.get_secret_value() if password else None,
+        settings.spark_thrift_sasl,
+        str(ca_file) if ca_file else None,
+    )
+    return module.ThriftLink(options)
 
 
 def _named(settings: MaintenanceSettings, others: dict[str, str]) -> dict[str, str]:

@@ -78,15 +78,18 @@ async def _maintain(
     watched = Watched(ctx)
     engine = await here.engine(engine_name, ctx.connection)
     await remote.stop_earlier_work(ctx, engine, watched)
-    if not dry_run:
-        await remote.announce(ctx, engine, watched)
     run = Run(ctx, watched, engine, table, dry_run, total=len(actions))
     async with ctx.connection() as conn:
         done = await record.statuses(conn, ctx.job)
-    for position, action in enumerate(actions, 1):
-        if done.get(position) != "completed":
-            await ctx.checkpoint()
-            await run.act(position, action)
+    try:
+        if not dry_run:
+            await remote.announce(ctx, engine, watched)
+        for position, action in enumerate(actions, 1):
+            if done.get(position) != "completed":
+                await ctx.checkpoint()
+                await run.act(position, action)
+    finally:
+        await remote.release(engine, watched)
     async with ctx.connection() as conn:
         found = await record.results(conn, ctx.job)
     return outcome_of(table, found, may_work_later=run.transient)
