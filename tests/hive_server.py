@@ -61,9 +61,6 @@ class HiveServer:
             one.state = CANCELED if one.session == guid and one.state == RUNNING else one.state
         return t.TCloseSessionResp(status=OK)
 
-    def GetTypeInfo(self, req: Any) -> Any:  # noqa: N802
-        return t.TGetTypeInfoResp(**self._started(req, Operation(req.sessionHandle.sessionId.guid)))
-
     def ExecuteStatement(self, req: Any) -> Any:  # noqa: N802
         assert req.runAsync
         self.statements.append(req.statement)

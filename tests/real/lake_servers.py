@@ -29,7 +29,7 @@ ICEBERG = (
 DRIVER = ("org.postgresql:postgresql:42.7.8", "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7")
 REST = ("org.apache.iceberg:iceberg-open-api:1.10.1", "09e6aef58984eaa58bf1e1bc5193ad023e929c6bfd38c82db7b83ffe825af724")
 CLIENT = Path(__file__).parents[2] / "requirements" / "real.txt"
-START_SECONDS = 180
+START_SECONDS = 600
 JAVA = Path(__file__).parent / "java"
 OPENED = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
@@ -105,7 +105,10 @@ class RestServer(JavaServer):
 
 @dataclass
 class SparkServer(JavaServer):
-    """Spark in one process, with Spark Connect; its jars have the Spark Thrift Server, too. `catalogs` has the properties of each Iceberg catalog."""
+    """Spark in one process, with Spark Connect, and also as a Spark Thrift Server.
+
+    `catalogs` has the properties of each Iceberg catalog.
+    """
 
     catalogs: dict[str, dict[str, str]] = field(default_factory=dict)
     memory: str = "1500m"

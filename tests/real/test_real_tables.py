@@ -45,6 +45,8 @@ from iceberg_tables import (
     fence_of,
     fill,
     make_old,
+    overwrite,
+    rows,
     upsert,
     without,
 )
@@ -266,7 +268,7 @@ def test_a_delete_and_an_insert_of_another_engine_during_a_compaction(
 def test_a_writer_races_with_every_action_of_an_engine(
     lake_engines: dict[str, Engine], writer: Catalog, table: TableRef, fence: Fence, name: str
 ):
-    """The writer appends, deletes, upserts and writes delete files while the engine does everything again and again.
+    """The writer appends, overwrites, deletes, upserts and writes delete files while the engine does everything repeatedly.
 
     A commit of either side may be refused; then it changed nothing.
     """
@@ -279,7 +281,7 @@ def test_a_writer_races_with_every_action_of_an_engine(
         for number in range(10_000, 10_010):
             some = chance.choice(there)[0]
             try:
-                match chance.choice(["append", "delete", "upsert", "positions"]):
+                match chance.choice(["append", "delete", "upsert", "overwrite", "positions"]):
                     case "append":
                         there = [*there, *append(writer, [number], ref=table)]
                     case "delete":
@@ -287,6 +289,10 @@ def test_a_writer_races_with_every_action_of_an_engine(
                         there = without(there, some)
                     case "upsert":
                         there = [*without(there, some), upsert(writer, some, f"u{some}", ref=table)]
+                    case "overwrite":
+                        new = rows([some], text="o")
+                        overwrite(writer, new, f"id = {some}", ref=table)
+                        there = [*without(there, some), *new]
                     case "positions":
                         delete_by_position(writer, [some], ref=table)
                         there = without(there, some)

@@ -16,7 +16,9 @@ from holdfast.extras import loaded
 from holdfast.services.maintenance.engines.catalogs import DEFAULT, EMBEDDED, Catalogs
 from holdfast.services.maintenance.engines.interface import Engine
 from holdfast.services.maintenance.settings import MaintenanceSettings
+from holdfast.stores.opening import StoreOptions
 
+FAR_AWAY_MS: Final = "4102444800000"  # 2100: PyArrow wants to know when a token ends, and a file does not say it
 NOW_MS = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
@@ -44,7 +46,22 @@ def configured_catalogs(settings: MaintenanceSettings) -> tuple[str, ...]:
 
 def open_catalogs(settings: MaintenanceSettings, url: str | None) -> Catalogs:
     """The configured catalogs. `url` is our database, for catalogs of the type `embedded`."""
-    return Catalogs(properties_of(settings), database_url=url)
+    shared = file_properties(settings)
+    # A catalog without properties is described in PyIceberg's own configuration, which must not be overridden.
+    given = {name: {**shared, **own} if own else own for name, own in properties_of(settings).items()}
+    return Catalogs(given, database_url=url)
+
+
+def file_properties(settings: MaintenanceSettings) -> dict[str, str]:
+    """The endpoints and credentials of the shared stores, as PyIceberg names them. A catalog's own properties come first."""
+    stores = StoreOptions.from_settings(settings)
+    s3, gcs = stores.s3.read().options, stores.gcs.read().options
+    found = {f"s3.{name.replace('_', '-')}": str(value) for name, value in s3.items()}
+    if "base_url" in gcs:
+        found["gcs.service.host"] = gcs["base_url"]
+    if "bearer_token" in gcs:
+        found |= {"gcs.oauth2.token": gcs["bearer_token"], "gcs.oauth2.token-expires-at": FAR_AWAY_MS}
+    return found
 
 
 def open_engine(name: str, settings: MaintenanceSettings, url: str | None) -> Engine:

@@ -43,8 +43,9 @@ class MaintenanceSettings(EngineSettings, StoreSettings):
     )
     spark_thrift_url: str | None = Field(
         default=None,
-        description="Address of a Spark Thrift Server or Kyuubi, as thrift://host:10000, or thrifts://… with TLS, for the engine "
-        "`spark` instead of Spark Connect. It must be one server, not a load balancer: sessions are known to their server only.",
+        description="Address of a Spark Thrift Server or Kyuubi, as thrift://host:10000, or thrifts://… with TLS, for the "
+        "engine `spark` instead of Spark Connect. It must be one server, not a load balancer: only that server knows its "
+        "sessions.",
     )
     spark_thrift_user: str = Field(default="holdfast", min_length=1, description="User of the Spark Thrift Server.")
     spark_thrift_password: SecretStr | None = Field(

@@ -33,6 +33,7 @@ EXTRA: Final = "spark-thrift"
 PORT: Final = 10000
 LOOK_SECONDS: Final = 0.2  # between two looks at a statement and at a cancel
 ANSWER_SECONDS: Final = 60.0  # for each request: none of them waits for a statement
+NOTHING: Final = "SELECT 1"
 MOST_ROWS: Final = 10_000  # of one answer
 # Of sessions that the server does not have, in the texts of its errors.
 UNKNOWN: Final = ("Invalid SessionHandle", "Session does not exist")
@@ -159,8 +160,6 @@ class ThriftLink:
             return
         with _Connection.to(self.options) as connection:
             connection.close_session(identifier)
-            if connection.has(identifier):
-                raise EngineFailed(f"spark did not close the session {handle.partition('.')[0]}")
 
     def close(self) -> None:
         """Close all sessions."""
@@ -211,8 +210,9 @@ class _Connection:
         return found
 
     def has(self, identifier: tuple[bytes, bytes]) -> bool:
-        """Whether the server has this session. `GetInfo` is no question for it: Spark answers it for any handle."""
-        found = self.ask("GetTypeInfo", sessionHandle=self.session(identifier))
+        """Whether the server has this session: a statement that does nothing is accepted there and not waited for. Spark
+        answers `GetInfo` for any handle, and other requests need Hive's metastore."""
+        found = self.ask("ExecuteStatement", sessionHandle=self.session(identifier), statement=NOTHING, runAsync=True)
         if found.status.statusCode == self.messages.TStatusCode.ERROR_STATUS:
             if _is_unknown(said := _said(found.status)):
                 return False

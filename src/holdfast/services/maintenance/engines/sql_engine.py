@@ -87,7 +87,7 @@ class SqlEngine(ABC):
         """Prepare the work of an attempt; its tag is enough to find it."""
         return tag
 
-    def end(self, tag: str) -> None:
+    def end(self, tag: str) -> None:  # noqa: B027 - most engines have nothing to end
         """The attempt needs no remote work any more."""
 
     @abstractmethod
