@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from factories import rows, state_of, take
-from holdfast.jobs.effects import clean, plan
+from holdfast.jobs.effects import clean, confirm, plan
 from holdfast.services.maintenance.engines.actions import RewriteDataFiles
 from holdfast.services.maintenance.engines.interface import Action, ActionResult, Fence, TableRef, TableStats
 from holdfast.services.maintenance.kinds import KINDS
@@ -62,7 +62,7 @@ class ProcessEngine:
     def find(self, reference: str) -> str | None:
         tag = reference.removeprefix("reference-of-")
         process = self.work.get(tag)
-        return tag if process is not None and process.poll() is None else None
+        return tag if tag != reference and process is not None and process.poll() is None else None
 
     def stop(self, handle: str) -> None:
         self.work[handle].kill()
@@ -181,7 +181,8 @@ async def test_job_that_is_cancelled_leaves_no_work_running(ops: Any, conn: Conn
     made = await ops.post(PATH, json={"actions": ["rewrite_data_files"], "engine": "trino"})
     claim = await take(conn, made.json()["data"]["id"])
     fence = Fence(claim.id, claim.attempt_id, claim.fence_token, check=lambda: None)
-    await plan(conn, claim, EFFECT, tag=fence.tag, detail={"engine": "trino"}, temporary=True, adoptable=True)
+    planned = await plan(conn, claim, EFFECT, tag=fence.tag, detail={"engine": "trino"}, temporary=True, adoptable=True)
+    await confirm(conn, claim, planned, {"work": remote.begin(fence.tag)})
     remote.run(ORDERS, RewriteDataFiles(), fence)
 
     await ops.post(f"/api/jobs/{claim.id}/cancel", json={"force": True})
