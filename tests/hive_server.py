@@ -42,6 +42,7 @@ class HiveServer:
     sessions: dict[bytes, str] = field(default_factory=dict)
     operations: dict[bytes, Operation] = field(default_factory=dict)
     began: threading.Event = field(default_factory=threading.Event)
+    cancels: int = 0
     port: int = 0
 
     @property
@@ -94,6 +95,7 @@ class HiveServer:
 
     def CancelOperation(self, req: Any) -> Any:  # noqa: N802
         self.operations[req.operationHandle.operationId.guid].state = CANCELED
+        self.cancels += 1
         return t.TCancelOperationResp(status=OK)
 
     def CloseOperation(self, req: Any) -> Any:  # noqa: N802

@@ -136,7 +136,7 @@ def test_cancel_stops_the_statement_on_the_server(server: HiveServer, link: Thri
     cancel.set()
 
     assert isinstance(running.ended(), Stopped)
-    assert not server.operations
+    assert (server.cancels, server.operations) == (1, {})
 
 
 def test_the_session_of_an_attempt_ends_with_the_attempt(server: HiveServer, link: ThriftLink, other: ThriftLink):
