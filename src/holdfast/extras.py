@@ -27,6 +27,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "exports": ("duckdb", "msgspec", "obstore", "pyarrow", "sqlglot", "httpx2"),
     "graphs": ("ladybug", "lightkube", "networkit", "numpy", "prompt_toolkit", "scipy", "obstore", "pyarrow", "httpx2"),
     "maintenance": ("pyiceberg", "sqlalchemy", "obstore", "pyarrow", "httpx2"),
+    "spark-thrift": ("impala",),
     "ingestion": ("charset_normalizer", "openpyxl", "python_multipart", "obstore", "pyarrow"),
     "console": ("jinja2", "python_multipart"),
     "oidc": ("jwt", "httpx2"),

@@ -16,7 +16,7 @@ from holdfast.distribution import NAME, VERSION, install_hint
 from holdfast.extras import EXTRAS, MissingExtra, loaded, missing_extra
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-MODULES = {"pyjwt": "jwt", "pyyaml": "yaml"}  # others have the package's name
+MODULES = {"impyla": "impala", "pyjwt": "jwt", "pyyaml": "yaml"}  # others have the package's name
 
 ENQUEUE_AND_RUN = """
 import asyncio, sys

@@ -25,6 +25,7 @@ from holdfast.services.maintenance.engines.interface import Engine
 from holdfast.services.maintenance.engines.pyiceberg.engine import PyIcebergEngine
 from holdfast.services.maintenance.engines.spark import SparkMaintenance
 from holdfast.services.maintenance.engines.spark_connect import ConnectLink
+from holdfast.services.maintenance.engines.spark_thrift import ThriftLink, ThriftOptions
 from holdfast.services.maintenance.engines.trino import TrinoMaintenance
 from holdfast.services.maintenance.opening import clock_of
 from iceberg_tables import end_threads
@@ -121,7 +122,7 @@ def spark(lakes: dict[str, dict[str, str]], tmp_path_factory: pytest.TempPathFac
     server = SparkServer(tmp_path_factory.mktemp("spark"), catalogs=catalogs)
     sys.path.append(str(fetch_client()))
     try:
-        server.start()
+        server.start(thrift=True)
         yield server
     finally:
         server.kill()
@@ -155,13 +156,14 @@ def jdbc_url(url: str) -> str:
 def lake_engines(
     lakes: dict[str, dict[str, str]], spark: SparkServer, lake_trino: TrinoMaintenance
 ) -> Iterator[dict[str, Engine]]:
-    """The three engines, each with both lakes."""
+    """The three engines, each with both lakes; Spark also over Thrift."""
     given = {name: properties for name, properties in lakes.items() if name}
     catalogs = Catalogs(given, database_url=lakes[""]["url"])
     names = {"rest": "rest", "embedded": "embedded"}
     engines: dict[str, Engine] = {
         "pyiceberg": PyIcebergEngine(catalogs, clock_of(lakes[""]["url"])),
         "spark": SparkMaintenance(ConnectLink(spark.url), names),
+        "spark_thrift": SparkMaintenance(ThriftLink(ThriftOptions(spark.thrift_url)), names),
         "trino": lake_trino,
     }
     yield engines

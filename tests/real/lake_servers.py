@@ -1,4 +1,4 @@
-"""A real Spark with Spark Connect and a real REST catalog of Iceberg, on this machine's loopback.
+"""A real Spark with Spark Connect and a Spark Thrift Server, and a real REST catalog of Iceberg, on this machine's loopback.
 
 Both are started with a small class of our own, because the main classes of these versions listen on every interface. They need
 a JDK 17: `HOLDFAST_REAL_JAVA_17`, or `java` on the PATH.
@@ -29,7 +29,7 @@ ICEBERG = (
 DRIVER = ("org.postgresql:postgresql:42.7.8", "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7")
 REST = ("org.apache.iceberg:iceberg-open-api:1.10.1", "09e6aef58984eaa58bf1e1bc5193ad023e929c6bfd38c82db7b83ffe825af724")
 CLIENT = Path(__file__).parents[2] / "requirements" / "real.txt"
-START_SECONDS = 180
+START_SECONDS = 600
 JAVA = Path(__file__).parent / "java"
 OPENED = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
@@ -105,19 +105,30 @@ class RestServer(JavaServer):
 
 @dataclass
 class SparkServer(JavaServer):
-    """Spark in one process, with Spark Connect. `catalogs` has the properties of each Iceberg catalog."""
+    """Spark in one process, with Spark Connect, and also as a Spark Thrift Server.
+
+    `catalogs` has the properties of each Iceberg catalog.
+    """
 
     catalogs: dict[str, dict[str, str]] = field(default_factory=dict)
     memory: str = "1500m"
     light: bool = True
+    thrift_port: int = 0
 
     @property
     def url(self) -> str:
         return f"sc://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    @property
+    def thrift_url(self) -> str:
+        return f"thrift://127.0.0.1:{self.thrift_port}"
+
+    def start(self, *, thrift: bool = False) -> None:
+        """Start it; `thrift`: also as a Spark Thrift Server."""
         self.port = self.port or free_port()
-        self.launch("LoopbackSparkConnect.java", spark_classpath(), self.options(), [])
+        self.thrift_port = free_port() if thrift else 0
+        arguments = [str(self.thrift_port)] if thrift else []
+        self.launch("LoopbackSparkConnect.java", spark_classpath(), self.options(), arguments)
 
     def options(self) -> list[str]:
         """The options of the JVM, which configure Spark."""

@@ -1,4 +1,5 @@
-"""Workers that die, stand still or are cancelled in the middle of a real action of Spark or Trino.
+"""Workers that die, stand still or are cancelled in the middle of a real action of Spark or Trino. Spark is reached over
+Connect (`spark`) or over Thrift (`spark_thrift`).
 
 The commit of the table is held by a lock on its row in the catalog, so the statement is certainly under way for as long as the
 test wants. No other attempt may begin meanwhile.
@@ -35,12 +36,14 @@ from iceberg_tables import Row, create, end_threads, fill
 from maintenance_factories import until
 
 Conn = psycopg.AsyncConnection[Any]
+Start = Callable[[str], subprocess.Popen[bytes]]
 HOLD = "SELECT 1 FROM holdfast_iceberg.iceberg_tables WHERE table_name = %s FOR UPDATE"
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ILIKE '%%iceberg_tables%%'"
 SILENCE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '1 s'"
 ATTEMPT = "SELECT attempt_id::text FROM holdfast.jobs WHERE id = %s"
 QUICK = {"HOLDFAST_BEAT_SECONDS": "0.5", "HOLDFAST_LEASE_SECONDS": "600", "HOLDFAST_GRACE_SECONDS": "60"}
-REMOTE = ("spark", "trino")
+REFERENCE = "SELECT handle ->> 'work' FROM holdfast.effects WHERE tag = %s"
+REMOTE, THRIFT = ("spark", "trino"), "spark_thrift"
 
 
 @pytest.fixture(autouse=True)
@@ -57,26 +60,27 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(
     lakes: dict[str, dict[str, str]], spark: SparkServer, cluster: TrinoCluster, tmp_path: Path, log: Path
-) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+) -> Iterator[Start]:
     """Starts `holdfast worker run` with both engines; killed after the test."""
     started: list[subprocess.Popen[bytes]] = []
     environment = {
         **os.environ,
         **QUICK,
-        "PYTHONPATH": str(fetch_client()),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(fetch_client()), os.environ.get("PYTHONPATH")))),
         "HOLDFAST_ICEBERG_CATALOGS": json.dumps({"embedded": lakes["embedded"]}),
-        "HOLDFAST_SPARK_CONNECT_URL": spark.url,
         "HOLDFAST_TRINO_URL": cluster.url,
         "HOLDFAST_TRINO_USER": "maintenance",
         "HOLDFAST_TRINO_ROLE_REQUIRED": "false",
         "HOLDFAST_MAINTENANCE_TRINO_CATALOGS": '{"embedded": "pg"}',
     }
 
-    def run() -> subprocess.Popen[bytes]:
+    def run(name: str) -> subprocess.Popen[bytes]:
+        way = {"HOLDFAST_SPARK_THRIFT_URL": spark.thrift_url} if name == THRIFT else {"HOLDFAST_SPARK_CONNECT_URL": spark.url}
         words = ["worker", "run", "--import", "holdfast.services.maintenance.kinds", "--dsn", lakes[""]["url"]]
         with log.open("ab") as out:
             command = [sys.executable, "-m", "holdfast", *words]
-            worker = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=out, stderr=out, start_new_session=True)
+            env = {**environment, **way}
+            worker = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=out, stderr=out, start_new_session=True)
         started.append(worker)
         return worker
 
@@ -118,7 +122,8 @@ async def begun(conn: Conn, holder: Conn, writer: Catalog, table: TableRef, name
     there = await asyncio.to_thread(fill, writer, 6, ref=table)
     await holder.execute(HOLD, [table.name])
     async with conn.transaction():
-        made = await submit(conn, Wanted(table, (RewriteDataFiles(),), name), requested_by="test")
+        engine = name.removesuffix("_thrift")
+        made = await submit(conn, Wanted(table, (RewriteDataFiles(),), engine), requested_by="test")
     return int(made.id), there
 
 
@@ -143,13 +148,13 @@ def has(log: Path, event: str, **fields: Any) -> Callable[[], Any]:
 @pytest.mark.parametrize("name", REMOTE)
 async def test_work_of_a_lost_worker_is_found_and_stopped_before_the_next_begins(
     *, conn: Conn, holder: Conn, writers: dict[str, Catalog], lake_engines: dict[str, Engine], table: TableRef,
-    start: Callable[[], subprocess.Popen[bytes]], log: Path, name: str, how: signal.Signals,
+    start: Start, log: Path, name: str, how: signal.Signals,
 ):  # fmt: skip
     """E-50: with Spark the successor waits until the commit has ended. Trino reports the end of a cancelled query at once; if
     its commit still comes through, one of the two commits is refused. A frozen worker that goes on later changes nothing."""
     engine, writer = lake_engines[name], writers["embedded"]
     job_id, there = await begun(conn, holder, writer, table, name)
-    first = start()
+    first = start(name)
     await stands_in_its_commit(conn)
     tag = f"{TAG_PREFIX}{await value(conn, ATTEMPT, job_id)}"
 
@@ -157,7 +162,7 @@ async def test_work_of_a_lost_worker_is_found_and_stopped_before_the_next_begins
     assert await asyncio.to_thread(engine.find, tag) is not None, "the work goes on without its worker"
     await conn.execute(SILENCE)
     await rescue(conn)
-    start()
+    start(name)
     await until(has(log, "maintenance_remote_work_found", tag=tag), 120)
     if name == "spark":
         with pytest.raises(TimeoutError):  # the commit stands still, so the operation has not ended
@@ -175,29 +180,63 @@ async def test_work_of_a_lost_worker_is_found_and_stopped_before_the_next_begins
     assert [event for event in events(log, job_id=job_id) if event in (found, stopped, began)] == [began, found, stopped, began]
 
 
-@pytest.mark.parametrize("name", REMOTE)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+async def test_session_of_a_lost_worker_is_closed_before_the_next_attempt_begins(
+    *, conn: Conn, holder: Conn, writers: dict[str, Catalog], lake_engines: dict[str, Engine], table: TableRef,
+    start: Start, log: Path, how: signal.Signals,
+):  # fmt: skip
+    """E-50, over Thrift: the server closes the session of a killed worker itself; that of a frozen one is closed by the next
+    attempt. The commit that had begun still comes through, so one of the two commits is refused."""
+    engine, writer = lake_engines[THRIFT], writers["embedded"]
+    job_id, there = await begun(conn, holder, writer, table, THRIFT)
+    first = start(THRIFT)
+    await stands_in_its_commit(conn)
+    tag = f"{TAG_PREFIX}{await value(conn, ATTEMPT, job_id)}"
+    reference = await value(conn, REFERENCE, tag)
+    assert await asyncio.to_thread(engine.find, reference) == reference
+
+    with_executors(first, how)
+    if how is signal.SIGKILL:
+        await until(lambda: is_gone(engine, reference), 60)
+    await conn.execute(SILENCE)
+    await rescue(conn)
+    start(THRIFT)
+    if how is signal.SIGSTOP:
+        await until(has(log, "maintenance_remote_work_stopped", tag=tag), 120)
+        assert await is_gone(engine, reference)
+    await holder.rollback()
+    with_executors(first, signal.SIGCONT)
+    await until(lambda: is_in(conn, job_id, "completed"), 180)
+
+    assert (await asyncio.to_thread(engine.stats, table)).data_files == 1
+    assert await asyncio.to_thread(rows_of_table, writer, table) == sorted(there)
+    assert (await moves_of(conn, job_id)).count("complete") == 1
+
+
+@pytest.mark.parametrize("name", [*REMOTE, THRIFT])
 async def test_cancel_inside_an_action_stops_the_work_in_the_engine(
     *, conn: Conn, holder: Conn, writers: dict[str, Catalog], lake_engines: dict[str, Engine], table: TableRef,
-    start: Callable[[], subprocess.Popen[bytes]], name: str,
+    start: Start, name: str,
 ):  # fmt: skip
     """K-62, E-53: the job has ended while the engine still stands in its commit, and nothing runs in the engine in the end."""
     engine, writer = lake_engines[name], writers["embedded"]
     job_id, there = await begun(conn, holder, writer, table, name)
-    start()
+    start(name)
     await stands_in_its_commit(conn)
     tag = f"{TAG_PREFIX}{await value(conn, ATTEMPT, job_id)}"
+    reference = await value(conn, REFERENCE, tag)
 
     async with conn.transaction():
         await cancel(conn, job_id, actor="test", reason="wrong table")
     await until(lambda: is_in(conn, job_id, "cancelled"), 60)
     await holder.rollback()
-    await until(lambda: is_gone(engine, tag), 120)
+    await until(lambda: is_gone(engine, reference), 120)
 
     assert await asyncio.to_thread(rows_of_table, writer, table) == sorted(there)
 
 
-async def is_gone(engine: Engine, tag: str) -> bool:
-    return await asyncio.to_thread(engine.find, tag) is None
+async def is_gone(engine: Engine, reference: str) -> bool:
+    return await asyncio.to_thread(engine.find, reference) is None
 
 
 async def is_in(conn: Conn, job_id: int, state: str) -> bool:

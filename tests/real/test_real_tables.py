@@ -45,11 +45,14 @@ from iceberg_tables import (
     fence_of,
     fill,
     make_old,
+    overwrite,
+    rows,
     upsert,
     without,
 )
 
 LAKES, ENGINES = ("rest", "embedded"), ("pyiceberg", "spark", "trino")
+WAYS = (*ENGINES, "spark_thrift")  # Spark is reached over Connect and over Thrift
 REWRITE, MANIFESTS, EXPIRE = RewriteDataFiles(), RewriteManifests(), ExpireSnapshots(older_than=0)
 ORPHANS, STATISTICS = RemoveOrphanFiles(), ComputeStatistics()
 MERGE_ON_READ = {f"write.{name}.mode": "merge-on-read" for name in ("delete", "update", "merge")}
@@ -131,12 +134,13 @@ def plant_orphan(writer: Catalog, table: TableRef) -> Path:
 
 
 @pytest.mark.parametrize("lake", LAKES)
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", WAYS)
 def test_every_action_of_an_engine_is_read_by_the_others(
     lake_engines: dict[str, Engine], writer: Catalog, table: TableRef, fence: Fence, name: str
 ):
     """Compaction applies delete files, expiry deletes files, an orphan goes, and every row stays."""
     engine = lake_engines[name]
+    engine.begin(fence.tag)
     create(writer, table, partitioned=True, **MERGE_ON_READ)
     there = fill(writer, 6, ref=table, parts=2)
     delete_by_position(writer, [3, 8], ref=table)
@@ -154,6 +158,7 @@ def test_every_action_of_an_engine_is_read_by_the_others(
         engine.run(table, STATISTICS, fence)
     all_agree(lake_engines, writer, table, there, "after all actions")
     health = engine.health_inputs(table)
+    engine.end(fence.tag)
 
     assert (before.data_files, before.delete_files, before.snapshots) == (12, 2, 7)
     assert (planned.details["rewritten_files"], planned.after.data_files) == (12, 2)  # type: ignore[union-attr]
@@ -181,8 +186,10 @@ def test_what_is_wrong_is_named_and_not_retried(
         assert table in set(engine.list_tables())
         with pytest.raises(TableNotFound, match="there is no table rest.sales.gone"):
             engine.stats(gone)
+        engine.begin(fence.tag)
         with pytest.raises(TableRefused):
             engine.run(table, RewriteDataFiles(where="nothing = = 1"), fence)
+        engine.end(fence.tag)
 
 
 @pytest.mark.parametrize("lake", LAKES[:1])
@@ -257,11 +264,11 @@ def test_a_delete_and_an_insert_of_another_engine_during_a_compaction(
 
 @pytest.mark.filterwarnings("ignore:Merge on read is not yet supported:UserWarning")  # PyIceberg's, about its own deletes
 @pytest.mark.parametrize("lake", LAKES[:1])
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", WAYS)
 def test_a_writer_races_with_every_action_of_an_engine(
     lake_engines: dict[str, Engine], writer: Catalog, table: TableRef, fence: Fence, name: str
 ):
-    """The writer appends, deletes, upserts and writes delete files while the engine does everything again and again.
+    """The writer appends, overwrites, deletes, upserts and writes delete files while the engine does everything repeatedly.
 
     A commit of either side may be refused; then it changed nothing.
     """
@@ -274,7 +281,7 @@ def test_a_writer_races_with_every_action_of_an_engine(
         for number in range(10_000, 10_010):
             some = chance.choice(there)[0]
             try:
-                match chance.choice(["append", "delete", "upsert", "positions"]):
+                match chance.choice(["append", "delete", "upsert", "overwrite", "positions"]):
                     case "append":
                         there = [*there, *append(writer, [number], ref=table)]
                     case "delete":
@@ -282,6 +289,10 @@ def test_a_writer_races_with_every_action_of_an_engine(
                         there = without(there, some)
                     case "upsert":
                         there = [*without(there, some), upsert(writer, some, f"u{some}", ref=table)]
+                    case "overwrite":
+                        new = rows([some], text="o")
+                        overwrite(writer, new, f"id = {some}", ref=table)
+                        there = [*without(there, some), *new]
                     case "positions":
                         delete_by_position(writer, [some], ref=table)
                         there = without(there, some)
@@ -292,6 +303,7 @@ def test_a_writer_races_with_every_action_of_an_engine(
                 raise
 
     thread, engine, rounds = threading.Thread(target=write), lake_engines[name], 0
+    engine.begin(fence.tag)
     thread.start()
     while thread.is_alive() or not rounds:
         for action in (REWRITE, MANIFESTS, EXPIRE, ORPHANS):
@@ -299,6 +311,7 @@ def test_a_writer_races_with_every_action_of_an_engine(
                 engine.run(table, action, fence)
         rounds += 1
     thread.join()
+    engine.end(fence.tag)
 
     assert not failures
     all_agree(lake_engines, writer, table, there, f"after a race with {name}")

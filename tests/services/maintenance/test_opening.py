@@ -40,6 +40,13 @@ def test_remote_engines_need_an_address():
     assert configured_engines(found) == ("pyiceberg", "trino", "spark")
     assert configured_catalogs(found) == ("lake", "old")
     assert [(engine.name, engine.supports("compute_statistics")) for engine in engines] == [("trino", True), ("spark", True)]
+    over_thrift = given(spark_thrift_url="thrift://127.0.0.1:10000", spark_thrift_password="x", spark_thrift_user="me")
+    assert configured_engines(over_thrift) == ("pyiceberg", "spark")
+    assert open_engine("spark", over_thrift, None).name == "spark"
+    with pytest.raises(UsageError, match="HOLDFAST_SPARK_THRIFT_URL are both set; unset one of them"):
+        configured_engines(given(spark_connect_url="sc://spark:15002", spark_thrift_url="thrift://spark:10000"))
+    with pytest.raises(UsageError, match="use thrift://host:10000 or thrifts://"):
+        open_engine("spark", given(spark_thrift_url="jdbc:hive2://spark:10000"), None)
     with pytest.raises(UsageError, match="the engine trino is not configured"):
         open_engine("trino", given(), None)
     with pytest.raises(UsageError, match="sc://host:port"):

@@ -5,16 +5,17 @@ The remote engine of these tests is a real process per action, which outlives th
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
 from factories import rows, state_of, take
-from holdfast.jobs.effects import clean, plan
+from holdfast.jobs.effects import clean, confirm, plan
 from holdfast.services.maintenance.engines.actions import RewriteDataFiles
 from holdfast.services.maintenance.engines.interface import Action, ActionResult, Fence, TableRef, TableStats
 from holdfast.services.maintenance.kinds import KINDS
@@ -22,7 +23,7 @@ from holdfast.services.maintenance.run.remote import EFFECT
 from holdfast.services.maintenance.setup import Maintenance
 from holdfast.testing import crash_at, harness
 from holdfast.worker.kinds import cleaners
-from maintenance_factories import ORDERS, PATH, STATS, know
+from maintenance_factories import ORDERS, PATH, STATS, actions_of, know, make_table
 
 Conn = psycopg.AsyncConnection[Any]
 FOREVER = [sys.executable, "-c", "import sys; sys.stdin.read()"]
@@ -36,6 +37,8 @@ class ProcessEngine:
     def __init__(self) -> None:
         self.work: dict[str, subprocess.Popen[bytes]] = {}
         self.stopped: list[str] = []
+        self.ended: list[str] = []
+        self.during: Callable[[], None] = lambda: None  # called in the middle of each action
         self.seen_at_start: list[list[str]] = []
 
     def supports(self, action: str) -> bool:
@@ -47,11 +50,19 @@ class ProcessEngine:
     def run(self, table: TableRef, action: Action, fence: Fence, **_: Any) -> ActionResult:
         self.seen_at_start.append([tag for tag, process in self.work.items() if process.poll() is None])
         self.work[fence.tag] = subprocess.Popen(FOREVER, stdin=subprocess.PIPE)
+        self.during()
         return ActionResult(action.name, STATS, STATS, 1.0)
 
-    def find(self, tag: str) -> str | None:
+    def begin(self, tag: str) -> str:
+        return f"reference-of-{tag}"
+
+    def end(self, tag: str) -> None:
+        self.ended.append(tag)
+
+    def find(self, reference: str) -> str | None:
+        tag = reference.removeprefix("reference-of-")
         process = self.work.get(tag)
-        return tag if process is not None and process.poll() is None else None
+        return tag if tag != reference and process is not None and process.poll() is None else None
 
     def stop(self, handle: str) -> None:
         self.work[handle].kill()
@@ -91,6 +102,48 @@ async def test_work_of_a_dead_attempt_is_stopped_before_the_next_begins(
     assert first != second
 
 
+async def test_attempt_records_where_its_work_is_before_it_starts_and_says_when_it_is_over(
+    ops: Any, conn: Conn, database: str, remote: ProcessEngine
+):
+    """Another process finds the work by the recorded reference: an engine may choose its own names."""
+    await know(conn)
+    await ops.post(PATH, json={"actions": ["rewrite_data_files"], "engine": "trino"})
+    seen: list[Any] = []
+
+    def look() -> None:
+        with psycopg.connect(database, autocommit=True) as own:
+            seen.extend(own.execute("SELECT tag, handle ->> 'work' FROM holdfast.effects").fetchall())
+
+    remote.during = look
+    async with harness(database, KINDS) as runner:
+        await runner.drain()
+
+    (tag,) = remote.work
+    assert seen == [(tag, f"reference-of-{tag}")]
+    assert remote.ended == [tag]
+
+
+async def test_cancel_between_two_actions_keeps_the_second_from_running(
+    ops: Any, conn: Conn, database: str, remote: ProcessEngine
+):
+    """K-62: the first action has ended when the cancel is seen; it stays completed."""
+    await know(conn)
+    made = await ops.post(PATH, json={"actions": ["rewrite_data_files", "rewrite_manifests"], "engine": "trino"})
+    job_id = made.json()["data"]["id"]
+
+    def cancel_it() -> None:
+        with psycopg.connect(database, autocommit=True) as own:
+            own.execute("UPDATE holdfast.jobs SET cancel_requested_at = clock_timestamp() WHERE id = %s", [job_id])
+
+    remote.during = cancel_it
+    async with harness(database, KINDS) as runner:
+        await runner.drain()
+
+    assert await state_of(conn, job_id) == "cancelled"
+    assert await actions_of(conn, job_id) == {"rewrite_data_files": "completed", "rewrite_manifests": "cancelled"}
+    assert len(remote.seen_at_start) == 1
+
+
 async def test_work_is_stopped_after_the_end_of_its_job(ops: Any, conn: Conn, database: str, remote: ProcessEngine):
     """The effects ledger has the tag before the work begins, so nothing is left running."""
     await know(conn)
@@ -107,13 +160,29 @@ async def test_work_is_stopped_after_the_end_of_its_job(ops: Any, conn: Conn, da
     assert [process.poll() is None for process in remote.work.values()] == [False]
 
 
+async def test_dry_run_of_orphan_removal_with_trino_has_the_numbers_of_the_embedded_engine(
+    ops: Any, here: Maintenance, database: str, remote: ProcessEngine
+):
+    """Trino cannot list orphan files without deleting them."""
+    await asyncio.to_thread(make_table, here, database, files=1)
+    made = await ops.post(PATH, json={"actions": ["remove_orphan_files"], "engine": "trino", "dry_run": True})
+
+    async with harness(database, KINDS) as runner:
+        await runner.drain()
+
+    (action,) = (await ops.get(made.headers["location"])).json()["data"]["actions"]
+    assert (action["status"], action["details"]["orphan_files"], action["details"]["young_files"] > 0) == ("completed", 0, True)
+    assert remote.work == {}
+
+
 async def test_job_that_is_cancelled_leaves_no_work_running(ops: Any, conn: Conn, remote: ProcessEngine):
     """E-50, E-53: the work of an attempt whose job was cancelled by force is stopped by the ledger."""
     await know(conn)
     made = await ops.post(PATH, json={"actions": ["rewrite_data_files"], "engine": "trino"})
     claim = await take(conn, made.json()["data"]["id"])
     fence = Fence(claim.id, claim.attempt_id, claim.fence_token, check=lambda: None)
-    await plan(conn, claim, EFFECT, tag=fence.tag, detail={"engine": "trino"}, temporary=True, adoptable=True)
+    planned = await plan(conn, claim, EFFECT, tag=fence.tag, detail={"engine": "trino"}, temporary=True, adoptable=True)
+    await confirm(conn, claim, planned, {"work": remote.begin(fence.tag)})
     remote.run(ORDERS, RewriteDataFiles(), fence)
 
     await ops.post(f"/api/jobs/{claim.id}/cancel", json={"force": True})

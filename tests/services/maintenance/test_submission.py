@@ -92,6 +92,7 @@ async def test_parameters_that_an_engine_does_not_have_are_mistakes_of_the_reque
     """T-01: all of them at once, and not a job that fails later."""
     here.engine_names = ("pyiceberg", "trino", "spark")
     await know(conn)
+    here.catalogs = ("default", "of_trino")
     asked = {
         "actions": [
             {"action": "rewrite_data_files", "strategy": "sort", "sort_by": ["id"], "min_input_files": 2},
@@ -101,7 +102,7 @@ async def test_parameters_that_an_engine_does_not_have_are_mistakes_of_the_reque
         "dry_run": True,
     }
 
-    answer = await ops.post(PATH, json=asked)
+    answer = await ops.post(PATH, params={"catalog": "of_trino"}, json=asked)
 
     said = [one["message"] for one in answer.json()["errors"]]
     assert answer.status_code == 422

@@ -15,6 +15,7 @@ EVENTS: Final[dict[str, str]] = {
     "maintenance_thread_left_behind": "An engine did not stop in time. Its attempt is over, so its commits are refused.",
     "maintenance_remote_work_found": "Remote work of an earlier attempt still runs; it is stopped before anything else begins.",
     "maintenance_remote_work_stopped": "Remote work of an earlier attempt has been stopped.",
+    "maintenance_remote_work_not_released": "An engine could not be told that an attempt is over; the ledger stops its work.",
     "table_cache_catalog_failed": "The catalogs could not be listed; what is known of the tables stays.",
     "table_measure_failed": "One table could not be measured; its last figures stay.",
     "maintenance_policy_due": "A policy was due; says which tables were enqueued and which were skipped.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from holdfast.database.pool import connect_sync
 from holdfast.engines.trino.options import TrinoOptions
@@ -16,13 +16,17 @@ from holdfast.extras import loaded
 from holdfast.services.maintenance.engines.catalogs import DEFAULT, EMBEDDED, Catalogs
 from holdfast.services.maintenance.engines.interface import Engine
 from holdfast.services.maintenance.settings import MaintenanceSettings
+from holdfast.stores.opening import StoreOptions
 
+FAR_AWAY_MS: Final = "4102444800000"  # 2100: PyArrow wants to know when a token ends, and a file does not say it
 NOW_MS = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
 def configured_engines(settings: MaintenanceSettings) -> tuple[str, ...]:
     """The names of the engines that can be used. Pure."""
-    remote = {"trino": settings.trino_url, "spark": settings.spark_connect_url}
+    if settings.spark_connect_url is not None and settings.spark_thrift_url is not None:
+        raise UsageError("HOLDFAST_SPARK_CONNECT_URL and HOLDFAST_SPARK_THRIFT_URL are both set; unset one of them")
+    remote = {"trino": settings.trino_url, "spark": settings.spark_connect_url or settings.spark_thrift_url}
     return ("pyiceberg", *(name for name, address in remote.items() if address is not None))
 
 
@@ -42,7 +46,22 @@ def configured_catalogs(settings: MaintenanceSettings) -> tuple[str, ...]:
 
 def open_catalogs(settings: MaintenanceSettings, url: str | None) -> Catalogs:
     """The configured catalogs. `url` is our database, for catalogs of the type `embedded`."""
-    return Catalogs(properties_of(settings), database_url=url)
+    shared = file_properties(settings)
+    # A catalog without properties is described in PyIceberg's own configuration, which must not be overridden.
+    given = {name: {**shared, **own} if own else own for name, own in properties_of(settings).items()}
+    return Catalogs(given, database_url=url)
+
+
+def file_properties(settings: MaintenanceSettings) -> dict[str, str]:
+    """The endpoints and credentials of the shared stores, as PyIceberg names them. A catalog's own properties come first."""
+    stores = StoreOptions.from_settings(settings)
+    s3, gcs = stores.s3.read().options, stores.gcs.read().options
+    found = {f"s3.{name.replace('_', '-')}": str(value) for name, value in s3.items()}
+    if "base_url" in gcs:
+        found["gcs.service.host"] = gcs["base_url"]
+    if "bearer_token" in gcs:
+        found |= {"gcs.oauth2.token": gcs["bearer_token"], "gcs.oauth2.token-expires-at": FAR_AWAY_MS}
+    return found
 
 
 def open_engine(name: str, settings: MaintenanceSettings, url: str | None) -> Engine:
@@ -66,11 +85,27 @@ def _open_trino(settings: MaintenanceSettings) -> Engine:
 
 def _open_spark(settings: MaintenanceSettings) -> Engine:
     module = loaded("holdfast.services.maintenance.engines.spark", extra="maintenance")
-    assert settings.spark_connect_url is not None
-    catalogs = _named(settings, settings.maintenance_spark_catalogs)
-    link = loaded("holdfast.services.maintenance.engines.spark_connect").ConnectLink(settings.spark_connect_url)
-    engine: Engine = module.SparkMaintenance(link, catalogs)
+    link = _thrift_link(settings) if settings.spark_connect_url is None else _connect_link(settings.spark_connect_url)
+    engine: Engine = module.SparkMaintenance(link, _named(settings, settings.maintenance_spark_catalogs))
     return engine
+
+
+def _connect_link(url: str) -> Any:
+    return loaded("holdfast.services.maintenance.engines.spark_connect").ConnectLink(url)
+
+
+def _thrift_link(settings: MaintenanceSettings) -> Any:
+    module = loaded("holdfast.services.maintenance.engines.spark_thrift")
+    assert settings.spark_thrift_url is not None
+    password, ca_file = settings.spark_thrift_password, settings.spark_thrift_ca_file
+    options = module.ThriftOptions(
+        settings.spark_thrift_url,
+        settings.spark_thrift_user,
+        password.get_secret_value() if password else None,
+        settings.spark_thrift_sasl,
+        str(ca_file) if ca_file else None,
+    )
+    return module.ThriftLink(options)
 
 
 def _named(settings: MaintenanceSettings, others: dict[str, str]) -> dict[str, str]:

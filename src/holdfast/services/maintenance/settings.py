@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from holdfast.engines.settings import EngineSettings
 from holdfast.intervals import interval_of
@@ -39,6 +40,22 @@ class MaintenanceSettings(EngineSettings, StoreSettings):
     )
     spark_connect_url: str | None = Field(
         default=None, description="Address of Spark Connect, as sc://host:15002, for the engine `spark`."
+    )
+    spark_thrift_url: str | None = Field(
+        default=None,
+        description="Address of a Spark Thrift Server or Kyuubi, as thrift://host:10000, or thrifts://… with TLS, for the "
+        "engine `spark` instead of Spark Connect. It must be one server, not a load balancer: only that server knows its "
+        "sessions.",
+    )
+    spark_thrift_user: str = Field(default="holdfast", min_length=1, description="User of the Spark Thrift Server.")
+    spark_thrift_password: SecretStr | None = Field(
+        default=None, description="Password of that user (SASL PLAIN, LDAP); sent over TLS or to loopback only."
+    )
+    spark_thrift_sasl: bool = Field(
+        default=True, description="Whether the Spark Thrift Server uses SASL; false if its authentication is NOSASL."
+    )
+    spark_thrift_ca_file: Path | None = Field(
+        default=None, description="File with CA certificates to trust for thrifts:// instead of the system's."
     )
     maintenance_on_sigterm: Literal["release", "fail"] = Field(
         default="release",

@@ -75,6 +75,10 @@ class Maintenance(Resources):
             one.get("type") == EMBEDDED for one in properties_of(self.settings).values()
         )
 
+    def embeds(self, catalog: str) -> bool:
+        """Whether the embedded engine has this catalog."""
+        return catalog in properties_of(self.settings)
+
     @property
     def on_sigterm(self) -> OnSigterm:
         return self.settings.maintenance_on_sigterm

@@ -122,7 +122,7 @@ def test_what_an_engine_does_not_have_is_refused(engine, action, said):
 def test_a_dry_run_deletes_nothing():
     assert "dry_run => true" in SPARK.statement(REF, RemoveOrphanFiles(), dry_run=True)
     assert "dry_run" not in SPARK.statement(REF, RemoveOrphanFiles())
-    with pytest.raises(ActionUnsupported, match="no dry_run of remove_orphan_files; use the engine pyiceberg or spark"):
+    with pytest.raises(ActionUnsupported, match="no dry_run of remove_orphan_files; add the catalog to"):
         TRINO.statement(REF, RemoveOrphanFiles(), dry_run=True)
 
 

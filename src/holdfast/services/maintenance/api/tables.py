@@ -205,7 +205,8 @@ def checked(asked: MaintenanceAsked, table: TableRef, here: Maintenance, *, wait
     problems: list[known.Problem] = []
     engine = asked.engine or here.default_engine
     check_engine(engine, here.engine_names, "/body/engine", problems)
-    actions = check_actions(asked.actions, engine, "/body/actions", problems, dry_run=asked.dry_run)
+    embedded = here.embeds(table.catalog)
+    actions = check_actions(asked.actions, engine, "/body/actions", problems, dry_run=asked.dry_run, embedded=embedded)
     if forced(actions) and asked.reason is None:
         problems.append(known.Problem("/body/reason", "is required to remove orphan files that are younger than 7 days"))
     if table.catalog not in here.catalogs:

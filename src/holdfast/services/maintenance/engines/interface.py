@@ -221,8 +221,18 @@ class Engine(Protocol):
         """Run the action. `cancelled` is asked often; `ActionCancelled` has the result of what was committed before."""
         ...
 
-    def find(self, tag: str) -> str | None:
-        """The handle of remote work that was started under this tag (`Fence.tag`) and may still run; None: certainly none."""
+    def begin(self, tag: str) -> str:
+        """Prepare the remote work of an attempt (`Fence.tag`). Returns the reference by which any process finds the work; it is
+        recorded before the first action begins."""
+        ...
+
+    def end(self, tag: str) -> None:
+        """The attempt needs no remote work any more. Called in the process that called `begin`."""
+        ...
+
+    def find(self, reference: str) -> str | None:
+        """The handle of remote work with this reference that may still run; None: certainly none. If an attempt has recorded
+        no reference, it is asked for by the tag."""
         ...
 
     def stop(self, handle: str) -> None:

@@ -47,12 +47,18 @@ def missing(engine: str, action: Action, *, dry_run: bool = False) -> Iterator[M
             for name in changed(action, "target_size", "min_input_manifests"):
                 yield Missing(name, "leave it out, or use the engine pyiceberg")
         case "trino", RemoveOrphanFiles() if dry_run:
-            yield Missing("dry_run", "use the engine pyiceberg or spark for it")
+            yield Missing("dry_run", "add the catalog to HOLDFAST_ICEBERG_CATALOGS, or use the engine spark for it")
         case "spark", RewriteManifests():
             for name in changed(action, "target_size", "min_input_manifests"):
                 yield Missing(name, "set the table property commit.manifest.target-size-bytes, or use the engine pyiceberg")
         case "spark", RemoveOrphanFiles() if action.older_than < DAY:
             yield Missing("older_than below 24 hours", "Spark refuses it; use the engine pyiceberg")
+
+
+def planner_of(engine: str, action: Action, *, embedded: bool) -> str:
+    """The engine that plans an action in a dry run. Trino cannot list orphan files without deleting them: the embedded engine
+    lists them, if it has the catalog (`embedded`)."""
+    return "pyiceberg" if engine == "trino" and isinstance(action, RemoveOrphanFiles) and embedded else engine
 
 
 def changed(action: Action, *names: str) -> list[str]:

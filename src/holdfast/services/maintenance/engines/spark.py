@@ -1,4 +1,7 @@
-"""The engine spark: Iceberg's procedures (`CALL catalog.system.…`), through Spark Connect."""
+"""The engine spark: Iceberg's procedures (`CALL catalog.system.…`), through Spark Connect or a Spark Thrift Server.
+
+The statements are the same over both.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,22 @@ from holdfast.services.maintenance.engines.sql_engine import FOLLOW_UPS, Rows, S
 
 
 class SparkLink(Protocol):
-    """How statements reach Spark: `spark_connect.py`."""
+    """How statements reach Spark: `spark_connect.py` or `spark_thrift.py`."""
+
+    def begin(self, tag: str) -> str:
+        """Prepare the work of an attempt; the reference by which any process finds it."""
+        ...
+
+    def end(self, tag: str) -> None:
+        """The attempt needs no remote work any more."""
+        ...
 
     def run(self, sql: str, tag: str, work: str, cancelled: Callable[[], bool]) -> Rows:
         """The rows of a statement; `Stopped` if it was cancelled."""
         ...
 
-    def find(self, tag: str) -> str | None:
-        """The handle of work under this tag; None: certainly none."""
+    def find(self, reference: str, /) -> str | None:
+        """The handle of work with this reference; None: certainly none."""
         ...
 
     def stop(self, handle: str) -> None:
@@ -58,9 +69,17 @@ class SparkMaintenance(SqlEngine):
         """Run a statement; a cancel interrupts it in Spark."""
         return self._link.run(sql, tag, work, cancelled)
 
-    def find(self, tag: str) -> str | None:
+    def begin(self, tag: str) -> str:
+        """Prepare the work of an attempt; the reference by which any process finds it."""
+        return self._link.begin(tag)
+
+    def end(self, tag: str) -> None:
+        """The attempt needs no remote work any more."""
+        self._link.end(tag)
+
+    def find(self, reference: str) -> str | None:
         """The handle of work that an attempt has started and that may still run."""
-        return self._link.find(tag)
+        return self._link.find(reference)
 
     def stop(self, handle: str) -> None:
         """Stop it, and return when it has stopped."""

@@ -24,9 +24,8 @@ from holdfast.services.maintenance.engines.interface import (
     TAG_PREFIX,
     EngineFailed,
     MaintenanceError,
-    TableConflict,
-    TableRefused,
 )
+from holdfast.services.maintenance.engines.spark_errors import LONGEST, error_saying
 from holdfast.services.maintenance.engines.sql_engine import FOLLOW_UPS, Rows, Stopped
 
 USER: Final = "holdfast"  # sessions belong to a user; every process must use the same one
@@ -38,13 +37,6 @@ LOST_SECONDS: Final = 60.0  # for which a lost connection is tried again
 # Of sessions and operations that the server does not have, in the texts of its errors.
 UNKNOWN: Final = ("OPERATION_NOT_FOUND", "OPERATION_ABANDONED", "SESSION_NOT_FOUND", "SESSION_CLOSED")
 NOT_THE_LAST: Final = ("INVALID_CURSOR",)  # somebody else reads the operation, so it exists
-# Other writers committed first, and Iceberg's validation found that the two changes exclude each other.
-CONFLICT: Final = ("CommitFailedException", "ValidationException", "Cannot commit", "Missing required files to delete")
-# Another attempt at the same statement would fail in the same way.
-LASTING: Final = (
-    *("TABLE_OR_VIEW_NOT_FOUND", "NoSuchTableException", "Couldn't load table", "SCHEMA_NOT_FOUND"),
-    *("PARSE_SYNTAX_ERROR", "AnalysisException", "IllegalArgumentException", "UnsupportedOperationException"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +93,13 @@ class ConnectLink:
         if reading.failure is not None:
             raise reading.failure
         return reading.rows
+
+    def begin(self, tag: str) -> str:
+        """The tag: sessions and operations have ids that follow from it."""
+        return tag
+
+    def end(self, tag: str) -> None:
+        """Nothing to end: operations are released when they have ended, and the server ends idle sessions."""
 
     def find(self, tag: str) -> str | None:
         """The tag, if the server has an operation of this attempt; None: it certainly has none."""
@@ -284,7 +283,7 @@ def _rows_of(data: bytes) -> Rows:
 def _said(error: Exception) -> str:
     """The message of an error of gRPC; of others, its text."""
     details = getattr(error, "details", None)
-    return str((details() if callable(details) else None) or error)[:1000]
+    return str((details() if callable(details) else None) or error)[:LONGEST]
 
 
 def _classes(error: Exception) -> str:
@@ -300,17 +299,17 @@ def _classes(error: Exception) -> str:
 
 def _has(error: Exception, words: tuple[str, ...]) -> bool:
     """Whether the server's error has one of these words, in its code, its message or its classes."""
+    return any(word in _everything(error) for word in words)
+
+
+def _everything(error: Exception) -> str:
     code = getattr(error, "code", None)
-    text = f"{getattr(code(), 'name', '') if callable(code) else ''} {_said(error)} {_classes(error)}"
-    return any(word in text for word in words)
+    return f"{getattr(code(), 'name', '') if callable(code) else ''} {_said(error)} {_classes(error)}"
 
 
 def error_of(error: Exception) -> MaintenanceError:
     """The error of a statement: what the server said, and whether another attempt may succeed."""
-    said = f"spark: {_said(error)}"
-    if _has(error, CONFLICT):
-        return TableConflict(said)
-    return TableRefused(said) if _has(error, LASTING) else EngineFailed(said)
+    return error_saying(_said(error), _everything(error))
 
 
 def _is_final(error: Exception) -> bool:

@@ -83,9 +83,16 @@ class SqlEngine(ABC):
     def list_tables(self) -> Iterator[TableRef]:
         """Every Iceberg table of the configured catalogs."""
 
+    def begin(self, tag: str) -> str:
+        """Prepare the work of an attempt; its tag is enough to find it."""
+        return tag
+
+    def end(self, tag: str) -> None:  # noqa: B027 - most engines have nothing to end
+        """The attempt needs no remote work any more."""
+
     @abstractmethod
-    def find(self, tag: str) -> str | None:
-        """The handle of remote work that was started under this tag and may still run."""
+    def find(self, reference: str) -> str | None:
+        """The handle of remote work with this reference that may still run."""
 
     @abstractmethod
     def stop(self, handle: str) -> None:

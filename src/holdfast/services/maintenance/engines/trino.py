@@ -85,14 +85,14 @@ class TrinoMaintenance(SqlEngine):
                 rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return rows
 
-    def find(self, tag: str) -> str | None:
+    def find(self, reference: str) -> str | None:
         """The id of the newest statement with this tag, if it has not ended. An attempt runs one after the other."""
 
         async def ask() -> str | None:
             engine = open_trino(self._options)
             try:
-                query = Query("", tag, role=self._role)
-                found: Any = await engine.find(tag, query)
+                query = Query("", reference, role=self._role)
+                found: Any = await engine.find(reference, query)
                 runs = found is not None and (await engine.poll(found, query)).phase is Phase.RUNNING
                 return str(found["query_id"]) if runs else None
             finally:

@@ -28,6 +28,7 @@ from holdfast.services.maintenance.engines.interface import (
     TableRef,
     parse_actions,
 )
+from holdfast.services.maintenance.engines.limits import planner_of
 from holdfast.services.maintenance.run import record, remote
 from holdfast.services.maintenance.run.record import Failure
 from holdfast.services.maintenance.run.request import KIND, OnSigterm
@@ -78,15 +79,18 @@ async def _maintain(
     watched = Watched(ctx)
     engine = await here.engine(engine_name, ctx.connection)
     await remote.stop_earlier_work(ctx, engine, watched)
-    if not dry_run:
-        await remote.announce(ctx, engine, watched)
-    run = Run(ctx, watched, engine, table, dry_run, total=len(actions))
+    run = Run(ctx, here, watched, engine, table, dry_run, total=len(actions))
     async with ctx.connection() as conn:
         done = await record.statuses(conn, ctx.job)
-    for position, action in enumerate(actions, 1):
-        if done.get(position) != "completed":
-            await ctx.checkpoint()
-            await run.act(position, action)
+    try:
+        if not dry_run:
+            await remote.announce(ctx, engine, watched)
+        for position, action in enumerate(actions, 1):
+            if done.get(position) != "completed":
+                await ctx.checkpoint()
+                await run.act(position, action)
+    finally:
+        await remote.release(engine, watched)
     async with ctx.connection() as conn:
         found = await record.results(conn, ctx.job)
     return outcome_of(table, found, may_work_later=run.transient)
@@ -97,6 +101,7 @@ class Run:
     """One attempt at the actions of a table."""
 
     ctx: Context
+    here: Maintenance
     watched: Watched
     engine: Engine
     table: TableRef
@@ -110,7 +115,7 @@ class Run:
         try:
             if not await self._begin(position, action):
                 return
-            result = await self.watched.call(self._work(action), share=partial(self._share, position))
+            result = await self.watched.call(await self._work(action), share=partial(self._share, position))
         except BaseException as error:
             if is_about_the_job(error) or not isinstance(error, Exception):
                 await self._note_part(position)
@@ -134,9 +139,11 @@ class Run:
             log.info("maintenance_action_skipped", **about)
         return begins
 
-    def _work(self, action: Action) -> Callable[[], ActionResult]:
+    async def _work(self, action: Action) -> Callable[[], ActionResult]:
         if self.dry_run:
-            return partial(self.engine.plan, self.table, action)
+            name = planner_of(self.engine.name, action, embedded=self.here.embeds(self.table.catalog))
+            planner = self.engine if name == self.engine.name else await self.here.engine(name, self.ctx.connection)
+            return partial(planner.plan, self.table, action)
         watched = self.watched
         run = partial(self.engine.run, self.table, action, watched.fence)
         return partial(run, progress=watched.report, cancelled=watched.is_cancelled)

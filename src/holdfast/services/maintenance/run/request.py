@@ -22,7 +22,7 @@ from holdfast.services.maintenance.engines.actions import (
 )
 from holdfast.services.maintenance.engines.interface import TableRef
 from holdfast.services.maintenance.engines.limits import ENGINES as ENGINES
-from holdfast.services.maintenance.engines.limits import missing
+from holdfast.services.maintenance.engines.limits import missing, planner_of
 
 KIND: Final = "maintenance.run"
 OnSigterm = Literal["release", "fail"]
@@ -92,10 +92,10 @@ def slot_key(policy: str, table: TableRef) -> str:
 
 
 def check_actions(
-    given: Any, engine: str | None, at: str, problems: list[Problem], *, dry_run: bool = False
+    given: Any, engine: str | None, at: str, problems: list[Problem], *, dry_run: bool = False, embedded: bool = False
 ) -> tuple[Action, ...]:
     """The actions, in the order in which they run; mistakes are added to `problems`. Each item may be a name,
-    `{action: name, …}` or `{name: {…}}`."""
+    `{action: name, …}` or `{name: {…}}`. `embedded`: whether the embedded engine has the catalog, for dry runs."""
     if not isinstance(given, (list, tuple)):
         problems.append(Problem(at, "must be a list of actions"))
         return ()
@@ -105,7 +105,8 @@ def check_actions(
         problems += [Problem(f"{at}{one.pointer}", one.message) for one in invalid.problems]
         return ()
     for action in actions:
-        for one in missing(engine or "", action, dry_run=dry_run):
+        planner = planner_of(engine or "", action, embedded=embedded) if dry_run else engine or ""
+        for one in missing(planner, action, dry_run=dry_run):
             problems.append(Problem(at, one.sentence(engine or "", action)))
     return actions
 

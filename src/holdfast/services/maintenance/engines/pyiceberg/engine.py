@@ -121,7 +121,14 @@ class PyIcebergEngine:
                 fence_tag.release(catalog, session.load, session.tag)
         return self._result(table, action, before, started, details)
 
-    def find(self, tag: str) -> str | None:
+    def begin(self, tag: str) -> str:
+        """Nothing to prepare: there is no remote work."""
+        return tag
+
+    def end(self, tag: str) -> None:
+        """Nothing to end."""
+
+    def find(self, reference: str) -> str | None:
         """None: the work ends with the process, and the fence refuses what a frozen process commits later."""
         return None
 
