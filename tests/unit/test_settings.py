@@ -69,7 +69,7 @@ def test_g_06_a_lease_is_said_in_minutes_by_the_documents_name(monkeypatch: pyte
 
 @pytest.mark.usefixtures("_compatible")
 def test_a_worker_is_set_up_by_the_names_of_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the compatibility names switched on. GCP_PROJECT and POLL_INTERVAL_SECONDS are not read: nothing uses them."""
+    """With the compatibility names switched on. GCP_PROJECT is not read: nothing uses it."""
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     bare = Settings()
@@ -91,6 +91,15 @@ def test_a_worker_is_set_up_by_the_names_of_its_document(monkeypatch: pytest.Mon
     assert found.trino_password.get_secret_value() == "secret"
     monkeypatch.setenv("HOLDFAST_API_URL", "https://ours")
     assert Settings().api_url == "https://ours", "HOLDFAST_ names take precedence"
+
+
+@pytest.mark.usefixtures("_compatible")
+def test_both_names_of_the_document_set_the_interval_of_an_idle_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-04: a worker of the document sleeps for EMPTY_POLL_BACKOFF when it found nothing; that one takes precedence."""
+    monkeypatch.setenv("POLL_INTERVAL_SECONDS", "5")
+    assert Settings().poll_seconds == 5
+    monkeypatch.setenv("EMPTY_POLL_BACKOFF", "12")
+    assert Settings().poll_seconds == 12
 
 
 def test_standard_names_of_the_aws_sdks_always_count(monkeypatch: pytest.MonkeyPatch) -> None:
