@@ -62,9 +62,7 @@ def main() -> None:
     """Run the task of the folder that the first argument names."""
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     try:
-        with os.fdopen(os.dup(1), "w") as lines:
-            os.dup2(2, 1)  # what a library prints is no line about progress
-            run(Path(sys.argv[1]), Lines(lines).tell)
+        run(Path(sys.argv[1]), Lines(sys.stdout).tell)
     except Exception as error:  # foreign code: the server shows the message
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.stderr.flush()

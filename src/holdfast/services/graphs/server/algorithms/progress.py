@@ -48,7 +48,7 @@ class Lines:
 
 
 def read_line(line: bytes, tell: Tell) -> None:
-    """The server's side: pass on what a line of the child says."""
+    """The server's side: pass on what a line of the child says. What a library prints is not such a line."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         found: Mapping[str, Any] = json.loads(line)
         tell(int(found["done"]), int(found["of"]), str(found["unit"]))

@@ -75,7 +75,7 @@ class Run:
     def at(self, step: str, done: int = 0, of: int = 0, unit: str = "") -> None:
         """Note how far the run is. Called in any thread."""
         self.step, self.done = step, f"{done:,} of {of:,} {unit}" if of else None
-        self.progress = max(self.progress, fraction(step, done, of, writes=self.property is not None))
+        self.progress = fraction(step, done, of, writes=self.property is not None)
 
     def telling(self, step: str) -> Tell:
         """For the code of a step, which counts what it has done."""
