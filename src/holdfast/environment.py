@@ -20,10 +20,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 PREFIX = "HOLDFAST_"
 # Variables of other systems that Holdfast needs no value of. They are accepted, and `holdfast config explain` says why.
-WITHOUT_EFFECT = {
-    "GCP_PROJECT": "the credentials of Google Cloud name the project",
-    "POLL_INTERVAL_SECONDS": "a worker with jobs claims the next one at once; HOLDFAST_POLL_SECONDS is for an idle worker",
-}
+WITHOUT_EFFECT = {"GCP_PROJECT": "the credentials of Google Cloud name the project"}
 SWITCH = f"{PREFIX}COMPATIBILITY_NAMES"
 HIDDEN = "***"
 

@@ -50,8 +50,9 @@ class Settings(BaseSettings):
     poll_seconds: float = Field(
         default=10.0,
         gt=0,
-        json_schema_extra=names("EMPTY_POLL_BACKOFF", "EMPTY_POLL_BACKOFF_SECONDS"),
-        description="Interval at which an idle worker polls for jobs without a notification; up to a fifth is added as jitter.",
+        json_schema_extra=names("EMPTY_POLL_BACKOFF", "EMPTY_POLL_BACKOFF_SECONDS", "POLL_INTERVAL_SECONDS"),
+        description="Interval at which an idle worker polls for jobs without a notification; up to a fifth is added as jitter. "
+        "A worker with jobs claims the next one at once.",
     )
     run_background_poller: bool = Field(
         default=True,

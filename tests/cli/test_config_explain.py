@@ -29,7 +29,7 @@ DOCUMENTS = {
     "STALE_JOB_TIMEOUT_MINUTES": ("30", "HOLDFAST_STALE_JOB_TIMEOUT_MINUTES", 30.0),
     "RUN_BACKGROUND_POLLER": ("true", "HOLDFAST_RUN_BACKGROUND_POLLER", True),
 }
-WITHOUT_EFFECT = {"GCP_PROJECT": "my-project", "POLL_INTERVAL_SECONDS": "5"}
+WITHOUT_EFFECT = {"GCP_PROJECT": "my-project"}
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,9 @@ def test_g_04_every_variable_of_the_documents_is_accepted_and_mapped(run: Run, m
         assert found[setting] == (value, name)
     assert found["HOLDFAST_LEASE_SECONDS"] == (1800.0, "STALE_JOB_TIMEOUT_MINUTES"), "the value that counts"
     assert found["GCP_PROJECT"] == (None, "no effect: the credentials of Google Cloud name the project")
-    assert found["POLL_INTERVAL_SECONDS"][1].startswith("no effect: a worker with jobs claims the next one at once")
+    monkeypatch.delenv("EMPTY_POLL_BACKOFF")
+    monkeypatch.setenv("POLL_INTERVAL_SECONDS", "5")
+    assert explained(run)["HOLDFAST_POLL_SECONDS"] == (5.0, "POLL_INTERVAL_SECONDS")
     assert "secret-canary" not in json.dumps(found)
 
 

@@ -69,7 +69,7 @@ def test_g_06_compatibility_name_of_the_lease_is_in_minutes(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("_compatible")
 def test_compatibility_names_configure_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the compatibility names switched on. GCP_PROJECT and POLL_INTERVAL_SECONDS are not read: nothing uses them."""
+    """With the compatibility names switched on. GCP_PROJECT is not read: nothing uses it."""
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     bare = Settings()
@@ -91,6 +91,15 @@ def test_compatibility_names_configure_a_worker(monkeypatch: pytest.MonkeyPatch)
     assert found.trino_password.get_secret_value() == "secret"
     monkeypatch.setenv("HOLDFAST_API_URL", "https://ours")
     assert Settings().api_url == "https://ours", "HOLDFAST_ names take precedence"
+
+
+@pytest.mark.usefixtures("_compatible")
+def test_two_compatibility_names_set_the_interval_of_an_idle_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-04: a worker of the document sleeps for EMPTY_POLL_BACKOFF when it found nothing; that one takes precedence."""
+    monkeypatch.setenv("POLL_INTERVAL_SECONDS", "5")
+    assert Settings().poll_seconds == 5
+    monkeypatch.setenv("EMPTY_POLL_BACKOFF", "12")
+    assert Settings().poll_seconds == 12
 
 
 def test_standard_aws_variables_are_always_read(monkeypatch: pytest.MonkeyPatch) -> None:

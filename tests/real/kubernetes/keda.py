@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kube_cluster import KubeCluster, cache, free_port
 from operators import CRDS_PATH, KEDA, crds_of_keda, downloaded, environment
@@ -60,6 +60,8 @@ def _compile(source: Path, name: str, folder: Path) -> None:
 @dataclass
 class KedaCluster(KubeCluster):
     """A control plane whose controllers look at metrics every 2 s instead of 15, with KEDA's CRDs; `start_keda` starts KEDA."""
+
+    has_keda: ClassVar[bool] = True
 
     def api_server_settings(self) -> dict[str, Any]:
         """The API server forwards requests for external metrics to KEDA, with a certificate of its own."""

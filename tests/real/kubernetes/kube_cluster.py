@@ -25,7 +25,7 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from cryptography import x509
@@ -70,6 +70,7 @@ def build() -> Path:
 class KubeCluster:
     """One control plane. `admin` may do everything; `holdfast` nothing until a Role says so."""
 
+    has_keda: ClassVar[bool] = False
     folder: Path
     tokens: dict[str, str] = field(default_factory=lambda: {"admin": secrets.token_hex(16), "holdfast": secrets.token_hex(16)})
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, repr=False)

@@ -8,146 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import duckdb
-import httpx2
 import psycopg
 import pytest
 import pytest_asyncio
-import yaml
+from installation import PLANE, Installation, rendered
+from installation import installed as installation
 from keda import KedaCluster
-from pod_processes import PodProcesses, parsed
-from psycopg.conninfo import conninfo_to_dict
+from pod_processes import parsed
 
-import programs
-from databases import new_database
-from deploy_paths import DEPLOY
-from export_factories import TABLES, mapping
-from holdfast.database import roles
 from holdfast.services.maintenance.engines.interface import TableRef
 from holdfast.services.maintenance.settings import MaintenanceSettings
 from iceberg_tables import end_threads
-from kube.access import Access, Api
 from maintenance_factories import make_table, read_ids
-from trino_server import TrinoServer
-from trino_warehouse import UNLOAD, warehouse
+from trino_warehouse import UNLOAD
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-OVERLAY = Path(__file__).parent / "overlay"
-PLANE = "127.0.7.1"
-ROLE = {"X-Use-Case-Id": "analysts"}
-PATIENCE = 120.0
+ASKED = "/api/stats/queue-depth"
 MOVES = """
     SELECT h.move, count(*) FROM holdfast.history h JOIN holdfast.jobs j ON j.id = h.job_id WHERE j.kind = 'exports.export'
 """
-COLLECTIONS = {
-    "Namespace": ("/api/v1", "namespaces"),
-    "ServiceAccount": ("/api/v1", "serviceaccounts"),
-    "ConfigMap": ("/api/v1", "configmaps"),
-    "Secret": ("/api/v1", "secrets"),
-    "Service": ("/api/v1", "services"),
-    "ResourceQuota": ("/api/v1", "resourcequotas"),
-    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
-    "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
-    "Deployment": ("/apis/apps/v1", "deployments"),
-    "Job": ("/apis/batch/v1", "jobs"),
-    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
-    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
-    "ScaledObject": ("/apis/keda.sh/v1alpha1", "scaledobjects"),
-    "ScaledJob": ("/apis/keda.sh/v1alpha1", "scaledjobs"),
-    "TriggerAuthentication": ("/apis/keda.sh/v1alpha1", "triggerauthentications"),
-}
-
-
-@dataclass
-class Installation:
-    """The overlay, applied to a cluster."""
-
-    cluster: KedaCluster
-    api: Api
-    node: PodProcesses
-    url: str  # of the database, as its owner
-    trino: TrinoServer
-    plane: httpx2.AsyncClient
-    began: float = field(default_factory=time.monotonic)
-    seen: dict[str, int] = field(default_factory=dict)
-
-    def say(self, text: str) -> None:
-        """A line of the log."""
-        print(f"{time.monotonic() - self.began:7.1f} s  {text}", file=sys.__stdout__, flush=True)
-
-    def apply(self, one: dict[str, Any]) -> None:
-        root, plural = COLLECTIONS[one["kind"]]
-        space = one["metadata"].get("namespace")
-        self.cluster.apply(f"{root}/namespaces/{space}/{plural}" if space else f"{root}/{plural}", one)
-
-    def secret(self, name: str, **data: str) -> None:
-        metadata = {"name": name, "namespace": "holdfast"}
-        self.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data})
-
-    async def list(self, kind: str, **labels: str) -> list[dict[str, Any]]:
-        root, plural = COLLECTIONS.get(kind, ("/api/v1", kind))
-        selector = {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())} if labels else {}
-        found = await self.api.get(f"{root}/namespaces/holdfast/{plural}", **selector)
-        return list(found["items"])
-
-    async def replicas(self, name: str = "export-worker") -> int:
-        """How many pods the Deployment asks for; the log says when it changes."""
-        found = await self.api.get(f"/apis/apps/v1/namespaces/holdfast/deployments/{name}")
-        count = int(found["spec"]["replicas"])
-        if self.seen.get(name) != count:
-            self.say(f"{name}: {self.seen.get(name, '?')} → {count} replicas")
-            self.seen[name] = count
-        return count
-
-    async def until(self, condition: Callable[[], Awaitable[Any]], what: str) -> Any:
-        """Wait for a condition, and say when it holds."""
-        end = time.monotonic() + PATIENCE
-        while not (found := await condition()):
-            await self.replicas()
-            assert time.monotonic() < end, f"not within {PATIENCE:g} s: {what}\n{await self.trouble()}"
-            await asyncio.sleep(0.3)
-        self.say(what)
-        return found
-
-    async def trouble(self) -> str:
-        """What an operator would look at."""
-        pods = await self.list("pods")
-        lines = [f"{one['metadata']['name']}: {one['status']['phase']}" for one in pods]
-        for one in pods:
-            lines.append(f"--- {one['metadata']['name']}\n{self.node.log(one['metadata']['name'])[-1500:]}")
-        keda = "".join(path.read_text()[-3000:] for path in self.cluster.folder.glob("keda-operator.log"))
-        return "\n".join([*lines, *self.node.refused[-5:], "--- keda-operator", keda])
-
-    async def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as conn:
-            return await (await conn.execute(statement.encode())).fetchall()
-
-    async def states(self, kind: str) -> dict[str, int]:
-        return dict(await self.rows(f"SELECT state, count(*) FROM holdfast.jobs WHERE kind = '{kind}' GROUP BY 1"))
-
-    async def snapshot(self, runtime: str) -> int:
-        """Ask for a snapshot of three exports."""
-        asked = {"mapping_id": self.mapping_id, "runtime": runtime}
-        answer = await self.plane.post("/api/snapshots", json=asked, headers=ROLE)
-        assert answer.status_code == 202, answer.text
-        return int(answer.json()["data"]["snapshot"]["id"])
-
-    async def is_ready(self, snapshot_id: int) -> bool:
-        data = (await self.plane.get(f"/api/snapshots/{snapshot_id}")).json()["data"]["snapshot"]
-        assert data["status"] not in ("failed", "cancelled"), data
-        return bool(data["status"] == "ready")
-
-    mapping_id: int = 0
 
 
 @pytest.fixture(scope="module")
@@ -163,88 +48,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def installed(cluster: KedaCluster, server: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    folder = tmp_path_factory.mktemp("node")
-    async with AsyncExitStack() as stack:
-        url = stack.enter_context(new_database(server))
-        stack.callback(drop_roles, url)
-        connection = stack.enter_context(duckdb.connect())
-        connection.execute(TABLES)
-        trino = await stack.enter_async_context(TrinoServer(warehouse(connection)))
-        access = Access(cluster.url, cluster.tokens["admin"], "holdfast", folder / "kubeconfig", cluster.ca_file)
-        api = Api(access)
-        stack.push_async_callback(api.close)
-        client = httpx2.AsyncClient(base_url=f"http://{PLANE}:8080", trust_env=False, timeout=60)
-        plane = await stack.enter_async_context(client)
-        node = PodProcesses(access, folder, {"control-plane": PLANE})
-        made = Installation(cluster, api, node, url, trino, plane)
-        apply_overlay(made, url)
-        await stack.enter_async_context(node)
-        await install(made, folder)
+    async with installation(cluster, server, tmp_path_factory.mktemp("node"), "overlay") as made:
+        await until_scaled(made)
         yield made
 
 
-def apply_overlay(made: Installation, url: str) -> None:
-    """What the how-to says: secrets, then the overlay."""
-    rendered = subprocess.run(["kubectl", "kustomize", OVERLAY], check=True, capture_output=True, text=True).stdout
-    objects = sorted(yaml.safe_load_all(rendered), key=lambda one: list(COLLECTIONS).index(one["kind"]))
-    for one in objects[: len([one for one in objects if one["kind"] == "Namespace"])]:
-        made.apply(one)
-    parts = conninfo_to_dict(url)
-    words = ["--host", f"{parts['host']}:{parts['port']}", "--database", parts["dbname"], "--owner-url", url]
-    script = [sys.executable, DEPLOY / "scripts/make_secrets.py", *words, "--options", "?sslmode=disable"]
-    for one in yaml.safe_load_all(subprocess.run(script, check=True, capture_output=True, text=True).stdout):
-        made.secret(one["metadata"]["name"], **one["stringData"])
-    made.secret("starburst-credentials", url=made.trino.url, user="export", password="hunter2")
-    for one in objects:
-        made.apply(one)
-    made.say(f"overlay small applied: {len(objects)} objects")
-
-
-async def install(made: Installation, folder: Path) -> None:
-    """Wait for the migration, make the tokens, and wait until everything is ready."""
-
-    async def migrated() -> bool:
-        return bool((await made.list("Job"))[0]["status"].get("succeeded"))
-
-    await made.until(migrated, "job/migrate is complete")
-    for role in ("admin", "worker"):
-        words = ("auth", "token", "create", role, "--role", role, "--reason", "test", "--dsn", made.url, "--output", "json")
-        done = await asyncio.to_thread(lambda words=words: programs.run(*words, folder=folder))
-        assert done.returncode == 0, done.stderr
-        token = json.loads(done.stdout)["token"]
-        if role == "worker":
-            made.secret("holdfast-tokens", worker=token)
-        else:
-            made.plane.headers["Authorization"] = f"Bearer {token}"
-
-    async def answers() -> bool:
-        try:
-            return (await made.plane.get("/ready")).status_code == 200
-        except httpx2.HTTPError:
-            return False
-
-    await made.until(answers, "control-plane is ready")
-
+async def until_scaled(made: Installation) -> None:
     async def scaled() -> bool:
         found = [*await made.list("ScaledObject"), *await made.list("ScaledJob")]
         conditions = [one.get("status", {}).get("conditions") or [] for one in found]
         return all(any(is_true(each, "Ready") for each in some) for some in conditions)
 
     await made.until(scaled, "KEDA has read every trigger")
-    answer = await made.plane.post("/api/mappings", json=mapping(), headers=ROLE)
-    assert answer.status_code == 201, answer.text
-    made.mapping_id = int(answer.json()["data"]["id"])
 
 
 def is_true(condition: dict[str, str], kind: str) -> bool:
     return condition["type"] == kind and condition["status"] == "True"
-
-
-def drop_roles(url: str) -> None:
-    with psycopg.connect(url, autocommit=True) as conn:
-        for role in roles.ROLES:
-            conn.execute(f"DROP OWNED BY holdfast_{role} CASCADE".encode())
-            conn.execute(f"DROP ROLE holdfast_{role}".encode())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -358,9 +177,9 @@ def release(made: Installation, before: int, kept: str) -> None:
 
 @pytest.fixture(scope="module")
 def tables(installed: Installation) -> Any:
-    """Four Iceberg tables of small files, which their owner has written."""
+    """Five Iceberg tables of small files, which their owner has written."""
     here: Any = SimpleNamespace(settings=MaintenanceSettings(iceberg_warehouse=str(installed.node.shared / "warehouse")))
-    names = [TableRef("default", "sales", f"orders{number}") for number in range(4)]
+    names = [TableRef("default", "sales", f"orders{number}") for number in range(5)]
     for name in names:
         make_table(here, installed.url, files=6, table=name)
     end_threads()
@@ -470,3 +289,53 @@ async def test_the_job_of_a_killed_pod_runs_again(installed: Installation, table
     assert ids_in(here, installed, names[3]) == list(range(60))
     made = await installed.list("Job", **{"scaledjob.keda.sh/name": "maintenance-worker"})
     assert [one["status"]["failed"] for one in made if one["status"].get("failed")] == [1], "Kubernetes retries nothing"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The other source of the demand
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_api_replaces_postgres_as_the_source_of_the_demand(installed: Installation, tables: Any) -> None:
+    """Q-04: the component metrics-api-trigger. KEDA cannot log in to Postgres any more, and scales all the same."""
+    here, names = tables
+    await at_zero(installed)
+    before = {pod["metadata"]["name"] for pod in await pods_of(installed)}
+    ask_the_api(installed)
+    async with await psycopg.AsyncConnection.connect(installed.url, autocommit=True) as conn:
+        await conn.execute("ALTER ROLE holdfast_autoscaler NOLOGIN")
+        await conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'holdfast_autoscaler'")
+    installed.say("KEDA may not log in to Postgres any more; its triggers ask the API")
+
+    snapshot, job = await installed.snapshot("direct"), await maintain(installed, names[4])
+    installed.say("one snapshot of three exports and one maintenance job are requested")
+
+    async def one() -> bool:
+        return await installed.replicas() >= 1
+
+    async def both_done() -> bool:
+        return await state_of(installed, job) == ("completed", 1) and await installed.is_ready(snapshot)
+
+    await installed.until(one, "an export worker is asked for")
+    await installed.until(both_done, "the snapshot is ready and the maintenance job is completed")
+    await at_zero(installed)
+    pods = [pod for pod in await pods_of(installed) if pod["metadata"]["name"] not in before]
+    requests = await asked_by_keda(installed)
+    installed.say(f"{len(pods)} pod for the maintenance job; answers of {ASKED}: {requests}")
+    assert pods
+    assert ids_in(here, installed, names[4]) == list(range(60))
+    assert set(requests) == {"200"}
+
+
+def ask_the_api(made: Installation) -> None:
+    """Apply the overlay with the component. There is no cluster DNS: the service has the address of its pod."""
+    for one in rendered("overlay-metrics-api"):
+        if one["apiVersion"] == "keda.sh/v1alpha1":
+            made.apply(json.loads(json.dumps(one).replace("//control-plane.holdfast.svc:", f"//{PLANE}:")))
+
+
+async def asked_by_keda(made: Installation) -> dict[str, int]:
+    """How often the demand was asked for, by the status of the answer."""
+    lines = (await made.plane.get("/metrics")).text.splitlines()
+    found = [line for line in lines if line.startswith("holdfast_http_requests_total") and f'"{ASKED}"' in line]
+    return {line.partition('status="')[2].partition('"')[0]: int(float(line.rpartition(" ")[2])) for line in found}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -92,6 +93,18 @@ async def until_computing(graph: Served, job_id: int) -> None:
     await until(computes)
 
 
+async def until_it_counts(client: Client, job_id: int) -> dict[str, Any]:
+    """The job once its progress is more than the beginning of a step."""
+    found: dict[str, Any] = {}
+
+    async def counts() -> bool:
+        found.update((await client.get(f"/api/jobs/{job_id}")).json()["data"])
+        return float(found["progress"] or 0) > 0.3
+
+    await until(counts)
+    return found
+
+
 async def test_a_run_is_a_job_and_its_rows_are_read_by_the_id_of_the_job(
     analyst: Client, conn: Any, database: str, running: int
 ) -> None:
@@ -125,7 +138,7 @@ async def test_a_run_is_a_job_and_its_rows_are_read_by_the_id_of_the_job(
 async def test_one_at_a_time_queries_go_on_and_a_cancel_stops_the_run(
     analyst: Client, ops: Client, conn: Any, database: str, graph: Served, running: int
 ) -> None:
-    """409 names the holder; a query is answered meanwhile; a cancelled job leaves no run, and the next one gets the server."""
+    """409 names the holder; a query is answered meanwhile; the job shows how far it is; a cancelled job leaves no run."""
     path = f"/api/instances/{running}"
     async with worker(database):
         first = (await analyst.post(f"{path}/algorithms/betweenness", json=LONG)).json()["data"]
@@ -134,7 +147,7 @@ async def test_one_at_a_time_queries_go_on_and_a_cancel_stops_the_run(
         second = await ops.post(f"{path}/algorithms/wcc", json={})
         count = await analyst.post(f"{path}/graph/query", json={"query": "MATCH (n:N) RETURN count(*)"})
         still = graph.http.get(f"/algorithms/runs/{first['id']}").json()
-        waiting = (await analyst.get(f"/api/jobs/{first['id']}")).json()["data"]
+        waiting = await until_it_counts(analyst, first["id"])
         cancelled = await analyst.post(f"/api/jobs/{first['id']}/cancel", json={})
         third = await analyst.post(f"{path}/algorithms/wcc", json={})
         done = await ended(conn, third.json()["data"]["id"])
@@ -144,6 +157,8 @@ async def test_one_at_a_time_queries_go_on_and_a_cancel_stops_the_run(
     assert f"job {first['id']} (betweenness) of token:analyst runs on graph instance {running}" in second.json()["detail"]
     assert (count.json()["rows"], still["state"]) == ([[2000]], "running"), "the query did not wait for the run"
     assert waiting["state"] in ("submitted", "running")
+    assert 0.3 < waiting["progress"] < 1
+    assert re.match(r"betweenness: computing, [\d,]+ of 2,000 sources \(2,000 nodes, 6,000 edges\)", waiting["message"])
     assert cancelled.status_code == 202
     assert done.state == "completed", done.error
     assert await state_of(conn, first["id"]) == "cancelled"
@@ -279,7 +294,7 @@ async def test_what_stops_an_algorithm(conn: Any, running: int) -> None:
     assert "OOM_KILLED: too large" in await said("failed")
     assert progress_message({"algorithm": "wcc", "step": "computing", "nodes": 2000, "edges": None}) == (
         "wcc: computing (2,000 nodes)"
-    )
+    ), "a graph server of an older image reports nothing more"
 
 
 async def test_tokens_of_one_tenant_cannot_run_or_stop_an_algorithm_of_another(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,8 @@ import pytest
 
 from graph_servers import Served, graph_server, ring, social
 from holdfast.services.graphs.server.algorithms.catalog import ALGORITHMS, parameters_of
-from holdfast.services.graphs.server.algorithms.compute import FUNCTIONS, Edges, compute
+from holdfast.services.graphs.server.algorithms.compute import FUNCTIONS, Edges, compute, expected_iterations
+from holdfast.services.graphs.server.algorithms.progress import Lines, fraction, read_line
 
 SIZE = 60
 
@@ -154,6 +157,61 @@ def test_without_edges_every_algorithm_still_answers():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Progress
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def told(name: str, edges: Edges, **given: Any) -> list[tuple[int, int, str]]:
+    found: list[tuple[int, int, str]] = []
+    compute(name, edges, {**parameters_of_all(name), **given}, lambda *said: found.append(said))
+    return found
+
+
+def test_pagerank_tells_its_iterations_and_never_goes_back(both: tuple[Edges, nx.MultiDiGraph]):
+    """The number that it expects is a bound: it only becomes smaller, and the run ends before it."""
+    found = told("pagerank", both[0], max_iterations=1000)
+
+    shares = [done / of for done, of, _ in found]
+    assert [done for done, _, _ in found] == list(range(1, len(found) + 1))
+    assert shares == sorted(shares)
+    assert all(len(found) <= of for _, of, _ in found)
+    assert {unit for *_, unit in found} == {"iterations"}
+
+
+@pytest.mark.parametrize(
+    ("damping", "change", "expected"), [(0.5, 1.0, 3 + 10), (1, 1.0, 50), (0, 1.0, 3 + 1), (0.99, 1.0, 50), (0.5, 0.001, 4)]
+)
+def test_how_many_iterations_are_expected(damping: float, change: float, expected: int):
+    given = {"damping": damping, "tolerance": 1e-3, "max_iterations": 50}
+
+    assert expected_iterations(3, change, given) == expected
+
+
+def test_betweenness_tells_its_sources(both: tuple[Edges, nx.MultiDiGraph]):
+    assert told("betweenness", both[0], samples=40) == [(0, 40, "sources"), (16, 40, "sources"), (32, 40, "sources")]
+
+
+def test_each_step_has_its_share_of_a_run():
+    steps = [("extracting", 0), ("extracting", 5), ("computing", 0), ("computing", 10), ("writing", 5), ("writing", 10)]
+
+    assert [fraction(step, done, 10, writes=True) for step, done in steps] == [0, 0.15, 0.3, 0.8, 0.9, 1]
+    assert [fraction(step, done, 10, writes=False) for step, done in steps[:4]] == [0, 0.15, 0.3, 1]
+    assert fraction("computing", 0, 0, writes=False) == 0.3, "a step that counts nothing"
+
+
+def test_lines_of_the_child_are_few_and_what_a_library_prints_is_none_of_them():
+    out, found = io.StringIO(), list[tuple[int, int, str]]()
+    lines = Lines(out)
+
+    lines.tell(1, 4, "sources")
+    lines.tell(2, 4, "sources")  # a moment later
+    for line in (b"a warning of a library\n", b"[]\n", b'{"done": null, "of": 1, "unit": ""}\n', out.getvalue().encode()):
+        read_line(line, lambda *said: found.append(said))
+
+    assert found == [(1, 4, "sources")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Runs
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -208,7 +266,7 @@ def test_a_path_between_two_nodes(people: Served):
 @pytest.mark.processes
 def test_a_result_is_written_to_a_property_and_written_again(people: Served):
     ended = run(people, "pagerank", node_labels=["Person"], property="rank")
-    assert ended["state"] == "completed", ended
+    assert (ended["state"], ended["progress"], ended["done"]) == ("completed", 1, None), ended
 
     rows = people.http.get(f"/algorithms/runs/{ended['id']}/result").json()["rows"]
     assert dict(people.rows("MATCH (p:Person) RETURN p.id, p.rank")) == {key: value for _, key, value in rows}
@@ -264,6 +322,16 @@ def tangle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 LONG = {"parameters": {"samples": 100_000}, "holder": "ada"}  # a search from each of the nodes, level by level
 
 
+def until_it_counts(served: Served, number: int) -> dict[str, Any]:
+    """The run once it has reported a part of its step."""
+    deadline = time.monotonic() + 120
+    while True:
+        found: dict[str, Any] = served.http.get(f"/algorithms/runs/{number}").json()
+        if found["progress"] > 0.3:
+            return found
+        assert time.monotonic() < deadline, found
+
+
 @pytest.mark.processes
 def test_one_run_at_a_time_queries_go_on_and_a_run_can_be_cancelled(tangle: Served):
     """D.15: 409 names the holder; queries are never blocked by a run."""
@@ -274,6 +342,7 @@ def test_one_run_at_a_time_queries_go_on_and_a_run_can_be_cancelled(tangle: Serv
 
     second = tangle.http.post("/algorithms/wcc", json={})
     lock = tangle.http.get("/lock").json()
+    counted = until_it_counts(tangle, started["id"])
     count = tangle.rows("MATCH (n:N) RETURN count(*)")
     still = tangle.http.get(f"/algorithms/runs/{started['id']}").json()
     cancelled = tangle.http.delete(f"/algorithms/runs/{started['id']}").json()
@@ -281,9 +350,12 @@ def test_one_run_at_a_time_queries_go_on_and_a_run_can_be_cancelled(tangle: Serv
     assert (second.status_code, second.json()["code"]) == (409, "RESOURCE_LOCKED")
     assert second.json()["holder"] == {"run_id": started["id"], "algorithm": "betweenness", "holder": "ada"}
     assert lock["locked"]
+    assert 0.3 < counted["progress"] < 1
+    assert re.fullmatch(r"[\d,]+ of 4,000 sources", counted["done"])
     assert count == [[4000]]
     assert still["state"] == "running", "the query did not wait for the run"
     assert (cancelled["state"], cancelled["error_code"]) == ("cancelled", "CANCELLED")
+    assert counted["progress"] <= cancelled["progress"] < 1, "it stays where it was stopped"
     assert tangle.http.get("/lock").json()["locked"] is False
     assert not [*(tangle.folder / "data" / "runs").iterdir()], "its files are removed"
     assert run(tangle, "degree")["state"] == "completed"

@@ -36,6 +36,7 @@ class Run:
     algorithm: str
     state: str
     step: str
+    progress: float | None  # from 0 to 1; None if the graph server is too old to report it
     holder: str
     seconds: float
     rows: int | None
@@ -44,7 +45,7 @@ class Run:
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Run:
-        return cls(**{name: row[name] for name in cls.__slots__})
+        return cls(**{"progress": None, **{name: row[name] for name in cls.__slots__ if name in row}})
 
 
 class Algorithms:

@@ -138,14 +138,15 @@ async def _poll(ctx: Context, here: Graphs, instance: Instance) -> Ended:
             return Fail(f"{run['error_code']}: {run['error']}")
         case "cancelled":
             return Cancel(str(run["error"]))
-    await ctx.progress(None, progress_message(run))
+    await ctx.progress(run.get("progress"), progress_message(run))  # a graph server of an older image reports none
     return Submitted(ctx.job.handle, timedelta(seconds=min(LONGEST_POLL, FIRST_POLL * 1.2**ctx.job.poll_count)))
 
 
 def progress_message(run: Mapping[str, Any]) -> str:
     """What a run does now, for people. Pure."""
     size = f"{run['nodes']:,} nodes" + ("" if run["edges"] is None else f", {run['edges']:,} edges")
-    return f"{run['algorithm']}: {run['step']} ({size})"
+    done = f", {run['done']}" if run.get("done") else ""
+    return f"{run['algorithm']}: {run['step']}{done} ({size})"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

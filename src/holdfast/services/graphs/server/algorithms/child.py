@@ -1,8 +1,10 @@
 """The child process that runs one algorithm: `python -m holdfast.services.graphs.server.algorithms.child FOLDER`.
 
-The folder has `task.json` and `edges.arrow`; the child writes `result.arrow` and ends with 0, or prints why it failed and ends
-with 1. It is a process of its own so that a run can be stopped at any moment, and never holds the interpreter lock of the
-server. It ends when its standard input is closed: it does not outlive the server.
+The folder has `task.json` and `edges.arrow`; the child writes `result.arrow` and ends with 0, or prints why it failed to
+standard error and ends with 1. Standard output has a JSON line now and then that says how far it is.
+
+It is a process of its own so that a run can be stopped at any moment, and never holds the interpreter lock of the server. It
+ends when its standard input is closed: it does not outlive the server.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.extras import lazily
 from holdfast.services.graphs.server.algorithms.compute import Edges, compute
+from holdfast.services.graphs.server.algorithms.progress import Lines, Tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,10 +31,10 @@ class TaskWrong(Exception):
     """The algorithm cannot run on these edges."""
 
 
-def run(folder: Path) -> None:
+def run(folder: Path, tell: Tell) -> None:
     """Read the task, run it, write the result."""
     task = json.loads((folder / "task.json").read_text())
-    answer = compute(task["algorithm"], read_edges(folder / "edges.arrow", task["nodes"]), task["parameters"])
+    answer = compute(task["algorithm"], read_edges(folder / "edges.arrow", task["nodes"]), task["parameters"], tell)
     table = pa.table(answer)
     part = folder / "result.part"
     with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
@@ -59,7 +62,7 @@ def main() -> None:
     """Run the task of the folder that the first argument names."""
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     try:
-        run(Path(sys.argv[1]))
+        run(Path(sys.argv[1]), Lines(sys.stdout).tell)
     except Exception as error:  # foreign code: the server shows the message
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.stderr.flush()

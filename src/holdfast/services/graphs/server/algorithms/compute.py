@@ -1,16 +1,19 @@
 """The algorithms, on arrays: edges from `source` to `target`, both numbers from 0 to `nodes` - 1. Pure.
 
 scipy for everything that is linear algebra or a search; networkit for communities, cores and triangles. The measurement is in
-docs/decisions/0030. Several edges between two nodes count several times where weights count, else once.
+docs/decisions/0030. Several edges between two nodes count several times where weights count, else once. The algorithms that
+iterate in Python tell how far they are; the functions of both libraries do not.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.extras import lazily
+from holdfast.services.graphs.server.algorithms.progress import Tell, silent
 
 if TYPE_CHECKING:
     import networkit as nk
@@ -50,12 +53,12 @@ class Edges:
 
 
 Answer = dict[str, Array]  # "node": numbers of nodes; then the columns of the algorithm
-Compute = Callable[[Edges, Mapping[str, Any]], Answer]
+Compute = Callable[[Edges, Mapping[str, Any], Tell], Answer]
 
 
-def compute(name: str, edges: Edges, parameters: Mapping[str, Any]) -> Answer:
+def compute(name: str, edges: Edges, parameters: Mapping[str, Any], tell: Tell = silent) -> Answer:
     """Run an algorithm of the catalog."""
-    return FUNCTIONS[name](edges, parameters)
+    return FUNCTIONS[name](edges, parameters, tell)
 
 
 def _every(edges: Edges, **columns: Array) -> Answer:
@@ -76,7 +79,7 @@ def _by_size(groups: Array) -> Array:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def pagerank(edges: Edges, given: Mapping[str, Any]) -> Answer:
+def pagerank(edges: Edges, given: Mapping[str, Any], tell: Tell) -> Answer:
     """Power iteration. The rank of nodes without outgoing edges is spread over all nodes."""
     count = edges.nodes
     matrix = edges.matrix()
@@ -84,24 +87,34 @@ def pagerank(edges: Edges, given: Mapping[str, Any]) -> Answer:
     share = np.divide(1.0, out, out=np.zeros(count), where=out > 0)
     incoming, is_end = matrix.T.tocsr(), out <= 0
     rank = np.full(count, 1.0 / max(count, 1))
-    for _ in range(given["max_iterations"]):
+    for done in range(1, given["max_iterations"] + 1):
         spread = given["damping"] * (incoming @ (rank * share) + rank[is_end].sum() / count)
         after = spread + (1.0 - given["damping"]) / count
         change, rank = np.abs(after - rank).sum(), after
         if change < given["tolerance"]:
             break
+        tell(done, expected_iterations(done, float(change), given), "iterations")
     return _every(edges, rank=rank)
 
 
-def wcc(edges: Edges, _: Mapping[str, Any]) -> Answer:
+def expected_iterations(done: int, change: float, given: Mapping[str, Any]) -> int:
+    """How many iterations PageRank needs at most: each multiplies the change by `damping` or less. Pure."""
+    damping, most = given["damping"], int(given["max_iterations"])
+    if damping >= 1:
+        return most
+    left = math.ceil(math.log(given["tolerance"] / change) / math.log(damping)) if damping > 0 else 1
+    return min(most, done + max(left, 1))
+
+
+def wcc(edges: Edges, _: Mapping[str, Any], __: Tell) -> Answer:
     return _every(edges, component=_by_size(csgraph.connected_components(edges.matrix(), connection="weak")[1]))
 
 
-def scc(edges: Edges, _: Mapping[str, Any]) -> Answer:
+def scc(edges: Edges, _: Mapping[str, Any], __: Tell) -> Answer:
     return _every(edges, component=_by_size(csgraph.connected_components(edges.matrix(), connection="strong")[1]))
 
 
-def degree(edges: Edges, given: Mapping[str, Any]) -> Answer:
+def degree(edges: Edges, given: Mapping[str, Any], _: Tell) -> Answer:
     def counted(ends: Array) -> Array:
         return np.bincount(ends, edges.weight, edges.nodes).astype(float)
 
@@ -109,7 +122,7 @@ def degree(edges: Edges, given: Mapping[str, Any]) -> Answer:
     return _every(edges, degree=out * counted(edges.source) + into * counted(edges.target))
 
 
-def shortest_path(edges: Edges, given: Mapping[str, Any]) -> Answer:
+def shortest_path(edges: Edges, given: Mapping[str, Any], _: Tell) -> Answer:
     """Dijkstra from `source`, a number. With `target` the nodes of one path in order, else all nodes that can be reached."""
     matrix = _lightest(edges)
     distance, before = csgraph.dijkstra(
@@ -144,7 +157,7 @@ def _path(before: Array, source: int, target: int) -> list[int]:
     return path[::-1]
 
 
-def betweenness(edges: Edges, given: Mapping[str, Any]) -> Answer:
+def betweenness(edges: Edges, given: Mapping[str, Any], tell: Tell) -> Answer:
     """Brandes' algorithm from sampled sources, some at a time, as products of a sparse matrix with narrow dense ones."""
     low, high, _ = edges.simple() if not given["directed"] else (edges.source, edges.target, None)
     loops = low != high
@@ -157,6 +170,7 @@ def betweenness(edges: Edges, given: Mapping[str, Any]) -> Answer:
     total = np.zeros(edges.nodes)
     back = matrix.T.tocsr()
     for at in range(0, count, BATCH):
+        tell(at, count, "sources")
         total += _dependencies(matrix, back, sources[at : at + BATCH])
     pairs = max((edges.nodes - 1) * (edges.nodes - 2), 1)
     return _every(edges, betweenness=total * (edges.nodes / max(count, 1)) / pairs)
@@ -199,24 +213,24 @@ def _networkit(edges: Edges, *, weighted: bool = False, seed: int = 42) -> Any:
     return nk.GraphFromCoo((weight, (low, high)), n=edges.nodes, weighted=weighted, directed=False)
 
 
-def louvain(edges: Edges, given: Mapping[str, Any]) -> Answer:
+def louvain(edges: Edges, given: Mapping[str, Any], _: Tell) -> Answer:
     graph = _networkit(edges, weighted=edges.weight is not None, seed=given["seed"])
     found = nk.community.PLM(graph, refine=False, gamma=given["resolution"]).run().getPartition()
     return _every(edges, community=_by_size(np.array(found.getVector(), dtype=np.int64)))
 
 
-def label_propagation(edges: Edges, given: Mapping[str, Any]) -> Answer:
+def label_propagation(edges: Edges, given: Mapping[str, Any], _: Tell) -> Answer:
     graph = _networkit(edges, seed=given["seed"])
     found = nk.community.PLP(graph, maxIterations=given["max_iterations"]).run().getPartition()
     return _every(edges, community=_by_size(np.array(found.getVector(), dtype=np.int64)))
 
 
-def k_core(edges: Edges, _: Mapping[str, Any]) -> Answer:
+def k_core(edges: Edges, _: Mapping[str, Any], __: Tell) -> Answer:
     scores = nk.centrality.CoreDecomposition(_networkit(edges)).run().scores()
     return _every(edges, core=np.array(scores, dtype=np.int64))
 
 
-def triangle_count(edges: Edges, _: Mapping[str, Any]) -> Answer:
+def triangle_count(edges: Edges, _: Mapping[str, Any], __: Tell) -> Answer:
     """From the clustering coefficient: triangles by pairs of neighbours."""
     graph = _networkit(edges)
     share = np.array(nk.centrality.LocalClusteringCoefficient(graph, True).run().scores(), dtype=float)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.extras import lazily
+from holdfast.services.graphs.server.algorithms.progress import Tell, silent
 from holdfast.services.graphs.server.columns import quoted
 from holdfast.services.graphs.server.engines.port import Session
 from holdfast.services.graphs.server.refusals import Refusal, invalid
@@ -38,6 +39,11 @@ class Selection:
     @property
     def count(self) -> int:
         return sum(int(node["rows"]) for node in self.nodes)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables: how much there is to read."""
+        return self.count + sum(int(edge["rows"]) for edge in self.edges)
 
     @property
     def starts(self) -> dict[str, int]:
@@ -79,7 +85,7 @@ def _named(tables: Sequence[Mapping[str, Any]], key: str, field: str, names: Any
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-def write_edges(session: Session, selection: Selection, file: Path, deadline: float) -> int:
+def write_edges(session: Session, selection: Selection, file: Path, deadline: float, tell: Tell = silent) -> int:
     """Write the edges as numbers of nodes to an Arrow file: source, target and, if it is asked for, weight. How many."""
     fields = [pa.field("source", pa.int64()), pa.field("target", pa.int64())]
     if selection.weight is not None:
@@ -93,12 +99,13 @@ def write_edges(session: Session, selection: Selection, file: Path, deadline: fl
             if selection.weight is not None:
                 columns.append(found.column(2).cast(pa.float64()))
             writer.write_table(pa.table(columns, schema=schema))
+            tell(count, selection.rows, "rows")
     return count
 
 
-def read_keys(session: Session, selection: Selection, deadline: float) -> dict[str, pa.Array]:
+def read_keys(session: Session, selection: Selection, deadline: float, tell: Tell = silent) -> dict[str, pa.Array]:
     """The primary keys of each label, in the order of the nodes' numbers."""
-    keys = {}
+    keys, count = {}, selection.rows - selection.count
     for node in selection.nodes:
         name = quoted(node["label"])
         query = f"MATCH (n:{name}) RETURN offset(id(n)) AS number, n.{quoted(node['primary_key'])} AS key"
@@ -107,6 +114,8 @@ def read_keys(session: Session, selection: Selection, deadline: float) -> dict[s
         if found.num_rows != node["rows"] or (found.num_rows and pc.max(number).as_py() != found.num_rows - 1):
             raise Refusal(500, "DATABASE_ERROR", f"The rows of {node['label']} are not numbered without gaps.", "Report it.")
         keys[str(node["label"])] = found.column(1).combine_chunks().take(pc.sort_indices(number))
+        count += found.num_rows
+        tell(count, selection.rows, "rows")
     return keys
 
 

@@ -11,6 +11,7 @@ after that, so a submit that arrives late does no harm.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import shutil
 import sys
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from holdfast.extras import lazily
 from holdfast.services.graphs.server.algorithms import extract, writing
 from holdfast.services.graphs.server.algorithms.catalog import Algorithm, algorithm_named, parameters_of
+from holdfast.services.graphs.server.algorithms.progress import COMPUTING, EXTRACTING, WRITING, Tell, fraction, read_line
 from holdfast.services.graphs.server.engines.port import EngineError, Interrupted
 from holdfast.services.graphs.server.graph import INTERRUPT_EVERY, Graph
 from holdfast.services.graphs.server.refusals import Refusal, invalid, not_found
@@ -59,7 +61,9 @@ class Run:
     holder: str
     began: float
     state: State = "running"
-    step: str = "extracting"
+    step: str = EXTRACTING
+    done: str | None = None  # of this step: 16 of 2,000 sources
+    progress: float = 0.0
     error_code: str | None = None
     error: str | None = None
     edges: int | None = None
@@ -67,6 +71,15 @@ class Run:
     ended: float | None = None
     result: pa.Table | None = field(default=None, repr=False)
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def at(self, step: str, done: int = 0, of: int = 0, unit: str = "") -> None:
+        """Note how far the run is. Called in any thread."""
+        self.step, self.done = step, f"{done:,} of {of:,} {unit}" if of else None
+        self.progress = fraction(step, done, of, writes=self.property is not None)
+
+    def telling(self, step: str) -> Tell:
+        """For the code of a step, which counts what it has done."""
+        return functools.partial(self.at, step)
 
     def as_json(self) -> dict[str, Any]:
         """The run as the API shows it."""
@@ -77,6 +90,8 @@ class Run:
             "parameters": dict(self.parameters),
             "state": self.state,
             "step": self.step,
+            "done": self.done,
+            "progress": round(self.progress, 4),
             "holder": self.holder,
             "property": self.property,
             "nodes": self.selection.count,
@@ -198,7 +213,7 @@ class Runs:
         try:
             async with asyncio.timeout(run.seconds):
                 await self._steps(run, folder)
-            run.state = "completed"
+            run.state, run.progress = "completed", 1.0
         except asyncio.CancelledError:
             run.state, run.error_code, run.error = "cancelled", "CANCELLED", "The run was cancelled."
         except (TimeoutError, Interrupted):
@@ -212,7 +227,7 @@ class Runs:
             run.state, run.error_code, run.error = "failed", "INTERNAL", f"{type(error).__name__}: {error}"
         finally:
             run.ended = time.monotonic()
-            run.step = "ended"
+            run.step, run.done = "ended", None
             self._active = None
             shutil.rmtree(folder, ignore_errors=True)
             log.info("graph_algorithm_ended", run=run.id, algorithm=run.algorithm.name, state=run.state)
@@ -223,11 +238,11 @@ class Runs:
         keys = await self._extract(run, folder, deadline)
         task = {"algorithm": run.algorithm.name, "nodes": run.selection.count, "parameters": numbered(run, keys)}
         (folder / "task.json").write_text(json.dumps(task))
-        run.step = "computing"
-        await _compute(folder)
+        run.at(COMPUTING)
+        await _compute(folder, run.telling(COMPUTING))
         found = await in_thread(read_result, folder / "result.arrow", keys)
         if run.property is not None:
-            run.step = "writing"
+            run.at(WRITING)
             await _to_the_end(in_thread(self._write, run, found, folder))
         run.result, run.rows = found, found.num_rows
 
@@ -235,8 +250,9 @@ class Runs:
         borrowed = self._graph.borrow()
 
         def work() -> dict[str, pa.Array]:
-            run.edges = extract.write_edges(borrowed.session, run.selection, folder / "edges.arrow", deadline)
-            return extract.read_keys(borrowed.session, run.selection, deadline)
+            tell = run.telling(EXTRACTING)
+            run.edges = extract.write_edges(borrowed.session, run.selection, folder / "edges.arrow", deadline, tell)
+            return extract.read_keys(borrowed.session, run.selection, deadline, tell)
 
         task = asyncio.ensure_future(in_thread(work))
         try:
@@ -256,7 +272,7 @@ class Runs:
         for node in run.selection.nodes:
             rows = found.filter(pc.equal(found.column("label"), node["label"]))
             values[str(node["label"])] = pa.table({"key": rows.column("key"), "value": rows.column(column)})
-        writing.write_property(self._graph, run.property, kind, values, folder)
+        writing.write_property(self._graph, run.property, kind, values, folder, run.telling(WRITING))
         for label in values:
             self._written.setdefault(label, set()).add(run.property)
 
@@ -285,13 +301,17 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-async def _compute(folder: Path) -> None:
+async def _compute(folder: Path, tell: Tell) -> None:
     """Run the child; it is killed if this is cancelled. `Refusal` if it fails."""
+    pipe = asyncio.subprocess.PIPE
     with (folder / "stderr").open("wb") as err:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", CHILD, str(folder), stdin=asyncio.subprocess.PIPE, stdout=err, stderr=err
+            sys.executable, "-m", CHILD, str(folder), stdin=pipe, stdout=pipe, stderr=err
         )
+        assert child.stdout is not None
         try:
+            async for line in child.stdout:
+                read_line(line, tell)
             code = await child.wait()
         except asyncio.CancelledError:
             child.kill()

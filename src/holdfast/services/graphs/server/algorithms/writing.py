@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.extras import lazily
 from holdfast.services.graphs.server import schema
+from holdfast.services.graphs.server.algorithms.progress import Tell, silent
 from holdfast.services.graphs.server.columns import quoted
 from holdfast.services.graphs.server.engines.port import Database, EngineError
 from holdfast.services.graphs.server.graph import Graph, OpenDatabase
@@ -37,7 +38,9 @@ def refuse_name(name: Any, selection_nodes: Any, written: Mapping[str, set[str]]
             )
 
 
-def write_property(graph: Graph, name: str, kind: str, values: Mapping[str, pa.Table], folder: Path) -> None:
+def write_property(
+    graph: Graph, name: str, kind: str, values: Mapping[str, pa.Table], folder: Path, tell: Tell = silent
+) -> None:
     """Set a property of every label in `values`, whose tables have `key` and `value`. Blocking; called in a thread.
 
     `kind` is the engine's type of the property.
@@ -49,7 +52,7 @@ def write_property(graph: Graph, name: str, kind: str, values: Mapping[str, pa.T
         graph.engine.copy(before.file, file)
         changed = graph.engine.open(file, pool_bytes=graph.pool_bytes // 2, read_only=False)
         try:
-            _set(changed, name, kind, values, before.schema, folder)
+            _set(changed, name, kind, values, before.schema, folder, tell)
         finally:
             changed.close()
         opened = graph.engine.open(file, pool_bytes=graph.pool_bytes, read_only=True)
@@ -62,10 +65,17 @@ def write_property(graph: Graph, name: str, kind: str, values: Mapping[str, pa.T
 
 
 def _set(
-    database: Database, name: str, kind: str, values: Mapping[str, pa.Table], tables: Mapping[str, Any], folder: Path
+    database: Database,
+    name: str,
+    kind: str,
+    values: Mapping[str, pa.Table],
+    tables: Mapping[str, Any],
+    folder: Path,
+    tell: Tell,
 ) -> None:
     keys = {node["label"]: node["primary_key"] for node in tables["nodes"]}
     types = {node["label"]: {one["name"]: one["type"] for one in node["properties"]} for node in tables["nodes"]}
+    written, count = 0, sum(table.num_rows for table in values.values())
     session = database.session()
     try:
         for label, table in values.items():
@@ -80,6 +90,8 @@ def _set(
                 f"WHERE n.{quoted(keys[label])} = {key} SET n.{quoted(name)} = value"
             ).close()
             file.unlink()
+            written += table.num_rows
+            tell(written, count, "nodes")
     finally:
         session.close()
 
