@@ -141,7 +141,10 @@ async def test_what_an_application_writes_itself_neither_waits_for_a_load_nor_be
     assert len(await entries_of(conn)) == COUNT + 1, "the load has left it alone"
 
 
-AN_EMISSION = "SELECT 1 FROM holdfast.data_entry_emissions ORDER BY entry_id OFFSET %s LIMIT 1 FOR UPDATE"
+AN_EMISSION = """
+    SELECT FROM holdfast.data_entry_emissions
+    WHERE entry_id = (SELECT entry_id FROM holdfast.data_entry_emissions ORDER BY entry_id OFFSET %s LIMIT 1) FOR UPDATE
+"""
 
 
 async def recalculate_with(back: Back, factor: int) -> None:
