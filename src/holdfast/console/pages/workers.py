@@ -21,7 +21,7 @@ async def show(view: View) -> Shown:
         "workers": sorted(workers, key=lambda one: (one.stopped_at is not None, one.alive, one.name)),
         "everyone": everyone,
         "versions": sorted({one.version for one in alive}),
-        "commits": sorted({one.git_sha[:12] for one in alive if one.git_sha}),
+        "commits": sorted({one.git_sha[:8] for one in alive if one.git_sha}),
         "more": None if more is None else view.here(after=more),
     }
     return Shown("workers.html", values)
