@@ -54,12 +54,17 @@ LONGEST = (
 LONG = (*LONGEST, "processes", "faults", "concurrency")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first: at the end, when one process has nothing left, the others have little to go on with.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of `make test-more`, unless they are asked for, and put those that take long first: at the end, when
+    one process has nothing left, the others have little to go on with.
 
     Each process of pytest-xdist starts with an equal share of the list. Half of what takes long goes to the first, the other
     half to one in the middle, while the others run tests that need the CPU.
     """
+    if "HOLDFAST_TEST_EVERYTHING" not in os.environ and not config.option.markexpr:
+        more = [item for item in items if item.get_closest_marker("more")]
+        config.hook.pytest_deselected(items=more)
+        items[:] = [item for item in items if item not in more]
     of_file: dict[Path, list[pytest.Item]] = {}
     for item in items:
         of_file.setdefault(item.path, []).append(item)

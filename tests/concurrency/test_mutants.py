@@ -64,6 +64,7 @@ def test_text_that_is_missing_cannot_be_mutated() -> None:
         Text("finish.FINISH", "DROP DATABASE", "").apply()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_runs(database: str, mutant: Mutant) -> None:
     """A mutant whose SQL cannot be planned is caught by everything and proves nothing."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi import FastAPI
 from tests.console.browsing import DESKTOP, PHONE, Tab, axe, axe_violations, needs_chromium, tab
 from tests.console.scene import TABLE, Scene
@@ -59,6 +60,7 @@ def pages_of(scene: Scene) -> dict[str, str]:
     }
 
 
+@pytest.mark.more
 async def test_every_page_is_accessible_in_light_and_dark_and_fits_a_phone(
     app: FastAPI, site: str, scene: Scene, token_of: TokenOf, chromium: Any
 ) -> None:

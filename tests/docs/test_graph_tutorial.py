@@ -23,6 +23,7 @@ TUTORIAL = ROOT / "docs/tutorial/from-tables-to-pagerank.md"
 ATTACH = '{"library": "library.duckdb"}'
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_graph_tutorial_prints_the_documented_output(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """D.16: three tables, a mapping, a graph, Cypher and PageRank, as a reader types it."""

@@ -165,6 +165,7 @@ def skips_midnight(zone: ZoneInfo, change: datetime) -> bool:
     return last.date() < first.date() and first.time() > time(0)
 
 
+@pytest.mark.more
 def test_f_61_daily_time_in_the_first_hour_is_due_where_dst_starts_at_midnight() -> None:
     """In every zone that there is: a time that exists is due then, one that does not at the end of the gap."""
     zones = {name: ZoneInfo(name) for name in sorted(available_timezones())}

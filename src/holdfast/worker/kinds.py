@@ -126,14 +126,11 @@ class Policy:
             a_count(name, getattr(self, name))
         if self.max_runtime is not None:
             a_span("max_runtime", self.max_runtime)
-        if self.max_memory is not None:
-            a_memory("max_memory", self.max_memory)
-            if self.run_in != "process":
-                raise UsageError("max_memory limits a process of its own; add run_in='process'")
-        if self.nice != 0:
-            a_niceness("nice", self.nice)
-            if self.run_in != "process":
-                raise UsageError("nice is the priority of a process of its own; add run_in='process'")
+        for name, default, check in (("max_memory", None, a_memory), ("nice", 0, a_niceness)):
+            if (given := getattr(self, name)) != default:
+                check(name, given)
+                if self.run_in != "process":
+                    raise UsageError(f"{name} is for a process of its own; add run_in='process'")
         if not isinstance(self.retry, RetryPolicy):
             raise wrong(
                 "retry", self.retry, "it is a RetryPolicy; use max_attempts=… for how often, retry=RetryPolicy(…) for when"

@@ -56,9 +56,10 @@ def missing(engine: str, action: Action, *, dry_run: bool = False) -> Iterator[M
 
 
 def planner_of(engine: str, action: Action, *, embedded: bool) -> str:
-    """The engine that plans an action in a dry run. Trino cannot list orphan files without deleting them: the embedded engine
-    lists them, if it has the catalog (`embedded`)."""
-    return "pyiceberg" if engine == "trino" and isinstance(action, RemoveOrphanFiles) and embedded else engine
+    """The engine that plans an action in a dry run. The embedded engine plans what another engine cannot, as Trino cannot list
+    orphan files without deleting them, if it has the catalog (`embedded`)."""
+    cannot_plan = any(one.parameter == "dry_run" for one in missing(engine, action, dry_run=True))
+    return "pyiceberg" if cannot_plan and embedded else engine
 
 
 def changed(action: Action, *names: str) -> list[str]:
