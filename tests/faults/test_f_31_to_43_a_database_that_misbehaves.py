@@ -125,6 +125,9 @@ def test_f_37_wall_clock_of_a_worker_has_no_effect(scene: Scene, clock_shift: Pa
     assert [scene.moves(job) for job in jobs] == [["retry", "complete"], ["complete"]]
 
 
+OF_WORKERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'"
+
+
 def test_f_38_the_databases_clock_steps_forward_and_the_fence_still_holds(scene: Scene):
     """Time is moved by moving rows: to them, the clock has stepped by ten minutes. Leases end early, nothing is done twice."""
     job = scene.add("proof.steps", steps=20, pause=0.05)
@@ -147,6 +150,7 @@ def test_f_38_the_databases_clock_steps_back_and_leases_last_that_much_longer(sc
     scene.until(lambda: scene.lines("start", job))
     worker.kill()
     worker.wait()
+    scene.until(lambda: scene.value(OF_WORKERS) == 0, what="the end of its sessions, and so of its last beat")
     scene.conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() + interval '1.5 s'")
     until = scene.value("SELECT lease_until FROM holdfast.workers")
 
