@@ -13,7 +13,7 @@ from holdfast.jobs.views.failures import FINGERPRINT, READ_TRACEBACK
 from holdfast.telemetry.error_text import one_line
 
 HOURS = 24
-NEWEST = 500  # failed jobs that are looked at: the fingerprint of each is computed
+NEWEST = 250  # failed jobs that are looked at: the fingerprint of each is computed
 MOST = 100  # groups
 
 GROUP = f"""
