@@ -137,6 +137,8 @@ class TestQueries:
             False,
         ]
         assert (await analyst.get(page, params={"run": asked["instance_id"] + 10_000})).status_code == 404
+        await conn.execute("UPDATE holdfast.jobs SET payload = payload || '{\"instance_id\": 0}' WHERE id = %s", [job_id])
+        assert (await analyst.get(address)).status_code == 404, "a run on another graph"
 
     async def _refused_runs(self, analyst: Client, viewer: Client, page: str, conn: Any) -> None:
         """No worker runs now: the job of the first run waits, and holds the graph."""
