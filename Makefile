@@ -18,7 +18,7 @@ up: $(VENV)/.all ## start everything on this machine and play the demos
 test: $(VENV)/.dev ## run every test (starts its own Postgres)
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist worksteal
 
-test-more: $(VENV)/.dev ## more repetitions of random requests, schedules and crashes than `make test` has
+test-more: $(VENV)/.dev ## more repetitions than `make test` has, and the tests that are marked `more`
 	@env -u PYTHONDONTWRITEBYTECODE HOLDFAST_TEST_EVERYTHING=1 HOLDFAST_FUZZ_EXAMPLES=3 $(BIN)/python -m pytest -n 4 --dist worksteal \
 	  tests/api/test_fuzz.py tests/concurrency/test_schedules.py tests/concurrency/test_process_schedules.py \
 	  tests/faults/test_every_crash_point.py tests/processes/test_isolated.py
