@@ -111,18 +111,17 @@ def note_unmade(world: World, begun: int, job: NewJob, outcome: str, error: Exce
 
 def make_one(world: World, conn: SteppedConnection) -> Work | None:
     """One job, in a transaction of its own."""
-    job = a_job(world)
+    return _make(world, conn, a_job(world))
 
-    async def go() -> None:
-        begun = world.witness.tick()
-        try:
-            made = await enqueue(conn, job)
-        except EXPECTED as refused:
-            note_unmade(world, begun, job, REFUSED, refused)
-        else:
-            note_made(world, begun, job, made)
 
-    return go()
+async def _make(world: World, conn: SteppedConnection, job: NewJob) -> None:
+    begun = world.witness.tick()
+    try:
+        made = await enqueue(conn, job)
+    except EXPECTED as refused:
+        note_unmade(world, begun, job, REFUSED, refused)
+    else:
+        note_made(world, begun, job, made)
 
 
 def make_many(world: World, conn: SteppedConnection) -> Work | None:
@@ -149,18 +148,7 @@ def make_with_key(world: World, conn: SteppedConnection) -> Work | None:
     key = world.name(f"key-{world.rng.randint(1, 2)}")
     asked = [event for event in world.witness.of("enqueue") if event.detail["spec"].idempotency_key == key]
     same = asked[0].detail["spec"] if asked and world.chance(0.8) else None
-    job = same or replace(a_job(world, plain=True), kind=KINDS[0], idempotency_key=key, run_after=None)
-
-    async def go() -> None:
-        begun = world.witness.tick()
-        try:
-            made = await enqueue(conn, job)
-        except EXPECTED as refused:
-            note_unmade(world, begun, job, REFUSED, refused)
-        else:
-            note_made(world, begun, job, made)
-
-    return go()
+    return _make(world, conn, same or replace(a_job(world, plain=True), kind=KINDS[0], idempotency_key=key, run_after=None))
 
 
 def make_and_undo(world: World, conn: SteppedConnection) -> Work | None:
