@@ -43,12 +43,12 @@ def run(folder: Path, tell: Tell) -> None:
 
 
 def read_edges(file: Path, nodes: int) -> Edges:
-    """The edges in a file; `TaskWrong` if a weight is missing or negative."""
+    """The edges in a file; `TaskWrong` if a weight is missing, negative or infinite."""
     with pa.memory_map(str(file)) as source:
         table = pa.ipc.open_file(source).read_all()
         weight = table.column("weight").to_numpy() if "weight" in table.column_names else None
-        if weight is not None and not (weight >= 0).all():
-            raise TaskWrong("an edge has a negative weight, or none; weights must be 0 or more")
+        if weight is not None and not ((weight >= 0) & np.isfinite(weight)).all():
+            raise TaskWrong("an edge has a negative or infinite weight, or none; weights must be finite numbers from 0 on")
         ends = [table.column(name).to_numpy().astype(np.int64) for name in ("source", "target")]
         return Edges(nodes, ends[0], ends[1], None if weight is None else weight.astype(float))
 
