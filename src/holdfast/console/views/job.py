@@ -10,8 +10,9 @@ from psycopg.rows import dict_row
 
 MOST = 100
 
+# Without the handle: it may have a secret of the external engine.
 EFFECTS = f"""
-    SELECT kind, tag, state, fence_token, handle, error, created_at, gone_at, clean_tries FROM holdfast.effects
+    SELECT kind, tag, state, error, gone_at FROM holdfast.effects
     WHERE job_id = %(id)s ORDER BY id LIMIT {MOST}
 """
 LOCKS = f"""
