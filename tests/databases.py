@@ -17,19 +17,17 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 # Every change of a definition writes a row of one of these; VACUUM and ANALYZE do not, nor does a temporary table that is gone.
-# In the largest, only the rows of objects that were created here; the others come with the server.
+# Only the rows of objects that were created here are read; the others come with the server.
 CREATED = 16384
-CATALOGS = (
-    *("pg_class", f"pg_attribute WHERE attrelid >= {CREATED}", "pg_attrdef", "pg_constraint", "pg_index", "pg_proc"),
-    *("pg_trigger", f"pg_rewrite WHERE ev_class >= {CREATED}", f"pg_type WHERE oid >= {CREATED}"),
-)
+KEYS = dict.fromkeys(("pg_class", "pg_attrdef", "pg_constraint", "pg_proc", "pg_trigger", "pg_type"), "oid")
+KEYS |= {"pg_attribute": "attrelid", "pg_index": "indexrelid", "pg_rewrite": "ev_class"}
+PLACES = [f"{name} WHERE {key} >= {CREATED}" for name, key in KEYS.items()]
+PLACES += [
+    "pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_'",
+    "pg_db_role_setting WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())",
+]
 SHAPE = " UNION ALL ".join(
-    [
-        *(f"SELECT '{name}', count(*), sum(xmin::text::bigint) FROM {name}" for name in CATALOGS),
-        "SELECT 'pg_namespace', count(*), sum(xmin::text::bigint) FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_'",
-        """SELECT 'settings', count(*), sum(xmin::text::bigint) FROM pg_db_role_setting
-           WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())""",
-    ]
+    f"SELECT '{place.split()[0]}', count(*), sum(xmin::text::bigint)::text FROM {place}" for place in PLACES
 )
 OUR_TABLES = """
     SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -130,5 +128,5 @@ class Clone:
 
     def _shape(self) -> list[Any]:
         """All definitions, and the rows that a migration made."""
-        rows = sql.SQL("SELECT t::text FROM {} t ORDER BY 1")
-        return [self._conn.execute(SHAPE).fetchall(), *(self._conn.execute(rows.format(t)).fetchall() for t in self._kept)]
+        rows = [sql.SQL("SELECT {}, 1, t::text FROM {} t").format(table.as_string(), table) for table in self._kept]
+        return sorted(self._conn.execute(sql.SQL(" UNION ALL ").join([sql.SQL(SHAPE), *rows])).fetchall())

@@ -8,8 +8,8 @@
 
 A server process that has imported everything, and has neither threads nor connections, forks a child for each request. The
 child behaves like `python -m holdfast`: it has its own arguments, environment, folder, streams and signals, and ends in the
-same way. What a program starts itself is not forked. `tests/processes/test_worker_process.py`, `test_up.py` and
-`tests/packaging` start `python -m holdfast`.
+same way. The executors and isolated jobs of a worker are forked too (`proof/processes/spare.py`). What else a program starts is
+not. `tests/processes/test_worker_process.py`, `test_up.py` and `tests/packaging` start `python -m holdfast`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ HEAVY = (
     "holdfast.cli.serve",
     "holdfast.database.launch",
     "holdfast.database.migrate",
+    "holdfast.worker.isolated.child",
+    "holdfast.worker.keeper.executor",
     "alembic.command",
     "pygments.lexers.python",
     "rich.traceback",
@@ -139,9 +141,9 @@ def close_shared() -> None:
         _shared = None
 
 
-def start(*words: str, env: Mapping[str, str], folder: Path, out: Any, err: Any, session: bool = False) -> Started:
+def start(*words: str, **how: Any) -> Started:
     """See `Programs.start`."""
-    return shared().start(*words, env=env, folder=folder, out=out, err=err, session=session)
+    return shared().start(*words, **how)
 
 
 def run(*words: str, folder: Path, env: Mapping[str, str] | None = None, timeout: float = PATIENCE) -> Any:
@@ -197,6 +199,8 @@ def become(request: dict[str, Any], out: int, err: int) -> None:
     sys.path[:0] = [request["folder"], *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = ["holdfast", *request["words"]]
     random.seed()  # else all children would have the same random state
+    if request["words"][:1] == ["worker"]:
+        sys.modules["proof.processes.spare"].use_a_spare(())
     sys.modules["holdfast.__main__"].program()
 
 
@@ -209,7 +213,8 @@ def build_routes() -> None:
 def main(owner: int, descriptor: int) -> None:
     line = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
-    for name in HEAVY:
+    sys.path.append(str(Path(__file__).parents[1]))
+    for name in (*HEAVY, "proof.processes.spare"):
         import_module(name)
     build_routes()
     assert threading.active_count() == 1, "a fork would lose the other threads"

@@ -13,6 +13,7 @@ import ctypes
 import importlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from typing import Any
 from holdfast.worker import kinds, spawn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+EXECUTOR = "holdfast.worker.keeper.executor"
 
 
 def use_a_spare(handlers: Sequence[str]) -> None:
@@ -108,6 +110,9 @@ def _become(module: str, descriptors: list[int], worker: int, between: int, said
         os.setsid()
         os.write(said, str(os.getpid()).encode())
         os.close(said)
+        random.seed()  # else all forks would have the same random state
+        if module == EXECUTOR:
+            use_a_spare(())  # for its isolated jobs
         code = importlib.import_module(module).main(worker, *descriptors)
     except SystemExit as end:
         code = end.code
