@@ -123,14 +123,22 @@ async def poison(ctx: Context, n: int, how: str) -> str:
     return "never"
 
 
+def open_connections() -> list[tuple[int, dict[str, str]]]:
+    found = [one for one in gc.get_objects() if isinstance(one, psycopg.AsyncConnection | psycopg.Connection)]
+    return [(one.info.backend_pid, one.info.get_parameters()) for one in found if not one.closed]
+
+
 @job("fault.connections", **PATIENT)
 async def connections(ctx: Context, n: int) -> str:
-    """Tells of every connection of its process: the server's number for it, and what it was opened with."""
+    """Tells of every connection of its process: the server's number for it, and what it was opened with.
+
+    The connections for statements and for hints are opened at the same time: a job may start before the second is open.
+    """
     folder = Path(os.environ[FOLDER])
     tell("start", ctx.job)
     await wait_for("go on")
-    found = [one for one in gc.get_objects() if isinstance(one, psycopg.AsyncConnection | psycopg.Connection)]
-    told = [[one.info.backend_pid, one.info.get_parameters()] for one in found if not one.closed]
+    while len(told := open_connections()) < 2:
+        await asyncio.sleep(0.05)
     (folder / "connections").write_text(json.dumps(told))
     tell("finish", ctx.job)
     return ctx.attempt_id
