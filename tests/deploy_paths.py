@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import shutil
 import subprocess
@@ -25,9 +26,14 @@ def rendered(folder: str) -> str:
     return done.stdout
 
 
-def documents(folder: str) -> list[dict[str, Any]]:
-    """The objects that an overlay or a base consists of."""
+@functools.cache
+def parsed(folder: str) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(rendered(folder)) if one]
+
+
+def documents(folder: str) -> list[dict[str, Any]]:
+    """The objects that an overlay or a base consists of; the caller may change them."""
+    return copy.deepcopy(parsed(folder))
 
 
 def workloads(folder: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
