@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 UNITS: Final = ("weeks", "days", "hours", "minutes", "seconds")
@@ -22,6 +23,7 @@ class InvalidDuration(ValueError):
     """Not a duration that an instance can have."""
 
 
+@lru_cache(maxsize=256)  # most instances have the same few; a pass of instance_lifecycle reads each of them several times
 def parse(text: str) -> timedelta:
     """The duration; `InvalidDuration` for every other text, for zero, and for more than a date can hold."""
     match = DURATION.fullmatch(text)
