@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from holdfast import Context, Done, Retry, SyncContext, job
+from holdfast.worker.isolated.priority import AUTOGROUP
 
 
 def _leave(mark: str) -> None:
@@ -173,6 +174,13 @@ def takes_memory(ctx: SyncContext, mebibytes: int) -> int:
 def niceness(ctx: SyncContext) -> int:
     """How nice its process is, with the threads that it has."""
     return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@job("isolated.group_niceness", run_in="process", nice=3)
+def group_niceness() -> str:
+    """The autogroup of its session, as the kernel shows it: `/autogroup-73 nice 3`. Empty if it has none."""
+    group = Path(AUTOGROUP)
+    return group.read_text().strip() if group.exists() else ""
 
 
 @job("isolated.usual_niceness", run_in="process")

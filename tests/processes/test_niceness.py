@@ -13,6 +13,7 @@ from holdfast import Worker, WorkerOptions
 from holdfast import job as kind
 from holdfast.errors import UsageError
 from holdfast.jobs.enqueue import enqueue
+from holdfast.worker.isolated import priority
 from workers import beside, ended
 
 pytestmark = pytest.mark.processes
@@ -31,6 +32,46 @@ async def test_a_nice_kind_has_a_process_of_low_priority_which_no_other_kind_get
         second = await ended(conn, usual.id)
 
     assert (first.result, second.result) == (min(ours + 3, 19), ours)
+
+
+async def test_a_nice_kind_yields_to_processes_of_other_sessions(database: str, conn: Any) -> None:
+    """Its process has a session of its own. Linux compares the niceness of sessions first, if it groups by them."""
+    job = await enqueue(conn, kinds.group_niceness.new())
+
+    async with beside(Worker(database, [kinds.group_niceness], ONE)):
+        found = (await ended(conn, job.id)).result
+
+    if not found:
+        pytest.skip("no groups of processes by session")
+    assert found.endswith(f" nice {min(os.getpriority(os.PRIO_PROCESS, 0) + 3, 19)}")
+
+
+def test_the_priority_of_a_group_is_set_again_after_the_kernel_delayed_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    group = tmp_path / "autogroup"
+    group.touch()
+    written: list[bytes] = []
+
+    def write(_: int, content: bytes) -> int:
+        written.append(content)
+        if len(written) == 1:
+            raise BlockingIOError
+        return len(content)
+
+    monkeypatch.setattr(priority, "AUTOGROUP", str(group))
+    monkeypatch.setattr(priority, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(os, "write", write)
+
+    priority.set_group_priority(10)
+
+    assert written == [b"10", b"10"]
+
+
+def test_a_machine_without_groups_by_session_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(priority, "AUTOGROUP", str(tmp_path / "not there"))
+
+    priority.set_group_priority(10)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from holdfast.worker.attempt import Attempts, Environment
 from holdfast.worker.context import Lease
 from holdfast.worker.exit_causes import run_or_exit
 from holdfast.worker.isolated.memory import with_memory_limit
+from holdfast.worker.isolated.priority import lower_priority
 from holdfast.worker.isolated.transfer import claim_from_json, load_kind
 from holdfast.worker.kinds import Job
 from holdfast.worker.lanes import Lanes
@@ -54,7 +55,7 @@ def main(parent: int, channel_end: int) -> None:
     channel = socket.socket(fileno=channel_end)
     messages = _messages(channel)
     hello = next(messages)
-    os.nice(hello["nice"])  # before there are threads: each has its own
+    lower_priority(hello["nice"])  # before there are threads: each has its own
     sys.path[:] = hello["path"]
     if hello["log"] is not None:
         configure(**hello["log"])
