@@ -46,7 +46,9 @@ async def test_a_nice_kind_yields_to_processes_of_other_sessions(database: str, 
     assert found.endswith(f" nice {min(os.getpriority(os.PRIO_PROCESS, 0) + 3, 19)}")
 
 
-def test_the_priority_of_a_group_is_set_again_after_the_kernel_delayed_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_priority_of_a_group_is_set_again_after_the_kernel_delayed_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     group = tmp_path / "autogroup"
     group.touch()
     written: list[bytes] = []
