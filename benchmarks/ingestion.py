@@ -40,6 +40,7 @@ from benchmarks.ingestion_scene import (
     RAW_COPY,
     RAW_TABLE,
     Scene,
+    clear,
     factors_file,
     flights_file,
     raw_file,
@@ -87,13 +88,6 @@ def copy_raw(url: str, file: Path, table: str, statement: str) -> float:
         took = time.monotonic() - begun
         conn.execute("CHECKPOINT")
     return took
-
-
-def clear(url: str) -> None:
-    """Empty the tables of the service, and write out what is dirty."""
-    with psycopg.connect(url, autocommit=True) as conn:
-        conn.execute("TRUNCATE holdfast.data_entries, holdfast.data_entry_emissions, holdfast.emission_stats")
-        conn.execute("CHECKPOINT")
 
 
 def compare_with_copy(url: str, folder: Path, chosen: argparse.Namespace) -> None:
@@ -144,7 +138,7 @@ def compare_with_sql(url: str, folder: Path, chosen: argparse.Namespace) -> None
 
 
 def compare_web(url: str, folder: Path, chosen: argparse.Namespace) -> None:
-    found = ingestion_web.compare(url, flights_file(folder, chosen.rows), folder)
+    found = ingestion_web.compare(url, flights_file(folder, chosen.rows), folder, chosen.rounds)
     for mode in ("isolated", "worker"):
         save(chosen, f"web_p95_{mode}_vs_idle", found["ratios"][mode], 1.5, "lower", **found)
 

@@ -1,8 +1,10 @@
 """The same file with pandas, as its manual has it: `read_csv` and `to_sql` with their defaults. Needs `pip install pandas
 sqlalchemy`.
 
-The defaults insert with one statement for many rows (`executemany`), in one transaction, and the index of the frame becomes a
-column with an index. `in_chunks` is the same with bounded memory and without that column, for comparison.
+The defaults insert row by row, in one transaction: SQLAlchemy calls `executemany` of psycopg, which sends one prepared
+statement for each row without waiting for its answer. The index of the frame becomes a column with an index. pandas checks no
+values and no keys, and creates a table of its own. `in_chunks` is the same with bounded memory and without that column, for
+comparison.
 """
 
 from __future__ import annotations

@@ -86,6 +86,13 @@ def factors_file(folder: Path, factor: float) -> Path:
     return file
 
 
+def clear(url: str) -> None:
+    """Empty the tables of the service, and write out what is dirty."""
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute("TRUNCATE holdfast.data_entries, holdfast.data_entry_emissions, holdfast.emission_stats")
+        conn.execute("CHECKPOINT")
+
+
 def raw_tables(url: str) -> None:
     """Plain tables with the same content, for hand-written SQL."""
     with psycopg.connect(url, autocommit=True) as conn:
