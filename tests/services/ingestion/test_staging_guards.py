@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ingestion_factories import Back, entries_of, staging_tables
+from ingestion_factories import FLIGHTS, Back, entries_of, staging_tables
 
 from factories import rows
+from holdfast import crashpoints
+from holdfast.errors import UsageError
 from holdfast.services.ingestion.staging import errors, tables
 from holdfast.services.ingestion.staging.tables import Staging
 
@@ -59,6 +61,22 @@ async def test_a_file_that_is_refused_while_it_is_read_leaves_no_tables(back: Ba
     assert run.result == "ERROR"
     assert "is not utf-8" in str(run.status_message)
     assert (await entries_of(conn), await staging_tables(conn)) == ([], [])
+
+
+async def test_an_attempt_that_fails_after_its_rows_are_staged_leaves_no_tables(back: Back, conn: Any) -> None:
+    def fail() -> None:
+        raise UsageError("no validation today")
+
+    await back.provision()
+    crashpoints.arm("ingest.staged", fail)
+    try:
+        run = await back.ingest(FLIGHTS)
+    finally:
+        crashpoints.disarm("ingest.staged")
+
+    assert run.result == "ERROR"
+    assert "no validation today" in str(run.status_message)
+    assert await staging_tables(conn) == []
 
 
 async def test_the_loop_leaves_a_table_that_is_in_use_for_the_next_time(conn: Any, connect: Any) -> None:
