@@ -10,6 +10,7 @@ import pytest
 from ingestion_factories import FLIGHTS, YEAR, Back, entries_of, from_scratch, kg_of, results, statistics_of
 
 from factories import rows, state_of, value
+from holdfast import crashpoints
 from holdfast.errors import NotStale
 from holdfast.jobs.cancel import abort
 from holdfast.jobs.pipelines import read_pipeline
@@ -48,6 +49,28 @@ async def test_a_newer_upload_can_supersede_the_one_that_waits(back: Back, conn:
     assert await state_of(conn, first.job_id) == "cancelled"
     assert (await runs.get(conn, first.job_id)).result == "ERROR"
     assert (await runs.get(conn, second.job_id)).result == "SUCCESS"
+
+
+async def test_supersede_leaves_a_job_that_is_retried_and_the_jobs_of_other_slots(back: Back, conn: Any) -> None:
+    """A job between two attempts is pending and keeps its slot."""
+
+    def fail() -> None:
+        raise RuntimeError("the first attempt fails")
+
+    await back.provision()
+    crashpoints.arm("ingest.staged", fail)
+    try:
+        retried = await back.dispatch(FLIGHTS)
+        await back.harness.drain()
+    finally:
+        crashpoints.disarm("ingest.staged")
+    other = await back.dispatch("trip_id,unit_id,country,distance\n", det="trains")
+
+    first, second = [await back.dispatch(FLIGHTS, if_waiting="supersede") for _ in range(2)]
+
+    states = [await state_of(conn, one.job_id) for one in (retried, other, first)]
+    assert states == ["pending", "pending", "cancelled"]
+    assert await state_of(conn, second.job_id) in ("pending", "blocked")
 
 
 async def test_jobs_of_one_unit_take_no_slot(back: Back, conn: Any) -> None:
