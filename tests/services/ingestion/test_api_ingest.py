@@ -122,6 +122,19 @@ async def test_only_listed_origins_are_called(back: Back, conn: Any, source: tup
     assert found.asked == []
 
 
+async def test_a_job_for_a_type_without_an_api_fails_at_once(back: Back, conn: Any) -> None:
+    """It was enqueued by a program, or for a version of the data model that has none."""
+    await back.provision()
+    asked = api_ingest.api_ingest.new(model="co2", module="travel", det="flights", year=YEAR)
+
+    made = await dispatch.start(conn, asked, by="t")
+    await back.harness.drain()
+
+    run = await runs.get(conn, made.job_id)
+    assert (run.state, run.result) == ("FINISHED", "ERROR")
+    assert "travel/flights has no `api` in the data model" in str(run.status_message)
+
+
 @pytest.mark.parametrize(("status", "state"), [(503, "NOT_STARTED"), (403, "FINISHED"), (302, "FINISHED")])
 async def test_errors_that_may_pass_are_retried(
     back: Back, conn: Any, source: tuple[Source, str], status: int, state: str
