@@ -8,8 +8,9 @@ Requests are sent at fixed times, whether or not the last one was answered. Call
 Every mode does the same work. Before each of them, the jobs that followed from the last file are run, the tables are emptied
 and dirty pages are written; otherwise a mode also removes the rows of the mode before it, leaves twice as many to vacuum, and
 runs what that mode left in the queue. A worker is ready before its file is dispatched; otherwise what is left runs beside the
-file: with 300,000 rows, an aggregation of the mode before was claimed in the same millisecond as the file. A file takes about 8 s, in which a route is asked 150 times, so p95 is the eighth slowest request and varies
-by a tenth or two; each round measures all modes, and the median of the rounds counts.
+file: with 300,000 rows, an aggregation of the mode before was claimed in the same millisecond as the file. A file takes about
+8 s, in which a route is asked 150 times, so p95 is the eighth slowest request; each round measures all modes, and the median of
+the rounds counts.
 """
 
 from __future__ import annotations
