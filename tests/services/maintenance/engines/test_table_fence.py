@@ -26,7 +26,7 @@ from holdfast.services.maintenance.engines.catalogs import Catalogs
 from holdfast.services.maintenance.engines.interface import Fence
 from holdfast.services.maintenance.engines.pyiceberg import fence_tag
 from holdfast.services.maintenance.engines.pyiceberg.engine import PyIcebergEngine
-from holdfast.services.maintenance.engines.pyiceberg.fence_sql import UnfencedWrite
+from holdfast.services.maintenance.engines.pyiceberg.fence_scope import UnfencedWrite
 from iceberg_tables import REF, append, arrow, create, end_threads, engine_of, fence_of, fill, paths_on_disk, rows, rows_of
 
 Conn = psycopg.AsyncConnection[Any]

@@ -30,7 +30,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from holdfast.crashpoints import crashpoint
 from holdfast.errors import ClaimLost
 from holdfast.services.maintenance.engines.interface import EngineFailed, Fence, TableConflict, TableNotFound, TableRef
-from holdfast.services.maintenance.engines.pyiceberg import fence_sql
+from holdfast.services.maintenance.engines.pyiceberg.fence_scope import Fenced, fenced
 from holdfast.services.maintenance.engines.pyiceberg.fence_tag import TagFence
 from holdfast.services.maintenance.engines.pyiceberg.manifests import ManifestFactory, manifests_of
 from holdfast.services.maintenance.engines.pyiceberg.updates import add_snapshot, new_snapshot, ref_is, same_table, set_branch
@@ -87,9 +87,9 @@ class Session:
         if self.tag is not None:
             asserted += (self.tag.requirement(),)
         try:
-            with fence_sql.fenced(self.fence):
+            with fenced(self.fence):
                 self.catalog.commit_table(table, asserted, updates)
-        except fence_sql.Fenced:
+        except Fenced:
             raise self.fence.lost(f"commit {self.action} of {self.ref}") from None
         except CommitFailedException:
             if self.tag is not None and self.tag.is_gone(self.load()):

@@ -41,7 +41,7 @@ from holdfast.services.maintenance.engines.pyiceberg import (
     rewrite_manifests,
 )
 from holdfast.services.maintenance.engines.pyiceberg.commit import Session
-from holdfast.services.maintenance.engines.pyiceberg.fence_sql import FencedSqlCatalog
+from holdfast.services.maintenance.engines.pyiceberg.fence_scope import ChecksFence
 from holdfast.services.maintenance.engines.pyiceberg.running import Cancelled, Running
 
 SUPPORTED: Final = frozenset({RewriteDataFiles.name, RewriteManifests.name, ExpireSnapshots.name, RemoveOrphanFiles.name})
@@ -141,7 +141,7 @@ class PyIcebergEngine:
 
     def _session(self, catalog: Catalog, table: TableRef, action: Action, fence: Fence) -> Session:
         session = Session(catalog, table, fence, action.name)
-        if isinstance(catalog, FencedSqlCatalog):
+        if isinstance(catalog, ChecksFence):
             return session
         return Session(catalog, table, fence, action.name, fence_tag.claim(catalog, session.load, fence))
 

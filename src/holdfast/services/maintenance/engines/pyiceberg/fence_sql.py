@@ -9,17 +9,13 @@ The catalog has a schema of its own. Writers use it as a plain SQL catalog with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Final
 
 from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
-from pyiceberg.exceptions import ValidationException
 from sqlalchemy import Connection, event, text
 
 from holdfast.crashpoints import crashpoint
-from holdfast.services.maintenance.engines.interface import Fence
+from holdfast.services.maintenance.engines.pyiceberg.fence_scope import ChecksFence, Fenced, current_fence
 
 SCHEMA: Final = "holdfast_iceberg"
 IDLE_MS: Final = 15_000  # a commit takes milliseconds; a transaction that stands still for longer belongs to a frozen process
@@ -40,16 +36,6 @@ HOLDS_JOB: Final = text("""
     FOR SHARE
 """)
 
-_fence: ContextVar[Fence | None] = ContextVar("holdfast_table_fence", default=None)
-
-
-class Fenced(ValidationException):
-    """The attempt does not hold its job any more, so the catalog refused its commit."""
-
-
-class UnfencedWrite(ValidationException):
-    """A write without a fence. Maintenance never writes so."""
-
 
 class EmbeddedCatalog(SqlCatalog):
     """The SQL catalog in our Postgres, for readers and writers that are not maintenance."""
@@ -64,7 +50,7 @@ class EmbeddedCatalog(SqlCatalog):
         super()._init_catalog()
 
 
-class FencedSqlCatalog(EmbeddedCatalog):
+class FencedSqlCatalog(EmbeddedCatalog, ChecksFence):
     """The same catalog for maintenance: every write of a table is refused unless the current fence still holds its job."""
 
     def _init_catalog(self) -> None:
@@ -88,22 +74,10 @@ def _guard(connection: Connection, _cursor: Any, statement: str, *_: Any) -> Non
     verb, table = words[0].upper(), (words[1] if words[0].upper() == "UPDATE" else words[-1])
     if verb not in ("INSERT", "UPDATE", "DELETE") or not table.strip('"').startswith("iceberg_"):
         return
-    fence = _fence.get()
-    if fence is None:
-        raise UnfencedWrite("the maintenance catalog was written without a fence; use `fenced(…)`")
+    fence = current_fence()
     held = connection.execute(
         HOLDS_JOB, {"job_id": fence.job_id, "attempt_id": fence.attempt_id, "fence_token": fence.fence_token}
     ).first()
     if held is None:
         raise Fenced(f"attempt {fence.attempt_id} does not hold job {fence.job_id} any more")
     crashpoint("maintenance.commit.in_tx")
-
-
-@contextmanager
-def fenced(fence: Fence) -> Iterator[None]:
-    """Commits of this thread inside the block are made for this attempt."""
-    token = _fence.set(fence)
-    try:
-        yield
-    finally:
-        _fence.reset(token)
