@@ -2,7 +2,8 @@
 
 engine.py       the interface of engines                     measure.py       sizes of a table, before and after
 commit.py       commits with our own validation              fence_sql.py, fence_tag.py  commits that the fence reaches
-manifests.py    reads and writes manifests                   paths.py         one spelling for each file
+manifests.py    reads and writes manifests                   avro_files.py    their files
+paths.py        one spelling for each file                   fence_scope.py   the fence of a thread's commits
 plan_rewrite.py which files are rewritten together           rewrite_data_files.py
 read_rows.py    rows of data files, delete files applied     rewrite_manifests.py
 sort_rows.py    sorts more rows than fit into memory         expire_snapshots.py

@@ -18,7 +18,7 @@ from typing import Any, Final
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile, read_manifest_list
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
@@ -27,11 +27,11 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from holdfast.crashpoints import crashpoint
 from holdfast.services.maintenance.engines.actions import ExpireSnapshots
 from holdfast.services.maintenance.engines.interface import TableConflict, TableRefused
+from holdfast.services.maintenance.engines.pyiceberg.manifests import THREADS, entries_in, in_order, manifests_in
 from holdfast.services.maintenance.engines.pyiceberg.paths import normalised
 from holdfast.services.maintenance.engines.pyiceberg.running import Running
 from holdfast.services.maintenance.engines.pyiceberg.updates import RefsUnchanged, ref_is, remove_snapshots
 
-THREADS: Final = 8
 BATCH: Final = 500  # files that are deleted between two looks at the fence
 PREVIOUS_METADATA: Final = 20  # metadata files that are searched for an interrupted expiry
 TRIES: Final = 20
@@ -189,15 +189,22 @@ def _manifests(io: FileIO, pool: ThreadPoolExecutor, lists: list[str], *, expire
     A missing file of a snapshot that is kept is an error: what it used would be taken for unused.
     """
 
+    found: dict[str, ManifestFile] = {}
+    seen: set[str] = set()  # snapshots share most of their manifests
+
     def read(place: str) -> list[ManifestFile]:
         try:
-            return list(read_manifest_list(io.new_input(place)))
+            return [one for one in manifests_in(place, io) if one.manifest_path not in seen]
         except FileNotFoundError:
             if not expired:
                 raise
             return []
 
-    return {normalised(one.manifest_path): one for found in pool.map(read, lists) for one in found}
+    for manifests in in_order(pool, read, lists):
+        new = {one.manifest_path: one for one in manifests if one.manifest_path not in seen}
+        seen.update(new)
+        found |= {normalised(path): one for path, one in new.items()}
+    return found
 
 
 def _files(
@@ -207,14 +214,14 @@ def _files(
 
     def read(manifest: ManifestFile) -> list[tuple[str, int]]:
         try:
-            files = (entry.data_file for entry in manifest.fetch_manifest_entry(io, discard_deleted=True))
+            files = (entry.data_file for entry in entries_in(manifest, io))
             return [(one.file_path, one.file_size_in_bytes) for one in files]
         except FileNotFoundError:
             if not expired:
                 raise
             return []
 
-    for found in pool.map(read, manifests):
+    for found in in_order(pool, read, manifests):
         yield from found
 
 

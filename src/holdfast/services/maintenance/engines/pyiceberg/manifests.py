@@ -7,23 +7,27 @@ planning and validation need; a whole entry has the bounds of every column and i
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
     DataFileContent,
     FileFormat,
     ManifestContent,
     ManifestEntry,
+    ManifestEntryStatus,
     ManifestFile,
     ManifestWriter,
+    ManifestWriterV1,
     ManifestWriterV2,
+    _inherit_from_manifest,
     data_file_with_partition,
     manifest_entry_schema_with_data_file,
-    read_manifest_list,
-    write_manifest,
     write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
@@ -35,9 +39,14 @@ from pyiceberg.typedef import Record, TableVersion
 from pyiceberg.types import IntegerType, ListType, StructType
 
 from holdfast.services.maintenance.engines.interface import TableRefused
+from holdfast.services.maintenance.engines.pyiceberg.avro_files import BlockFile, read_entries, read_list
 
 FILE_PATH_COLUMN: Final = 2147483546  # the field id of `file_path` in position delete files
+THREADS: Final = 8  # that read files of a table: most of their time is waiting for the store
 COMPRESSION_PROPERTY: Final = "write.avro.compression-codec"
+
+
+Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +85,38 @@ class Live:
 
 def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
     """The manifests of a snapshot. Read without PyIceberg's cache, which is never emptied."""
-    return list(read_manifest_list(io.new_input(snapshot.manifest_list))) if snapshot else []
+    return manifests_in(snapshot.manifest_list, io) if snapshot else []
+
+
+def manifests_in(manifest_list: str, io: FileIO) -> list[ManifestFile]:
+    """The manifests of a manifest list."""
+    return read_list(io.new_input(manifest_list))
+
+
+def entries_in(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
+    """The live entries of one manifest, with their sequence numbers."""
+    entries = read_entries(io.new_input(manifest.manifest_path))
+    return [_inherit_from_manifest(one, manifest) for one in entries if one.status != ManifestEntryStatus.DELETED]
+
+
+def in_order(pool: ThreadPoolExecutor, read: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """The results in the order of the items. Few of them are in memory at a time: `pool.map` would keep all."""
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(read, item))
+            if len(waiting) == THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def live_in(manifest: ManifestFile, io: FileIO) -> list[Live]:
     """The live files of one manifest."""
-    return [slim(entry, manifest.manifest_path) for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)]
+    return [slim(entry, manifest.manifest_path) for entry in entries_in(manifest, io)]
 
 
 def live_of(manifests: Iterable[ManifestFile], io: FileIO, *, deletes: bool) -> Iterator[Live]:
@@ -129,7 +164,28 @@ def _referenced(file: Any) -> str | None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class DeletesWriter(ManifestWriterV2):
+class Blocks(ManifestWriter):
+    """Writes blocks of many entries."""
+
+    def new_writer(self) -> BlockFile[ManifestEntry]:
+        return BlockFile[ManifestEntry](
+            output_file=self._output_file,
+            file_schema=self._with_partition(self.version),
+            record_schema=self._with_partition(DEFAULT_READ_VERSION),
+            schema_name="manifest_entry",
+            metadata=self._meta,
+        )
+
+
+class DataWriterV1(Blocks, ManifestWriterV1):
+    """A manifest of data files in format version 1."""
+
+
+class DataWriterV2(Blocks, ManifestWriterV2):
+    """A manifest of data files in format version 2."""
+
+
+class DeletesWriter(DataWriterV2):
     """A manifest of delete files; PyIceberg's own writer is for data files only."""
 
     def content(self) -> ManifestContent:
@@ -162,11 +218,9 @@ class ManifestFactory:
         """Write one manifest. `add` adds at least one entry."""
         spec, schema = self._metadata.specs()[spec_id], self._metadata.schema()
         output = self._io.new_output(self._place(f"{self._uuid}-m{len(self.written)}.avro"))
-        writer: ManifestWriter
-        if content == ManifestContent.DELETES:
-            writer = DeletesWriter(spec, schema, output, self.snapshot_id, self._compression)
-        else:
-            writer = write_manifest(self._metadata.format_version, spec, schema, output, self.snapshot_id, self._compression)
+        of_data = DataWriterV1 if self._metadata.format_version == 1 else DataWriterV2  # others were refused
+        make = DeletesWriter if content == ManifestContent.DELETES else of_data
+        writer: ManifestWriter = make(spec, schema, output, self.snapshot_id, self._compression)
         with writer:
             add(writer)
         return writer.to_manifest_file()

@@ -25,6 +25,7 @@ from holdfast.services.maintenance.engines.interface import TableRefused
 from holdfast.services.maintenance.engines.pyiceberg import equality_deletes
 from holdfast.services.maintenance.engines.pyiceberg.manifests import (
     Live,
+    entries_in,
     has_live,
     is_unpartitioned,
     live_of,
@@ -109,7 +110,7 @@ def read_plan(table: Table, action: RewriteDataFiles, *, only: Partition | None 
     for manifest in manifests:
         if manifest.content != ManifestContent.DATA or not has_live(manifest):
             continue
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+        for entry in entries_in(manifest, table.io):
             if not keep(entry.data_file):
                 continue
             file = slim(entry, manifest.manifest_path)

@@ -10,6 +10,7 @@ import hashlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from holdfast.services.maintenance.engines.pyiceberg.manifests import manifests_of
+from holdfast.services.maintenance.engines.pyiceberg.manifests import THREADS, entries_in, in_order, manifests_of
 from holdfast.services.maintenance.engines.pyiceberg.paths import normalised
 
 Watch = Callable[[Iterable[Any]], Iterator[Any]]
@@ -66,23 +67,25 @@ def _sorted(hashes: array[int]) -> memoryview:
     return memoryview(unsorted.sort().buffers()[1]).cast("Q")
 
 
-def _locations(table: Table, snapshots: Iterable[Snapshot], watch: Watch) -> Iterator[str]:
+def _locations(table: Table, snapshots: list[Snapshot], watch: Watch) -> Iterator[str]:
     metadata = table.metadata
     yield table.metadata_location
     yield from (entry.metadata_file for entry in metadata.metadata_log)
     yield from (one.statistics_path for one in metadata.statistics)
     yield from (one.statistics_path for one in metadata.partition_statistics)
-    seen: set[int] = set()
-    for snapshot in watch(snapshots):
-        yield snapshot.manifest_list
-        for manifest in manifests_of(snapshot, table.io):
-            key = hash_of(manifest.manifest_path)
-            if key not in seen:
-                seen.add(key)
-                yield manifest.manifest_path
-                yield from _files(manifest, table, watch)
+    seen: set[str] = set()  # snapshots share most of their manifests
 
+    def unseen(snapshot: Snapshot) -> list[ManifestFile]:
+        return [one for one in manifests_of(snapshot, table.io) if one.manifest_path not in seen]
 
-def _files(manifest: ManifestFile, table: Table, watch: Watch) -> Iterator[str]:
-    for entry in watch(manifest.fetch_manifest_entry(table.io, discard_deleted=True)):
-        yield entry.data_file.file_path
+    def files(manifest: ManifestFile) -> list[str]:
+        return [entry.data_file.file_path for entry in entries_in(manifest, table.io)]
+
+    yield from (snapshot.manifest_list for snapshot in snapshots)
+    with ThreadPoolExecutor(THREADS, "holdfast-references") as pool:
+        for found in watch(in_order(pool, unseen, snapshots)):
+            new = {one.manifest_path: one for one in found if one.manifest_path not in seen}
+            seen.update(new)
+            yield from new
+            for paths in watch(in_order(pool, files, new.values())):
+                yield from paths

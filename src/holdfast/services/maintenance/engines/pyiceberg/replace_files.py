@@ -14,7 +14,13 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, Manifes
 from pyiceberg.table import Table
 
 from holdfast.services.maintenance.engines.pyiceberg.commit import Built, Conflict
-from holdfast.services.maintenance.engines.pyiceberg.manifests import ManifestFactory, has_live, is_unpartitioned, live_of
+from holdfast.services.maintenance.engines.pyiceberg.manifests import (
+    ManifestFactory,
+    entries_in,
+    has_live,
+    is_unpartitioned,
+    live_of,
+)
 from holdfast.services.maintenance.engines.pyiceberg.plan_rewrite import DeleteIndex, Group
 
 SURVIVORS: Final = 5_000  # entries of one rewritten manifest
@@ -70,7 +76,7 @@ class ReplaceFiles:
             if manifest.content != ManifestContent.DATA or not wanted or manifest.partition_spec_id != self.group.spec_id:
                 untouched.append(manifest)
                 continue
-            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            entries = entries_in(manifest, table.io)
             found = [entry for entry in entries if entry.data_file.file_path in wanted]
             if not found:
                 untouched.append(manifest)
@@ -102,7 +108,7 @@ class DropDanglingDeletes:
         made: list[ManifestFile] = []
         removed: list[ManifestEntry] = []
         for manifest in manifests:
-            entries = manifest.fetch_manifest_entry(table.io) if manifest.content == ManifestContent.DELETES else []
+            entries = entries_in(manifest, table.io) if manifest.content == ManifestContent.DELETES else []
             gone = [entry for entry in entries if entry.data_file.file_path in deletes]
             if not gone:
                 if has_live(manifest):

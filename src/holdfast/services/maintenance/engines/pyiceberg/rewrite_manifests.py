@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -19,8 +20,11 @@ from holdfast.services.maintenance.engines.actions import RewriteManifests
 from holdfast.services.maintenance.engines.interface import RowsChanged
 from holdfast.services.maintenance.engines.pyiceberg.commit import Built, commit_change
 from holdfast.services.maintenance.engines.pyiceberg.manifests import (
+    THREADS,
     ManifestFactory,
+    entries_in,
     has_live,
+    in_order,
     manifests_of,
     refuse_unknown_format,
 )
@@ -120,7 +124,9 @@ class CombineManifests:
         )
 
     def _combine(self, table: Table, factory: ManifestFactory, group: list[ManifestFile]) -> list[ManifestFile]:
-        entries = [entry for manifest in group for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)]
+        with ThreadPoolExecutor(THREADS, "holdfast-manifests") as pool:
+            found = in_order(pool, lambda manifest: entries_in(manifest, table.io), group)
+            entries = [entry for part in self.running.watched(found) for entry in part]
         entries.sort(key=lambda entry: (str(entry.data_file.partition), entry.data_file.file_path))
         count = -(-len(entries) // _parts_of(group, self.action))
         return [
