@@ -54,6 +54,36 @@ async def test_every_page_and_fragment_is_rendered_for_the_roles_that_may_see_it
                 assert "Roles that may" in answer.text
 
 
+async def test_no_page_and_no_response_has_the_handle_of_an_effect(
+    app: FastAPI, scene: Scene, as_role: AsRole, conn: Any
+) -> None:
+    """A handle may have a secret: that of a Thrift session ends the session's work."""
+    made = """
+        INSERT INTO holdfast.effects (job_id, attempt_id, fence_token, kind, tag, handle, state)
+        SELECT id, attempt_id, fence_token, 'maintenance.remote_work', 'tag-of-work', '{"work": "a1.5ec4e7"}', 'made'
+        FROM holdfast.jobs WHERE id = %s
+    """
+    await conn.execute(made, [scene.running])
+    client = await as_role("admin", "ada")
+    asked = [*addresses(app, scene), *gets_of_a_job(app, scene)]
+
+    texts = {path: (await client.get(path)).text for path in asked}
+
+    assert "tag-of-work" in texts[f"/console/jobs/{scene.running}"]
+    assert f"/api/jobs/{scene.running}" in texts
+    assert [path for path, text in texts.items() if "5ec4e7" in text] == []
+
+
+def gets_of_a_job(app: FastAPI, scene: Scene) -> list[str]:
+    """Every GET of the API with the number of a job in its path, and the list of jobs; without streams."""
+    found = [
+        path.replace("{job_id}", str(scene.running))
+        for path, methods in app.openapi()["paths"].items()
+        if "get" in methods and path.count("{") == path.count("{job_id}") == 1 and not path.endswith("/events")
+    ]
+    return ["/api/jobs", *found]
+
+
 async def test_without_credentials_every_page_leads_to_the_login(app: FastAPI, scene: Scene, as_role: AsRole) -> None:
     stranger = await as_role(None)
 

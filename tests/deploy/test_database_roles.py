@@ -65,7 +65,12 @@ FORBIDDEN = {
         "SELECT location FROM holdfast.snapshots",
         "UPDATE holdfast.jobs SET priority = 1",
     ],
-    "reader": ["SELECT FROM holdfast.tokens", "SELECT FROM holdfast.secrets", "SELECT FROM holdfast.idempotency"],
+    "reader": [
+        "SELECT FROM holdfast.tokens",
+        "SELECT FROM holdfast.secrets",
+        "SELECT FROM holdfast.idempotency",
+        "SELECT handle FROM holdfast.effects",
+    ],
 }
 
 
@@ -91,6 +96,17 @@ def test_a_role_can_do_no_more_than_its_program_needs(shared_roles: Any, role: s
 def test_a_role_that_reads_writes_nothing_even_where_it_might(shared_roles: Any, role: str) -> None:
     with psycopg.connect(shared_roles[role]) as conn, pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         conn.execute("CREATE SCHEMA mine")
+
+
+def test_reader_sees_effects_without_their_handles(shared_roles: Any, database: str) -> None:
+    """A handle may have a secret of the external engine. A new column is given to readers, or is named here."""
+    with psycopg.connect(database) as conn:
+        ours = "SELECT column_name FROM information_schema.columns WHERE (table_schema, table_name) = ('holdfast', 'effects')"
+        columns = {name for (name,) in conn.execute(ours)}
+
+    assert columns - set(roles.EFFECTS_WITHOUT_HANDLE) == {"handle"}
+    with psycopg.connect(shared_roles["reader"]) as conn:
+        assert conn.execute("SELECT kind, tag, state, error, clean_after FROM holdfast.effects").fetchall() == []
 
 
 def test_running_it_again_takes_back_what_was_granted_by_hand(as_roles: Any, fresh_database: str) -> None:

@@ -5,7 +5,7 @@
 | `<prefix>_api` | control plane, scheduler | read and write all tables; only add to the audit log |
 | `<prefix>_worker` | workers with a database connection | read and write jobs and tables of services; no tokens |
 | `<prefix>_autoscaler` | KEDA | read the views `demand`, `export_jobs` and `job_queue`, and the status of snapshots |
-| `<prefix>_reader` | dashboards, people | read everything but tokens, secrets and stored responses |
+| `<prefix>_reader` | dashboards, people | read everything but tokens, secrets, stored responses and handles of effects |
 
 The role that migrates owns the schema and is not made here. `statements` is pure: what is printed is what is run. They can be
 run again, and must be after each migration: a new table has no rights.
@@ -32,7 +32,7 @@ KERNEL: Final[dict[str, tuple[str, str, str]]] = {
     "config": (FULL, READ, READ),
     "controls": (FULL, READ, READ),
     "dependencies": (FULL, FULL, READ),
-    "effects": (FULL, FULL, READ),
+    "effects": (FULL, FULL, NONE),  # readers get `EFFECTS_WITHOUT_HANDLE`
     "ended_sessions": (FULL, NONE, NONE),
     "history": (FULL, FULL, READ),
     "idempotency": (FULL, NONE, NONE),  # has the bodies of responses
@@ -55,6 +55,11 @@ KERNEL: Final[dict[str, tuple[str, str, str]]] = {
     "workers": (FULL, FULL, READ),
 }
 OF_A_SERVICE: Final = (FULL, FULL, READ)
+# A handle may have a secret of the external engine, such as that of a Thrift session.
+EFFECTS_WITHOUT_HANDLE: Final = (
+    *("id", "job_id", "attempt_id", "fence_token", "kind", "tag", "detail", "temporary", "adoptable", "state"),
+    *("clean_id", "clean_after", "clean_tries", "error", "created_at", "gone_at"),
+)
 VIEWS: Final = ("demand", "export_jobs", "job_queue")
 STATUS_OF_SNAPSHOTS: Final = ("id", "mapping_id", "status", "created_at")  # no owner, no location, no SQL
 STATISTICS: Final = "GRANT pg_read_all_stats TO {}"  # sessions of other roles: xmin horizon, sessions that have ended
@@ -80,6 +85,7 @@ def statements(prefix: str, service_tables: Iterable[str]) -> Iterator[str]:
     yield f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA holdfast TO {names['api']}, {names['worker']}"
     yield f"GRANT SELECT ON {', '.join(f'holdfast.{view}' for view in VIEWS)} TO {everyone}"
     yield f"GRANT SELECT ({', '.join(STATUS_OF_SNAPSHOTS)}) ON holdfast.snapshots TO {names['autoscaler']}"
+    yield f"GRANT SELECT ({', '.join(EFFECTS_WITHOUT_HANDLE)}) ON holdfast.effects TO {names['reader']}"
     for role in ("autoscaler", "reader"):  # queries of documents and people name no schema
         yield f"ALTER ROLE {names[role]} SET search_path = holdfast"
         yield f"ALTER ROLE {names[role]} SET default_transaction_read_only = on"

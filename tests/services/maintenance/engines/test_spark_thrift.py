@@ -120,6 +120,16 @@ def test_work_of_an_attempt_is_found_by_another_process_and_ends_with_its_sessio
         link.run("CALL another()", TAG, "rewrite_manifests", never_cancelled)
 
 
+def test_secret_of_a_session_is_in_no_repr(link: ThriftLink):
+    _, _, secret = link.begin(TAG).partition(".")
+
+    shown = repr(link)
+
+    assert TAG in shown
+    for told in (secret, repr(bytes.fromhex(secret))):
+        assert told not in shown
+
+
 def test_an_attempt_that_recorded_no_session_has_started_no_work(link: ThriftLink):
     assert link.find(TAG) is None
     link.stop(TAG)

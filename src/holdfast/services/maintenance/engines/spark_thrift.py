@@ -2,7 +2,8 @@
 
 An attempt has a session of its own, which is opened before its first statement (`begin`). The server chooses the handles of
 sessions and operations, so the attempt's handle is recorded in the effects ledger: another process closes the session with it,
-which cancels what runs there and refuses what an attempt sends later. The statement's text begins with the attempt's tag, for
+which cancels what runs there and refuses what an attempt sends later. The handle has the session's secret: no page, response
+or log line shows it, and the database role of readers cannot read it. The statement's text begins with the attempt's tag, for
 people who look at the server.
 
 What differs from Spark Connect: a closed session is gone at once, and the protocol has no way to wait for the thread of its
@@ -246,7 +247,7 @@ class _Session:
     """A session, in a connection of its own."""
 
     connection: _Connection
-    identifier: tuple[bytes, bytes]
+    identifier: tuple[bytes, bytes] = field(repr=False)  # has the session's secret
 
     @classmethod
     def open(cls, options: ThriftOptions, name: str) -> _Session:
