@@ -1,16 +1,20 @@
 """The embedded engine on tables of many small files: compared with Spark, its peak memory, its growth with the number of files.
 
-    python -m benchmarks.maintenance [--rounds 5] [--out results.json] [--write]   # about half an hour
-    python -m benchmarks.maintenance --quick                                       # small tables, one round
-    python -m benchmarks.maintenance --without-spark                               # memory and growth only
+    python -m benchmarks.maintenance [--rounds 5] [--out rounds.json] [--write]   # about half an hour
+    python -m benchmarks.maintenance --only expire --only orphans                 # some parts
+    python -m benchmarks.maintenance --quick                                      # small tables, one round
+
+The figures so far are in `--out` after every round, and a part that is complete is in results.json at once (`--write`): a
+failure later loses neither.
 
 `compact_vs_spark`, `expire_vs_spark`, `manifests_vs_spark`, `orphans_vs_spark`: the time of a local Spark 3.5 by ours, start-up
 of both included; CPU seconds and a warm Spark are beside it (`maintenance_spark.py`). The Spark is fetched as for
 `make test-real`.
 
 `compact_peak_mb`: 1,000 files of `--rows` rows with 8 columns (4 of them texts), 128 MB target; the largest resident set of
-the process, imports included. `compact_10k_vs_1k_files`: the time for 10,000 files by that for 1,000 files of
-`--growth-rows` rows. Every compaction has a process of its own, with a catalog in a file and the tables on the local disk.
+the process, imports included; also for 10,000 files. `compact_10k_vs_1k_files`: the time for 10,000 files by that for 1,000
+files of `--growth-rows` rows. Every compaction has a process of its own, with a catalog in a file and the tables on the local
+disk.
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -47,6 +52,11 @@ from holdfast.services.maintenance.engines.pyiceberg.write_files import FileWrit
 
 PEAK, PEAK_GOAL = "compact_peak_mb", 800.0
 GROWTH, GROWTH_GOAL = "compact_10k_vs_1k_files", 12.0
+SIZES = {"peak": ("large", "many"), "growth": ("few", "many")}  # the tables of a part
+FIGURE = {name: f"{name}_vs_spark" for name in spark.ACTIONS} | {"peak": PEAK, "growth": GROWTH}
+PARTS = tuple(FIGURE)
+QUICK_COMMITS = 120  # more than the metadata files that a table keeps in its log: older ones are orphans
+Figures = dict[str, dict[str, Any]]
 REF = TableRef("lake", "bench", "events")
 FILES_PER_COMMIT = 100
 WORDS = ("click", "view", "purchase", "refund", "login", "logout", "search", "share")
@@ -120,7 +130,7 @@ def compact(folder: Path) -> dict[str, Any]:
     return {
         "seconds": round(time.perf_counter() - started, 2),
         "cpu_seconds": round(times.user + times.system, 2),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_mb": spark.peak_mb("self"),
         "files": [result.before.data_files, result.after.data_files],
         "mb": [result.before.data_bytes >> 20, result.after.data_bytes >> 20],
         "rows": result.details["rows"],
@@ -168,41 +178,62 @@ class Filled:
         return found
 
 
-def compare(files: int, each: int, growth_each: int, rounds: int) -> dict[str, Any]:
-    """Memory, and growth to ten times as many files. A ratio is taken within each round; the median of the rounds counts."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
-        sizes = {"large": (files, each), "few": (files, growth_each), "many": (10 * files, growth_each)}
-        large, few, many = (Filled(Path(name) / size, *given).fill() for size, given in sizes.items())
-        peak, growth = [], []
-        for _ in range(rounds):
-            peak.append(large.compact())
-            growth.append((few.compact(), many.compact()))
-    ratios = [round(many["seconds"] / few["seconds"], 2) for few, many in growth]
-    peaks = [one["peak_mb"] for one in (*peak, *(side for pair in growth for side in pair))]
-    return {
-        PEAK: {"value": max(peaks), "goal": PEAK_GOAL, "rounds": peak},
-        GROWTH: {"value": median(ratios), "goal": GROWTH_GOAL, "ratios": ratios, "rounds": growth},
+def compare(chosen: argparse.Namespace) -> Iterator[Figures]:
+    """Memory, and growth to ten times as many files: the figures after each round. A ratio is taken within its round; the
+    median of the rounds counts."""
+    sizes = {
+        "large": (chosen.files, chosen.rows),
+        "few": (chosen.files, chosen.growth_rows),
+        "many": (10 * chosen.files, chosen.growth_rows),
     }
+    wanted = {size for part in chosen.only for size in SIZES.get(part, ())}
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+        tables = {size: Filled(Path(name) / size, *given).fill() for size, given in sizes.items() if size in wanted}
+        rounds: list[dict[str, Any]] = []
+        for _ in range(chosen.rounds):
+            rounds.append({size: table.compact() for size, table in tables.items()})
+            yield own_figures(rounds)
 
 
-def compare_with_spark(files: int, each: int, commits: int, rounds: int) -> dict[str, Any]:
-    """The ratios to Spark. Tables: `files` small files for the compaction; `commits` commits of 10 files for the rest."""
+def own_figures(rounds: list[dict[str, Any]]) -> Figures:
+    """The figures of these rounds, as far as the sizes that they need were measured. Pure."""
+    made: Figures = {}
+    if "large" in rounds[0]:
+        peaks = {size: max(one[size]["peak_mb"] for one in rounds) for size in rounds[0]}
+        made[PEAK] = {"value": max(peaks.values()), "goal": PEAK_GOAL, "rounds": len(rounds), "peaks": peaks}
+    if "few" in rounds[0]:
+        ratios = [round(one["many"]["seconds"] / one["few"]["seconds"], 2) for one in rounds]
+        cpu = median(one["many"]["cpu_seconds"] / one["few"]["cpu_seconds"] for one in rounds)
+        seconds = {size: median(one[size]["seconds"] for one in rounds) for size in ("few", "many")}
+        more = {"ratios": ratios, "cpu_ratio": round(cpu, 2), "seconds": seconds}
+        made[GROWTH] = {"value": median(ratios), "goal": GROWTH_GOAL, "rounds": len(rounds), **more}
+    return made
+
+
+def compare_with_spark(chosen: argparse.Namespace) -> Iterator[Figures]:
+    """The ratios to Spark after each round. Tables: `files` small files for the compaction; `commits` commits of 10 files for
+    the rest."""
+    names = [name for name in spark.ACTIONS if name in chosen.only]
 
     def many_files(catalog: Catalog, ref: TableRef) -> None:
-        add_files(create(catalog, ref, folder), files, each, FILES_PER_COMMIT)
+        add_files(create(catalog, ref, folder), chosen.files, chosen.rows, FILES_PER_COMMIT)
 
     def many_commits(catalog: Catalog, ref: TableRef) -> None:
         table = create(catalog, ref, folder)
-        add_files(table, commits * 10, 100, 10)
-        for number in range(commits * 10):
+        add_files(table, chosen.commits * 10, 100, 10)
+        for number in range(chosen.commits * 10):
             (folder / ref.name / "data" / f"orphan-{number}.parquet").write_bytes(b"x" * 1000)
 
+    fills = {"events": many_files, "commits": many_commits}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         folder = Path(name)
         with spark.bench(folder) as made:
-            made.scene("events", many_files)
-            made.scene("commits", many_commits)
-            return spark.figures([spark.round_of(made) for _ in range(rounds)])
+            for scene in {spark.SCENES[name] for name in names}:
+                made.scene(scene, fills[scene])
+            rounds = []
+            for _ in range(chosen.rounds):
+                rounds.append(spark.round_of(made, names))
+                yield spark.figures(rounds)
 
 
 def create(catalog: Catalog, ref: TableRef, folder: Path) -> Table:
@@ -229,39 +260,59 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--growth-rows", type=int, default=1000, help="rows of a file for the growth")
     parser.add_argument("--commits", type=int, default=500, help="commits of the table whose snapshots are expired")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=PARTS, help="this part; may be repeated (default: all)")
     parser.add_argument("--quick", action="store_true", help="small tables and one round: does it run?")
-    parser.add_argument("--without-spark", action="store_true", help="only memory and growth")
-    parser.add_argument("--only-spark", action="store_true", help="only the comparison")
-    parser.add_argument("--out", type=Path, help="where to write the JSON")
-    parser.add_argument("--write", action="store_true", help="into results.json, beside the figures of `make bench`")
+    parser.add_argument(
+        "--out", type=Path, help="where to write the figures after each round (default: a file in the temporary folder)"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="complete parts into results.json, beside the figures of `make bench`"
+    )
     chosen = parser.parse_args()
     if chosen.quick and chosen.write:
         parser.error("--quick is no figure for results.json; leave --write or --quick out")
+    chosen.files, chosen.only = 1000, chosen.only or PARTS
+    if chosen.quick:
+        chosen.files, chosen.rows, chosen.growth_rows, chosen.commits, chosen.rounds = 100, 2000, 100, QUICK_COMMITS, 1
+    chosen.out = chosen.out or Path(tempfile.gettempdir()) / f"holdfast-maintenance-{os.getpid()}.json"
     return chosen
 
 
 def measure(chosen: argparse.Namespace) -> None:
-    files, found = 1000, {}
-    if chosen.quick:
-        files, chosen.rows, chosen.growth_rows, chosen.commits, chosen.rounds = 100, 2000, 100, 40, 1
-    if not chosen.without_spark:
-        found |= noted(compare_with_spark(files, chosen.rows, chosen.commits, chosen.rounds), chosen)
-    if not chosen.only_spark:
-        found |= noted(compare(files, chosen.rows, chosen.growth_rows, chosen.rounds), chosen)
-    text = json.dumps(found, indent=1)
-    if chosen.out:
-        chosen.out.write_text(text + "\n")
-    print(text)
+    """Measure the chosen parts. What fails is reported at the end, after everything else was measured and written."""
+    found: Figures = {}
+    note(found, chosen)  # a folder that cannot be written to is found out now
+    parts = {compare_with_spark: spark.ACTIONS, compare: SIZES}
+    for measure_part, names in parts.items():
+        if not set(names) & set(chosen.only):
+            continue
+        try:
+            for figures in measure_part(chosen):
+                found |= figures
+                note(found, chosen)
+        except (Exception, SystemExit):
+            traceback.print_exc()
+        if chosen.write:
+            write(found, chosen)
+    print(chosen.out.read_text())
+    incomplete = [part for part in chosen.only if found.get(FIGURE[part], {}).get("rounds") != chosen.rounds]
+    if incomplete:
+        raise SystemExit(f"not all {chosen.rounds} rounds were measured of: {', '.join(incomplete)}; see {chosen.out}")
 
 
-def noted(found: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a part, in results.json at once: a failure of the next part does not lose them."""
-    for name, one in found.items() if chosen.write else ():
-        better = "higher" if name.endswith("_vs_spark") else "lower"
-        more = {key: value for key, value in one.items() if key not in ("value", "goal", "rounds")}
-        load = round(os.getloadavg()[0], 1)
-        keep(name, one["value"], one["goal"], better, rows_per_file=chosen.rows, load=load, **more)  # type: ignore[arg-type]
-    return found
+def note(found: Figures, chosen: argparse.Namespace) -> None:
+    """Keep the figures so far."""
+    chosen.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def write(found: Figures, chosen: argparse.Namespace) -> None:
+    """Write the figures with all rounds into results.json."""
+    load = round(os.getloadavg()[0], 1)
+    for name, one in found.items():
+        better: Any = "higher" if name.endswith("_vs_spark") else "lower"
+        more = {key: value for key, value in one.items() if key not in ("value", "goal")}
+        if one["rounds"] == chosen.rounds:
+            keep(name, one["value"], one["goal"], better, rows_per_file=chosen.rows, load=load, **more)
 
 
 if __name__ == "__main__":
