@@ -17,6 +17,7 @@ from running import Run
 from factories import add, end, hold
 from holdfast.distribution import VERSION
 from holdfast.errors import UsageError
+from holdfast.jobs.effects import confirm, plan
 from holdfast.toolkit.cli.arguments import filters_of, payload_of
 from holdfast.toolkit.cli.times import duration, length, relative
 
@@ -53,6 +54,22 @@ def test_a_table_fits_the_terminal_and_only_the_last_column_gives_way(jobs: Any,
         "2   recalc  failed         1     –  5m ago   ValueError: …",
         "1   export  pending        0     –  5m ago   –",
     ]
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize("words", [("job", "show"), ("job", "explain"), ("job", "history")])
+def test_no_command_shows_the_handle_of_an_effect(command: Run, do: Any, words: tuple[str, str], form: str) -> None:
+    """A handle may have a secret of the external engine."""
+
+    async def make(conn: Any) -> int:
+        claim = await hold(conn, "k")
+        await confirm(conn, claim, await plan(conn, claim, "maintenance.remote_work"), {"work": "a1.5ec4e7"})
+        return claim.id
+
+    shown = command(*words, str(do(make)), "-o", form)
+
+    assert shown.code == 0, shown.err
+    assert "5ec4e7" not in shown.out + shown.err
 
 
 def test_into_a_pipe_go_whole_values_with_tabs_and_no_headings(jobs: Any, direct: Run) -> None:

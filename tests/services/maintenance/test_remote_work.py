@@ -15,10 +15,12 @@ import psycopg
 import pytest
 
 from factories import rows, state_of, take
-from holdfast.jobs.effects import clean, confirm, plan
+from holdfast.jobs.effects import Effect, clean, confirm, plan
+from holdfast.jobs.model import AttemptId, JobId
 from holdfast.services.maintenance.engines.actions import RewriteDataFiles
 from holdfast.services.maintenance.engines.interface import Action, ActionResult, Fence, TableRef, TableStats
 from holdfast.services.maintenance.kinds import KINDS
+from holdfast.services.maintenance.run import remote as remote_work
 from holdfast.services.maintenance.run.remote import EFFECT
 from holdfast.services.maintenance.setup import Maintenance
 from holdfast.testing import crash_at, harness
@@ -83,6 +85,29 @@ def remote(here: Maintenance) -> Iterator[ProcessEngine]:
         process.kill()
         process.wait()
         process.stdin.close()  # type: ignore[union-attr]
+
+
+class SessionEngine:
+    """An engine whose handles have a secret after the dot, as those of Thrift sessions."""
+
+    name = "spark"
+
+    def find(self, reference: str) -> str | None:
+        return reference
+
+    def stop(self, handle: str) -> None:
+        assert handle == "a1.5ec4e7"
+
+
+def test_secret_of_a_handle_is_not_logged(monkeypatch: pytest.MonkeyPatch):
+    effect = Effect(1, JobId(7), AttemptId("a"), 3, EFFECT, "tag", {"engine": "spark"}, {"work": "a1.5ec4e7"}, "made")
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(remote_work.log, "warning", lambda event, **fields: lines.append({"event": event, **fields}))
+
+    remote_work._stop(SessionEngine(), effect, 7)  # type: ignore[arg-type]
+
+    assert [line["handle"] for line in lines] == ["a1", "a1"]
+    assert "5ec4e7" not in str(lines)
 
 
 async def test_work_of_a_dead_attempt_is_stopped_before_the_next_begins(

@@ -46,7 +46,8 @@ THREADS: Final = 8  # that read files of a table: most of their time is waiting 
 COMPRESSION_PROPERTY: Final = "write.avro.compression-codec"
 
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
