@@ -79,7 +79,9 @@ def gets_of_a_job(app: FastAPI, scene: Scene) -> list[str]:
     found = [
         path.replace("{job_id}", str(scene.running))
         for path, methods in app.openapi()["paths"].items()
-        if "get" in methods and path.count("{") == path.count("{job_id}") == 1 and not path.endswith("/events")
+        if "get" in methods
+        and path.count("{") == path.count("{job_id}") == 1
+        and "text/event-stream" not in methods["get"]["responses"]["200"]["content"]
     ]
     return ["/api/jobs", *found]
 

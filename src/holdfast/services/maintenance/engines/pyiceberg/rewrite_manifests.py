@@ -47,8 +47,6 @@ def plan(table: Table, action: RewriteManifests) -> dict[str, Any]:
 
 def run(running: Running, action: RewriteManifests) -> dict[str, Any]:
     """Combine the small manifests in one commit."""
-    table = running.session.load()
-    refuse_unknown_format(table)
     running.report(0, 1, "commits")
     change = CombineManifests(action, running)
     running.details = lambda: change.details
@@ -97,6 +95,7 @@ class CombineManifests:
 
     def build(self, table: Table, factory: ManifestFactory, manifests: list[ManifestFile]) -> Built | None:
         """The new snapshot, or None if too few manifests are small."""
+        refuse_unknown_format(table)
         groups = small_groups(manifests, self.action)
         if not groups:
             return None
