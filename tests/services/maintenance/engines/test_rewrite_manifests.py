@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.catalog import Catalog
 
 from holdfast.services.maintenance.engines.actions import RewriteManifests
-from holdfast.services.maintenance.engines.interface import Fence
+from holdfast.services.maintenance.engines.interface import Fence, TableRefused
 from holdfast.services.maintenance.engines.pyiceberg.engine import PyIcebergEngine
+from holdfast.services.maintenance.engines.pyiceberg.paths import normalised
 from iceberg_tables import REF, append, create, delete_by_position, fill, rows_of, without
 
 
@@ -31,6 +37,30 @@ def test_manifests_become_one_with_the_same_entries(engine: PyIcebergEngine, wri
     assert entries(writer) == before
     assert rows_of(writer) == sorted(expected)
     assert writer.load_table(REF.identifier).current_snapshot().summary.operation.value == "replace"
+
+
+def test_manifests_of_format_version_1_become_one(engine: PyIcebergEngine, writer: Catalog, fence: Fence):
+    create(writer, partitioned=True, **{"format-version": "1"})
+    expected = fill(writer, 4, parts=2)
+    before = entries(writer)
+
+    result = engine.run(REF, RewriteManifests(), fence)
+
+    table = writer.load_table(REF.identifier)
+    (manifest,) = table.current_snapshot().manifests(table.io)
+    with AvroFile(table.io.new_input(manifest.manifest_path)) as file:
+        assert file.header.meta["format-version"] == "1"
+    assert (result.before.manifests, result.after.manifests) == (4, 1)
+    assert entries(writer) == before
+    assert rows_of(writer) == sorted(expected)
+
+
+def test_unknown_format_is_refused(engine: PyIcebergEngine, writer: Catalog, fence: Fence):
+    place = Path(normalised(create(writer).metadata_location))
+    place.write_text(json.dumps({**json.loads(place.read_text()), "format-version": 3, "next-row-id": 0}))
+
+    with pytest.raises(TableRefused, match="has format version 3; the embedded engine writes versions 1 and 2"):
+        engine.run(REF, RewriteManifests(), fence)
 
 
 def test_delete_manifests_are_combined_and_still_apply(engine: PyIcebergEngine, writer: Catalog, fence: Fence):
