@@ -36,6 +36,7 @@ import holdfast.worker.loop  # everything that counts is loaded with it
 from holdfast import catalog, errors
 from holdfast.api import fenced, worker_protocol
 from holdfast.api.app import NOUNS, make_app
+from holdfast.api.lazy_routes import built
 from holdfast.api.policy import POLICY, Role
 from holdfast.api.problem_types import PROBLEMS
 from holdfast.api.problems import code_of
@@ -771,7 +772,7 @@ def worker_protocol_page() -> str:
         "and nothing was written; without the header it is 428 `ATTEMPT_REQUIRED`. What goes wrong is answered as a problem "
         "(RFC 9457) with a `code`. Why it is so is explained in [Remote workers](../explanation/remote-workers.md).",
     ]
-    for route in worker_protocol.router.routes:
+    for route in built(worker_protocol.router.routes):
         assert isinstance(route, APIRoute)
         needs = [one.call for one in route.dependant.dependencies]
         under = " *Under its attempt.*" if fenced.shown_attempt in needs else ""

@@ -6,7 +6,8 @@ description says of a module is checked when the module is loaded; `services/reg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +22,7 @@ from holdfast.services.ingestion import SERVICE as INGESTION
 from holdfast.services.maintenance import SERVICE as MAINTENANCE
 
 if TYPE_CHECKING:
-    from holdfast.api.plane import Resources
+    from holdfast.api.plane import LazyResources, Resources
     from holdfast.api.routes import Routes
     from holdfast.console.app import Parts
     from holdfast.schedule.registry import Loop
@@ -37,7 +38,12 @@ SERVICES: tuple[Service, ...] = (EXPORTS, GRAPHS, MAINTENANCE, INGESTION)
 
 def nouns() -> list[Routes]:
     """The routes of every service."""
-    return [noun for service in SERVICES if service.routes for noun in _routes_of(service)]
+    return [noun for load in lazy_nouns() for noun in load()]
+
+
+def lazy_nouns() -> list[Callable[[], Sequence[Routes]]]:
+    """The routes of each service, to be loaded when they are needed."""
+    return [partial(_routes_of, service) for service in SERVICES if service.routes]
 
 
 def console_parts() -> Parts:
@@ -98,7 +104,20 @@ def _routes_of(service: Service) -> Sequence[Routes]:
 
 def resources(settings: Settings) -> dict[str, Resources]:
     """What the routes of each service keep open while the API runs, by the service's name."""
-    return {one.name: one.module(one.routes).open_for(settings) for one in SERVICES if one.routes}
+    return {name: opener() for name, opener in _openers(lambda: settings).items()}
+
+
+def lazy_resources(settings: Callable[[], Settings]) -> LazyResources:
+    """The same, each opened when it is first used; the settings are then read as well."""
+    return cast("LazyResources", import_module("holdfast.api.plane").LazyResources(_openers(settings)))
+
+
+def _openers(settings: Callable[[], Settings]) -> dict[str, Callable[[], Resources]]:
+    return {one.name: partial(_open, one, settings) for one in SERVICES if one.routes}
+
+
+def _open(service: Service, settings: Callable[[], Settings]) -> Resources:
+    return cast("Resources", service.module(service.routes).open_for(settings()))
 
 
 def topics() -> dict[str, Any]:

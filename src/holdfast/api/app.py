@@ -41,12 +41,13 @@ from holdfast.api import (
     workers,
 )
 from holdfast.api.edge import Edge
+from holdfast.api.lazy_routes import LazyGroup, built
 from holdfast.api.metrics import Gauges
 from holdfast.api.oidc import Oidc
 from holdfast.api.periodic import Loops, NoLoops
-from holdfast.api.plane import ApiOptions, Plane, Resources
+from holdfast.api.plane import ApiOptions, Plane, Resources, opened
 from holdfast.api.policy import POLICY
-from holdfast.api.routes import Route, Routes, mount
+from holdfast.api.routes import Route, Routes, served
 from holdfast.api.sse import Hub, TopicReader
 
 NOUNS: tuple[Routes, ...] = (
@@ -92,6 +93,7 @@ def make_app(
     loops: Loops | None = None,
     wanted_revision: str | None = None,
     nouns: Sequence[Routes] = (),
+    lazy_nouns: Sequence[Callable[[], Sequence[Routes]]] = (),
     services: Mapping[str, Resources] | None = None,
     topics: Mapping[str, TopicReader] | None = None,
     console: Beside | None = None,
@@ -99,20 +101,19 @@ def make_app(
     """The app on this connection pool, which it opens at its start and closes at its end.
 
     `hints_from`: the database address to listen on for notifications; without it the streams only poll. `nouns`: the routes of
-    services. `services`: their open resources, which are closed with the app. `topics`: their event streams. `console`: an
-    application that is served beside the API and uses the same plane.
+    services. `lazy_nouns`: others, which are loaded when a request needs them. `services`: their open resources, which are
+    closed with the app. `topics`: their event streams. `console`: an application that is served beside the API and uses the
+    same plane.
     """
-    options = options or ApiOptions()
+    options, services = options or ApiOptions(), {} if services is None else services
     hub = Hub(pool, hints_from, options, topics)
-    gauges = Gauges(pool, options.version, services or {})
+    gauges = Gauges(pool, options.version, services)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with pool:
             key = await _cursor_key(pool)
-            app.state.plane = Plane(
-                pool, options, key, hub, gauges, loops or NoLoops(), oidc, wanted_revision, dict(services or {})
-            )
+            app.state.plane = Plane(pool, options, key, hub, gauges, loops or NoLoops(), oidc, wanted_revision, services)
             if console is not None:
                 console.attach(app.state.plane, app)
             hub.start()
@@ -120,7 +121,7 @@ def make_app(
             yield
             lag.cancel()
             await hub.close()
-            for service in (services or {}).values():
+            for service in opened(services):
                 await service.close()
 
     app = FastAPI(
@@ -135,8 +136,10 @@ def make_app(
     )
     app.state.hub = hub
     app.state.login = None  # a one-time login link, for an installation without tokens
-    app.state.table = mount(app, [*NOUNS, *nouns])
-    app.include_router(worker_protocol.router)
+    app.state.table = table(nouns)
+    app.router.routes += served([*NOUNS, *nouns])
+    app.router.routes += [LazyGroup(lambda load=load: served(load())) for load in lazy_nouns]  # type: ignore[misc]
+    app.router.routes += worker_protocol.router.routes
     _serve_beside(app, console)
     problems.install(app)
     app.add_middleware(Edge)
@@ -152,7 +155,7 @@ def table(nouns: Sequence[Routes] = ()) -> list[Route]:
 def openapi(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document."""
     if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        made = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=built(app.routes))
         for path, operations in made["paths"].items():
             if path.startswith(f"{worker_protocol.router.prefix}/"):  # guarded as a whole, by one action
                 for operation in operations.values():

@@ -236,7 +236,8 @@ REFUSALS = [
 async def enqueue_job(asked: JobAsked, act: Acting) -> Response:
     """Enqueue a job as its kind declares it: with its locks, keys, queue and limits. The arguments are validated."""
     refuse_reserved(asked.kind)
-    for service in act.plane.services.values():
+    service = act.plane.services.get(asked.kind.partition(".")[0])  # the kinds of a service begin with its name
+    if service is not None:
         await service.admit(asked.kind, asked.payload)
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:

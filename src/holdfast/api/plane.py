@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -85,6 +85,30 @@ class Resources:
 
     async def close(self) -> None:
         """Close everything. Called when the API stops."""
+
+
+class LazyResources(Mapping[str, Resources]):
+    """The resources of services by name, each opened when it is first used."""
+
+    def __init__(self, openers: Mapping[str, Callable[[], Resources]]) -> None:
+        self._openers = openers
+        self.opened: dict[str, Resources] = {}
+
+    def __getitem__(self, name: str) -> Resources:
+        if name not in self.opened:
+            self.opened[name] = self._openers[name]()
+        return self.opened[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._openers)
+
+    def __len__(self) -> int:
+        return len(self._openers)
+
+
+def opened(services: Mapping[str, Resources]) -> Iterable[Resources]:
+    """Those that are open, and have to be closed."""
+    return (services.opened if isinstance(services, LazyResources) else services).values()
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 
 from holdfast import errors
+from holdfast.api.lazy_routes import flat
 from holdfast.api.problem_types import PROBLEMS
 from holdfast.database.pool import LOST
 from holdfast.telemetry.log import log
@@ -190,5 +191,5 @@ def install(app: FastAPI) -> None:
 
 def methods_at(request: Request) -> set[str]:
     """The methods of all routes at the path of this request."""
-    there = [route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL]
+    there = [route for route in flat(request.app.routes) if route.matches(request.scope)[0] is Match.PARTIAL]
     return {method for route in there for method in getattr(route, "methods", ())}

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response, params
+from fastapi import Request, Response, params
 from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute
 
 from holdfast.api import audit, auth, limits
+from holdfast.api.lazy_routes import LazyRouter
 from holdfast.api.plane import NOBODY, Principal, plane_of
 from holdfast.api.policy import POLICY
 from holdfast.api.problem_types import PROBLEMS
@@ -202,27 +204,26 @@ def forbidden(caller: Principal, action: str) -> Problem:
     return Problem("forbidden", f"{who} may not {rule.says}", required_roles=sorted(rule.roles | rule.own), action=action)
 
 
-def mount(app: FastAPI, nouns: Iterable[Routes]) -> list[Route]:
-    """Serve the routes of these nouns. Returns all of them, for tests."""
-    table: list[Route] = []
+def served(nouns: Iterable[Routes]) -> list[BaseRoute]:
+    """The routes of these nouns as an app serves them."""
+    found: list[BaseRoute] = []
     for noun in nouns:
         for route in noun.declared:
             assert route.action in POLICY, f"{route.method} {route.path}: the action {route.action} has no rule"
-        app.router.routes += _built(noun).routes
-        table += noun.declared
-    return table
+        found += _router(noun).routes
+    return found
 
 
 @cache
-def _built(noun: Routes) -> APIRouter:
-    """Built once for all apps of a process: that takes milliseconds a route, and a route finds its app in the request."""
-    router = APIRouter(redirect_slashes=False)
+def _router(noun: Routes) -> LazyRouter:
+    """Made once for all apps of a process: building a route takes milliseconds, and a route finds its app in the request."""
+    router = LazyRouter(redirect_slashes=False)
     for route in noun.declared:
         _serve(router, noun.noun, route)
     return router
 
 
-def _serve(router: APIRouter, tag: str, route: Route) -> None:
+def _serve(router: LazyRouter, tag: str, route: Route) -> None:
     rule = POLICY[route.action]
     extra: dict[str, Any] = {"x-action": route.action, "x-roles": sorted(rule.roles | rule.own)}
     if route.alias_of is not None:

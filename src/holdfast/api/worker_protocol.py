@@ -13,10 +13,11 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import psycopg
-from fastapi import APIRouter, BackgroundTasks, Depends, Request
+from fastapi import BackgroundTasks, Depends, Request
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from holdfast.api.fenced import Actor, Attempt, Pool, holding, said_as, workers_only
+from holdfast.api.lazy_routes import LazyRouter
 from holdfast.api.paging import JobNumber
 from holdfast.api.reserved import refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
@@ -66,7 +67,7 @@ REFUSES = (
     "draining",
     "reserved-kind",
 )
-router = APIRouter(
+router = LazyRouter(
     prefix="/api/worker",
     tags=["worker protocol"],
     dependencies=[Depends(workers_only)],

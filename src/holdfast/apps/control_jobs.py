@@ -1,4 +1,4 @@
-"""The control plane's own jobs. Run by: `holdfast serve`, beside the API."""
+"""The control plane's own jobs. Run by: `holdfast serve`, beside the API, and `--dsn` without it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from holdfast.jobs import bulk
 from holdfast.jobs.bulk import BulkAction, Tally
 from holdfast.worker.context import Context
 from holdfast.worker.kinds import job
+from holdfast.worker.loop import Worker
+from holdfast.worker.options import WorkerOptions
 
 
 @job(bulk.KIND, queue=bulk.QUEUE, max_attempts=10, max_crashes=10, public=False)
@@ -22,3 +24,9 @@ async def act_in_bulk(
         seen = tally.done + tally.failed
         await ctx.progress(min(1.0, seen / max(matched, 1)), f"{seen} of {matched}")
     return {"done": tally.done, "failed": tally.failed, "failures": tally.failures}
+
+
+async def run_until_empty(url: str) -> None:
+    """Run these jobs in this process until there are none left."""
+    worker = Worker(url, [act_in_bulk], WorkerOptions(queues=(bulk.QUEUE,), runner="in process"))
+    await worker.run(until_empty=True)

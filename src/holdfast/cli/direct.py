@@ -116,7 +116,7 @@ class DirectTransport:
 
     def run_control_jobs(self) -> None:
         """No server may be running, so this process runs them; they are fenced, should a server run them as well."""
-        self._runner.run(import_module("holdfast.cli.memory_api").run_control_jobs(self.url))
+        self._runner.run(import_module("holdfast.apps.control_jobs").run_until_empty(self.url))
 
     def close(self) -> None:
         try:

@@ -11,6 +11,8 @@ import getpass
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,16 +23,11 @@ from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.plane import ApiOptions, Principal
 from holdfast.api.policy import Role
-from holdfast.apps.control_jobs import act_in_bulk
 from holdfast.apps.loops import ScheduledLoops
 from holdfast.database.pool import pool
 from holdfast.database.revision import require_current
-from holdfast.jobs.bulk import QUEUE
-from holdfast.settings import settings
 from holdfast.toolkit.cli.http_transport import content_of, unwrap
 from holdfast.toolkit.cli.transport import Answer, headers_of, query_of
-from holdfast.worker.loop import Worker
-from holdfast.worker.options import WorkerOptions
 
 NO_LIMIT = 1_000_000_000  # requests per minute
 PIECE = 256 * 1024  # bytes of a file that is uploaded
@@ -46,13 +43,12 @@ class MemoryApi:
     async def start(self) -> None:
         identity = LocalIdentity()
         options = ApiOptions(version="command line", per_minute=NO_LIMIT, burst=NO_LIMIT)
-        settings.cache_clear()  # the command may have read them before the services added their fields
         app = make_app(
             pool(self._url, most=2),
             options,
             loops=ScheduledLoops(),
-            nouns=catalog.nouns(),
-            services=catalog.resources(settings()),
+            lazy_nouns=catalog.lazy_nouns(),
+            services=catalog.lazy_resources(cache(_settings)),
         )
         lifespan = app.router.lifespan_context(app)
         try:
@@ -97,6 +93,13 @@ class MemoryApi:
             await self._lifespan.__aexit__(None, None, None)
 
 
+def _settings() -> Any:
+    """The settings with the fields of all services. Few requests need them, and reading them takes a while."""
+    settings = import_module("holdfast.settings").settings
+    settings.cache_clear()  # the command may have read them before the services added their fields
+    return settings()
+
+
 async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
     while piece := await asyncio.to_thread(file.read, PIECE):
         yield piece
@@ -117,7 +120,3 @@ class LocalIdentity:
         """Nothing is open."""
 
 
-async def run_control_jobs(url: str) -> None:
-    """Run the control plane's own jobs until there are none left."""
-    worker = Worker(url, [act_in_bulk], WorkerOptions(queues=(QUEUE,), runner="in process"))
-    await worker.run(until_empty=True)
