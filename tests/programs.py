@@ -207,7 +207,8 @@ def become(request: dict[str, Any], out: int, err: int) -> None:
 def build_routes() -> None:
     """Build the routes of the API, which all apps of a process share: that takes longer than the rest of the start."""
     catalog, pools = import_module("holdfast.catalog"), import_module("holdfast.database.pool")
-    sys.modules["holdfast.api.app"].make_app(pools.pool(""), nouns=catalog.nouns())
+    app = sys.modules["holdfast.api.app"].make_app(pools.pool(""), nouns=catalog.nouns())
+    sys.modules["holdfast.api.lazy_routes"].built(app.routes)
 
 
 def main(owner: int, descriptor: int) -> None:

@@ -20,9 +20,7 @@ class LazyRouter(APIRouter):
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
         def build() -> BaseRoute:
-            router = APIRouter(
-                prefix=self.prefix, tags=self.tags, dependencies=self.dependencies, responses=self.responses
-            )
+            router = APIRouter(prefix=self.prefix, tags=self.tags, dependencies=self.dependencies, responses=self.responses)
             router.add_api_route(path, endpoint, **given)
             return router.routes[0]
 

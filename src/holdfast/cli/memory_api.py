@@ -118,5 +118,3 @@ class LocalIdentity:
 
     async def close(self) -> None:
         """Nothing is open."""
-
-
