@@ -11,9 +11,9 @@ from serving import serving
 
 def test_serve_prints_the_console_url_and_the_first_login_opens_it(database: str, tmp_path: Path) -> None:
     with serving(database, tmp_path) as served:
-        said = served.log.read_text()
         address = f"{served.url}/console/"
-        link = served._wait_for(r"\n *(http://\S+/login\?code=\S+)")
+        link = served._wait_for(r"\n *(http://\S+/login\?code=\S+)")  # the last thing that it prints
+        said = served.log.read_text()
         with httpx2.Client(trust_env=False, timeout=60, headers={"Accept": "text/html"}) as browser:
             sent_on = browser.get(link)
             page = browser.get(address)
