@@ -30,6 +30,7 @@ from databases import Reused, cloned, new_database
 from holdfast.database import migrate
 from holdfast.database.cluster import ROLE
 from holdfast.database.embedded import EmbeddedPostgres
+from holdfast.worker import kinds
 
 # In the background a shell has us ignore Ctrl-C, and all that we start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -103,6 +104,16 @@ def our_logs_are_heard() -> Iterator[None]:
     for logger, handlers, propagate in before:
         logger.handlers[:] = [handler for handler in logger.handlers if handler in handlers]
         logger.propagate = propagate
+
+
+@pytest.fixture(autouse=True)
+def kinds_of_the_test_are_forgotten() -> Iterator[None]:
+    """Two tests may use one name: which of them share a process is up to pytest-xdist."""
+    before = set(kinds._kinds)
+    yield
+    for name in set(kinds._kinds) - before:
+        if "<locals>" in kinds._kinds[name].function.__qualname__:  # those of modules stay, as the modules do
+            del kinds._kinds[name]
 
 
 @pytest.fixture(scope="session")
