@@ -8,8 +8,9 @@
 
 A server process that has imported everything, and has neither threads nor connections, forks a child for each request. The
 child behaves like `python -m holdfast`: it has its own arguments, environment, folder, streams and signals, and ends in the
-same way. The executors and isolated jobs of a worker are forked too (`proof/processes/spare.py`). What else a program starts is
-not. `tests/processes/test_worker_process.py`, `test_up.py` and `tests/packaging` start `python -m holdfast`.
+same way. The executors and isolated jobs of a worker are forked too (`proof/processes/spare.py`), if its kinds come from a
+module of the test. What else a program starts is not. `tests/processes/test_worker_process.py`, `test_up.py` and
+`tests/packaging` start `python -m holdfast`.
 """
 
 from __future__ import annotations
@@ -199,9 +200,18 @@ def become(request: dict[str, Any], out: int, err: int) -> None:
     sys.path[:0] = [request["folder"], *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = ["holdfast", *request["words"]]
     random.seed()  # else all children would have the same random state
-    if request["words"][:1] == ["worker"]:
+    if loads_new_modules(request["words"]):
         sys.modules["proof.processes.spare"].use_a_spare(())
     sys.modules["holdfast.__main__"].program()
+
+
+def loads_new_modules(words: list[str]) -> bool:
+    """Whether it is a worker whose kinds are all in modules that are not imported yet.
+
+    A fork does not import a module again, so it would not have the kinds of the services.
+    """
+    modules = {words[index + 1] for index, word in enumerate(words) if word == "--import"}
+    return words[:1] == ["worker"] and bool(modules) and modules.isdisjoint(sys.modules)
 
 
 def build_routes() -> None:
