@@ -125,16 +125,22 @@ def _outlive_a_full_disk(forks: ForkServer, postgres: OwnPostgres, disk: Path, t
     worker = forks.start(postgres.url, tmp_path, lease=60.0)
     acknowledged: list[int] = []
     filler = disk / "filler"
-    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(postgres.url, autocommit=True) as conn:
+    with psycopg.connect(postgres.url, autocommit=True) as conn:
         until(lambda: conn.execute("SELECT FROM holdfast.workers").rowcount == 1, PATIENCE)  # it has begun
         acknowledged.append(enqueue_sync(conn, NewJob("proof.publish", {"n": 0}, max_crashes=50)).id)
-        with contextlib.suppress(OSError), filler.open("wb") as full:
-            while True:
-                full.write(b"\0" * (1 << 20))
-        while True:  # each switch needs a new file of 16 MB, and there is no room for one
-            acknowledged.append(enqueue_sync(conn, NewJob("proof.publish", {"n": len(acknowledged)}, max_crashes=50)).id)
-            conn.execute("SELECT pg_switch_wal()")
-    until(lambda: postgres._process is not None and postgres._process.poll() is not None, PATIENCE)  # it is down, and stays so
+
+    def is_down() -> bool:
+        """Fill the disk once more: a server that recovers from its crash may find a log file to use again, and come back."""
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(postgres.url, autocommit=True) as conn:
+            with contextlib.suppress(OSError), filler.open("ab") as full:
+                while True:
+                    full.write(b"\0" * (1 << 20))
+            while True:  # each switch needs a new file of 16 MB, and there is no room for one
+                acknowledged.append(enqueue_sync(conn, NewJob("proof.publish", {"n": len(acknowledged)}, max_crashes=50)).id)
+                conn.execute("SELECT pg_switch_wal()")
+        return postgres._process is not None and postgres._process.poll() is not None
+
+    until(is_down, PATIENCE, every=0.05)
     assert worker.is_alive
 
     filler.unlink()
