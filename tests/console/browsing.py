@@ -1,5 +1,7 @@
 """A real Chromium for tests: Debian's, or the one that HOLDFAST_TEST_CHROMIUM names. Without one the tests are skipped.
 
+Tests in a browser are marked `more`: `make test` needs no browser, `make test-more` and CI run them.
+
 One Chromium serves all tests of a process; each test connects to it and has contexts of its own.
 
 axe-core is not in this repository: HOLDFAST_TEST_AXE names its file, or it is fetched once into the cache folder of the user.

@@ -18,7 +18,7 @@ from tests.console.scene import TABLE, Scene
 
 PICTURES = Path(__file__).parents[2] / "docs" / "images" / "console"
 TokenOf = Callable[[str], Awaitable[str]]
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.more, needs_chromium]
 
 
 def pages_of(scene: Scene) -> dict[str, str]:

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from fastapi import FastAPI
 from psycopg import sql
-from tests.console.browsing import CHROMIUM, DESKTOP, connected, tab
-from tests.console.conftest import AsRole, TokenOf, listening
+from tests.console.browsing import DESKTOP, needs_chromium, tab
+from tests.console.conftest import AsRole, TokenOf
 from tests.console.scene import Scene
 from tests.console.test_console_pages import addresses
 
@@ -173,9 +173,9 @@ async def paths_of(app: FastAPI, scene: Scene, conn: Any) -> list[str]:
 
 
 async def test_markup_in_every_text_column_stays_text_on_every_page(
-    app: FastAPI, scene: Scene, conn: Any, as_role: AsRole, token_of: TokenOf, request: pytest.FixtureRequest
+    app: FastAPI, scene: Scene, conn: Any, as_role: AsRole
 ) -> None:
-    admin, token = await as_role("admin", MARKUP), await token_of("admin")
+    admin = await as_role("admin", MARKUP)
     filled = await fill(conn)
     paths = await paths_of(app, scene, conn)
 
@@ -189,17 +189,20 @@ async def test_markup_in_every_text_column_stays_text_on_every_page(
     assert seen.count(ESCAPED) >= 12  # kind, payload, message, locks, effects, log, history, …
     assert "{{7*7}}" in seen  # and no template is made of it
     assert filled >= MUST_BE_FILLED, MUST_BE_FILLED - filled
-    if CHROMIUM:
-        async with connected(request.getfixturevalue("chromium_address")) as chromium, listening(app) as site:
-            await nothing_runs(chromium, site, token, paths)
 
 
-async def nothing_runs(chromium: Any, site: str, token: str, paths: list[str]) -> None:
-    """In a real browser no page opens a dialog, has an element of the markup, or violates the policy."""
+@pytest.mark.more
+@needs_chromium
+async def test_markup_in_every_text_column_runs_on_no_page_of_a_browser(
+    app: FastAPI, site: str, scene: Scene, conn: Any, token_of: TokenOf, chromium: Any
+) -> None:
+    """No page opens a dialog, has an element of the markup, or violates the policy."""
+    token = await token_of("admin")
+    await fill(conn)
     async with tab(chromium, site, token, viewport=DESKTOP) as one:
         opened: list[str] = []
         one.page.on("dialog", lambda dialog: opened.append(dialog.message))
-        for path in paths:
+        for path in await paths_of(app, scene, conn):
             await one.page.goto(f"{site}{path}", wait_until="domcontentloaded")
             made = await one.page.locator("[onerror], [onload], img[src='x']").count()
             assert (made, opened, one.violations) == (0, [], []), path

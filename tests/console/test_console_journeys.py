@@ -35,7 +35,7 @@ from workers import until
 
 TokenOf = Callable[[str], Awaitable[str]]
 StartWorker = Callable[..., Started]
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.more, needs_chromium]
 
 JOBS = """
 import asyncio

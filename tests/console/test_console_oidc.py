@@ -196,6 +196,7 @@ def test_a_signed_cookie_ends_by_itself_and_serves_one_purpose() -> None:
     assert opened(KEY, "one", late) is None
 
 
+@pytest.mark.more
 @needs_chromium
 async def test_in_a_browser_a_link_leads_through_the_provider_to_the_page_that_was_wanted(
     app: FastAPI, site: str, stranger: Client, provider: IdentityProvider, chromium: Any

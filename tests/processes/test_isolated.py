@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 import isolated_kinds as kinds
 import pytest
 
+import programs
 from factories import column, job, moves_of, rows, start_worker, take, value
 from holdfast import Worker, WorkerOptions
 from holdfast import job as kind
@@ -27,6 +26,7 @@ from holdfast.jobs.rescue import rescue_worker
 from holdfast.jobs.views.explain import explain
 from holdfast.worker.isolated import parent as isolated
 from holdfast.worker.kinds import registered
+from programs import Started
 from workers import beside, ended, until
 
 pytestmark = pytest.mark.processes
@@ -304,13 +304,15 @@ async def test_job_that_must_run_alone_is_isolated(database: str, conn: Any) -> 
 
 
 @pytest.mark.parametrize("max_crashes", [1, 3])
-async def test_f_17_crashing_job_is_quarantined_without_affecting_others(database: str, conn: Any, max_crashes: int) -> None:
+async def test_f_17_crashing_job_is_quarantined_without_affecting_others(
+    database: str, conn: Any, tmp_path: Path, max_crashes: int
+) -> None:
     """F-17: nobody marked it as dangerous; it kills whole workers, and later only the process that it has for itself."""
     innocent = [await enqueue(conn, replace(kinds.innocent.new(seconds=0.3), max_crashes=max_crashes)) for _ in range(10)]
     poison = await enqueue(conn, replace(kinds.poison.new(), max_crashes=max_crashes))
     innocent += [await enqueue(conn, replace(kinds.innocent.new(seconds=0.3), max_crashes=max_crashes)) for _ in range(10)]
 
-    deaths = await _work_until_all_ended(database, conn)
+    deaths = await _work_until_all_ended(database, conn, tmp_path)
 
     found = await job(conn, poison.id)
     assert found.is_quarantined
@@ -319,8 +321,8 @@ async def test_f_17_crashing_job_is_quarantined_without_affecting_others(databas
     assert deaths == 0, "an executor died of it, and its keeper lived on; then it had a process of its own"
 
 
-@asynccontextmanager
-async def a_worker_process(database: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+@contextmanager
+def a_worker_process(database: str, folder: Path, **environment: str) -> Iterator[Started]:
     """`holdfast worker run` with our kinds; whatever is left of it is ended afterwards."""
     settings = {
         **{key: text for key, text in os.environ.items() if not key.startswith("HOLDFAST_")},
@@ -328,51 +330,51 @@ async def a_worker_process(database: str, **environment: str) -> AsyncIterator[a
         "HOLDFAST_BEAT_SECONDS": "0.2",
         **environment,
     }
-    command = [sys.executable, "-m", "holdfast", "worker", "run", "--import", "isolated_kinds", "--dsn", database]
-    process = await asyncio.create_subprocess_exec(*command, env=settings)
+    command = ("worker", "run", "--import", "isolated_kinds", "--dsn", database)
+    with (folder / "worker.log").open("ab") as log:
+        process = programs.start(*command, env=settings, folder=folder, out=log, err=log)
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
+        process.terminate()
+        process.wait()
 
 
 async def test_child_dies_with_its_worker_at_any_point(database: str, conn: Any, tmp_path: Path) -> None:
     """It holds the interpreter's lock, so that it cannot hear the end of the line: the kernel ends it."""
     mark = tmp_path / "mark"
     await enqueue(conn, kinds.holds_the_gil.new(mark=str(mark), seconds=600))
-    async with a_worker_process(database):
+    with a_worker_process(database, tmp_path):
         child = await said_in(mark)
         os.kill(_parent_of(child), signal.SIGKILL)
         await is_gone(child)
 
 
 @pytest.mark.parametrize("point", POINTS[::STEP])
-async def test_child_killed_at_a_crash_point_is_replaced(database: str, conn: Any, point: str) -> None:
+async def test_child_killed_at_a_crash_point_is_replaced(database: str, conn: Any, tmp_path: Path, point: str) -> None:
     """A real SIGKILL of the child, wherever it is; the worker lives on, and what was published was published once."""
     await conn.execute("CREATE TABLE published (job_id bigint, note text)")
     made = await enqueue(conn, kinds.publishes.new(note="hello"))
-    async with a_worker_process(database, HOLDFAST_CRASH_AT=point) as worker:
+    with a_worker_process(database, tmp_path, HOLDFAST_CRASH_AT=point) as worker:
         found = await ended(conn, made.id)
-        assert worker.returncode is None
+        assert worker.poll() is None
 
     assert (found.state, found.crashes) == ("completed", 1)
     assert await moves_of(conn, made.id) == ["rescue", "complete"]
     assert await rows(conn, "SELECT * FROM published") == [(made.id, "hello")]
 
 
-async def _work_until_all_ended(database: str, conn: Any) -> int:
+async def _work_until_all_ended(database: str, conn: Any, folder: Path) -> int:
     """Workers one after the other, as a cluster would start them; how many died."""
     deaths, alive = 0, "SELECT count(*) FROM holdfast.jobs WHERE finished_at IS NULL"
     while await value(conn, alive):
-        async with a_worker_process(database, HOLDFAST_LEASE_SECONDS="1") as process:
+        with a_worker_process(database, folder, HOLDFAST_LEASE_SECONDS="1") as process:
 
-            async def is_over(process: Any = process) -> bool:
-                return process.returncode is not None or not await value(conn, alive)
+            async def is_over(process: Started = process) -> bool:
+                return process.poll() is not None or not await value(conn, alive)
 
             await until(is_over)
-            deaths += process.returncode is not None
+            deaths += process.poll() is not None
     return deaths
 
 
