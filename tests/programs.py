@@ -9,12 +9,13 @@
 A server process that has imported everything, and has neither threads nor connections, forks a child for each request. The
 child behaves like `python -m holdfast`: it has its own arguments, environment, folder, streams and signals, and ends in the
 same way. The executors and isolated jobs of a worker are forked too (`proof/processes/spare.py`), if its kinds come from a
-module of the test. What else a program starts is not. `tests/processes/test_worker_process.py`, `test_up.py` and
-`tests/packaging` start `python -m holdfast`.
+module of the test; those of a worker in the test process are, inside `forked_children()`. What else a program starts is not.
+`tests/processes/test_worker_process.py`, `test_up.py` and `tests/packaging` start `python -m holdfast`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -26,10 +27,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))  # the server process is started as a file
+from proof.processes.spare import PR_SET_CHILD_SUBREAPER, Adopted, fork_an_orphan, use_a_spare
+
+from holdfast.worker import spawn
 
 HEAVY = (
     "holdfast.__main__",
@@ -70,6 +77,11 @@ class Programs:
         """
         request = {"words": words, "env": dict(env), "folder": str(folder), "session": session}
         return Started(self, self.ask(request, out.fileno(), err.fileno()))
+
+    def start_module(self, module: str, *descriptors: int) -> subprocess.Popen[bytes]:
+        """Does what `holdfast.worker.spawn.start_module` does: the process is a child of this one."""
+        request = {"module": module, "env": dict(os.environ), "parent": os.getpid()}
+        return Adopted(self.ask(request, *descriptors))
 
     def ask(self, request: Mapping[str, Any], *descriptors: int) -> Any:
         with self._turn:
@@ -147,6 +159,17 @@ def start(*words: str, **how: Any) -> Started:
     return shared().start(*words, **how)
 
 
+@contextmanager
+def forked_children() -> Iterator[None]:
+    """Fork the executors and isolated jobs that this process starts in the block."""
+    start_module = spawn.start_module
+    spawn.start_module = shared().start_module
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    spawn.start_module = start_module
+
+
 def run(*words: str, folder: Path, env: Mapping[str, str] | None = None, timeout: float = PATIENCE) -> Any:
     """Run `holdfast <words>` to its end, as `subprocess.run` does with `capture_output=True, text=True`."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -177,6 +200,10 @@ def serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
         if "poll" in request:
             ended, status = os.waitpid(request["poll"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if ended else None
+        elif "module" in request:
+            os.environ.clear()
+            os.environ.update(request["env"])
+            answer = fork_an_orphan(request["module"], descriptors, request["parent"], line)
         else:
             ourselves, answer = os.getpid(), os.fork()
             if not answer:
@@ -201,7 +228,7 @@ def become(request: dict[str, Any], out: int, err: int) -> None:
     sys.argv = ["holdfast", *request["words"]]
     random.seed()  # else all children would have the same random state
     if loads_new_modules(request["words"]):
-        sys.modules["proof.processes.spare"].use_a_spare(())
+        use_a_spare(())
     sys.modules["holdfast.__main__"].program()
 
 
@@ -224,8 +251,7 @@ def build_routes() -> None:
 def main(owner: int, descriptor: int) -> None:
     line = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
-    sys.path.append(str(Path(__file__).parents[1]))
-    for name in (*HEAVY, "proof.processes.spare"):
+    for name in HEAVY:
         import_module(name)
     build_routes()
     assert threading.active_count() == 1, "a fork would lose the other threads"

@@ -78,14 +78,14 @@ def _be_the_spare(orders: socket.socket, worker: int) -> None:
             module, descriptors, _, _ = socket.recv_fds(orders, 100, 8)
             if not module:
                 break
-            orders.send(str(_fork_an_orphan(module.decode(), descriptors, worker, orders)).encode())
+            orders.send(str(fork_an_orphan(module.decode(), descriptors, worker, orders)).encode())
             for descriptor in descriptors:
                 os.close(descriptor)
     finally:
         os._exit(0)
 
 
-def _fork_an_orphan(module: str, descriptors: list[int], worker: int, orders: socket.socket) -> int:
+def fork_an_orphan(module: str, descriptors: list[int], worker: int, orders: socket.socket) -> int:
     """Its process id, once it is the worker's child and leads a session of its own."""
     heard, said = os.pipe()
     between = os.fork()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -35,6 +35,16 @@ POINTS = ("run.before_start", "run.after", "complete.in_tx_after_update", "publi
 STEP = 1 if "HOLDFAST_TEST_EVERYTHING" in os.environ else 3  # the first and the last; a child is a new process that imports all
 OURS = [made for name, made in registered().items() if name.startswith(("isolated.", "shared."))]
 QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=timedelta(seconds=60), grace=timedelta(seconds=5))
+
+
+STARTED = {"test_handler_runs_in_a_child_process_that_is_reused", "test_sync_handler_can_be_isolated"}
+
+
+@pytest.fixture(autouse=True)
+def children_are_forked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A new interpreter takes a second to import everything: it is enough that two tests start one."""
+    with nullcontext() if request.node.originalname in STARTED else programs.forked_children():
+        yield
 
 
 def working(database: str, options: WorkerOptions = QUICK) -> AbstractAsyncContextManager[Worker]:
@@ -303,7 +313,7 @@ async def test_job_that_must_run_alone_is_isolated(database: str, conn: Any) -> 
     assert "alone in a process because an earlier one died with 1 other" in await explain(conn, made.id)
 
 
-@pytest.mark.parametrize("max_crashes", [1, 3])
+@pytest.mark.parametrize("max_crashes", [1, pytest.param(3, marks=pytest.mark.more)])
 async def test_f_17_crashing_job_is_quarantined_without_affecting_others(
     database: str, conn: Any, tmp_path: Path, max_crashes: int
 ) -> None:

@@ -43,7 +43,7 @@ TEXT = {"text": "Zürich → 東京 \\ 'x'"}
 
 
 @pytest.mark.parametrize(("name", "setting"), HOSTILE, ids=[f"{name} {setting}" for name, setting in HOSTILE])
-@pytest.mark.parametrize("scope", ["ROLE", "DATABASE"])
+@pytest.mark.parametrize("scope", ["ROLE", pytest.param("DATABASE", marks=pytest.mark.more)])
 async def test_jobs_are_enqueued_and_run(database: str, conn: Any, scope: str, name: str, setting: str) -> None:
     """Through our own connections, and bulks on a connection of the caller's."""
     seen: list[Any] = []
