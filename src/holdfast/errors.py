@@ -129,9 +129,9 @@ class KindNotPublished(UnknownKind):
     """No worker has published this kind."""
 
     def __init__(self, kind: str, near: Sequence[str]) -> None:
-        meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+        meant = f"; did you mean {' or '.join(near)}? Start" if near else "; start"
         message = (
-            f"no worker has published the kind {kind}{meant} Start a worker that has it, or allow it explicitly with "
+            f"no worker has published the kind {kind}{meant} a worker that has it, or allow it explicitly with "
             "allow_unknown_kind: true (HTTP), --allow-unknown (command line) or allow_unknown=True (Python)"
         )
         UsageError.__init__(self, message)

@@ -14,6 +14,7 @@ from databases import new_database
 from factories import add, hold
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
+from holdfast.cli.errors import message_of
 from holdfast.errors import DatabaseProblem, HoldfastError, NotFound, NotStale, UsageError
 from holdfast.settings import Settings, settings
 from holdfast.toolkit.cli.exit_codes import Exit, exit_of
@@ -28,6 +29,35 @@ def test_a_job_that_is_not_there(command: Run) -> None:
     assert (result.code, result.out) == (Exit.NOT_FOUND, "")
     assert result.err == (
         "error: there is no job 99\n  `holdfast job list` shows what exists. Jobs that ended long ago may have been pruned.\n"
+    )
+
+
+def test_a_kind_that_is_not_published_names_the_option(command: Run) -> None:
+    result = command("job", "enqueue", "no.such")
+
+    assert result.code == Exit.USAGE
+    assert result.err.startswith("error: no worker has published the kind no.such\n")
+    assert "--allow-unknown" in result.err
+    assert "HTTP" not in result.err
+
+
+def test_text_for_a_number_names_the_json_form() -> None:
+    wrong = {"pointer": "/body/payload/count", "message": 'count cannot be "7": Input should be a valid integer'}
+
+    text, advice = message_of(ApiError(422, {"code": "INVALID_PAYLOAD", "errors": [wrong]}))
+
+    assert text.startswith("payload count: ")
+    assert advice is not None
+    assert "key:=json" in advice
+
+
+@pytest.mark.parametrize("words", [["failure", "show", "abc"], ["failure", "retry", "abc", "--reason", "x", "--yes"]])
+def test_a_wrong_fingerprint_names_the_list(words: list[str], command: Run) -> None:
+    result = command(*words)
+
+    assert (result.code, result.err) == (
+        Exit.USAGE,
+        "error: 'abc' is not a fingerprint; `holdfast failure list` shows them\n",
     )
 
 

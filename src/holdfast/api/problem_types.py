@@ -52,8 +52,14 @@ KERNEL_PROBLEMS: Final[dict[str, ProblemType]] = {
     ),
     "not-found": ProblemType(404, "Not found", "Check the path and the id; ended jobs are removed after the retention time."),
     "method-not-allowed": ProblemType(405, "Method not allowed", "Use one of the methods in the `Allow` header."),
-    "wrong-state": ProblemType(409, "Not allowed in the current state", "Read the job again: its state has changed."),
-    "not-stale": ProblemType(409, "Worker is alive", "Wait until its lease ends, or cancel the job."),
+    "wrong-state": ProblemType(
+        409, "Not allowed in the current state", "Read the object again: its current state does not permit this."
+    ),
+    "not-stale": ProblemType(
+        409,
+        "Worker is alive",
+        "Wait until the lease of its worker ends, or cancel the job. A job that does not run needs no recovery.",
+    ),
     "lock-busy": ProblemType(409, "Lock is held", "Wait until the holder ends, or enqueue with `when_busy: wait`."),
     "lock-held": ProblemType(
         409, "Lock holder has not ended", "Cancel the job that holds the lock; its end releases the lock."

@@ -114,9 +114,7 @@ def create_command(
     role: Annotated[str, typer.Option(help="viewer, analyst, ops, admin, worker or autoscaler.", show_default=False)],
     reason: Reason,
     days: Annotated[int, typer.Option(min=1, max=90, help="Days until it expires.")] = 90,
-    scope: Annotated[
-        list[str] | None, typer.Option(help="Permit only this action of the role; may be given more than once.")
-    ] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="Permit only this action of the role; may be repeated.")] = None,
 ) -> None:
     """Create a token and print it. It is shown only once."""
     body = {"name": name, "role": role, "days": days, "scopes": scope, "reason": reason}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
@@ -12,6 +13,7 @@ from holdfast.toolkit.client.problems import ApiError
 
 BUG = "This is a bug in Holdfast. Run the command again with --debug for the traceback, and report it."
 LOG_IN = "Run `holdfast auth login URL`, or set HOLDFAST_TOKEN."
+TEXT_OR_JSON = "key=text passes text; for a number or other JSON write key:=json, such as `-p count:=7`."
 PRUNED = "Jobs that ended long ago may have been pruned."
 LISTS = {"jobs": "job", "job-kinds": "kind", "kinds": "kind", "tokens": "auth token", "export-jobs": "job"}
 # Fields of requests whose option has another name.
@@ -25,7 +27,7 @@ OPTIONS = {
     "mapping_version": "--version",
     "days": "--days",
 }
-ARGUMENTS = frozenset({"kind", "value", "name", "mapping_id"})
+ARGUMENTS = frozenset({"action", "kind", "value", "name", "mapping_id"})
 
 
 def print_error(error: Exception) -> None:
@@ -76,10 +78,27 @@ def api_message_of(error: ApiError) -> tuple[str, str | None]:
     if error.retry_after is not None:
         return error.detail, f"Try again in {error.retry_after:g} s."
     if error.status == 404:
-        return error.detail, _where_to_find(str(error.problem.get("instance", "")))
+        where = _where_to_find(str(error.problem.get("instance", "")))
+        return error.detail, where if " list` shows " not in error.detail else None
+    if error.code == "UNKNOWN_KIND":
+        return _unknown_kind(error.problem)
     if error.errors and error.status == 422:
-        return "; ".join(f"{field_of(one)}: {one.get('message')}" for one in error.errors), None
+        text = "; ".join(f"{field_of(one)}: {one.get('message')}" for one in error.errors)
+        return text, TEXT_OR_JSON if any(_is_text(one) for one in error.errors) else None
     return error.detail, error.advice
+
+
+def _unknown_kind(problem: Mapping[str, Any]) -> tuple[str, str]:
+    """A kind that no worker has published: similar names, and the option that allows it. Pure."""
+    near = problem.get("near") or ()
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    advice = "`holdfast kind list` shows the published kinds. Start a worker that has this kind, or pass --allow-unknown."
+    return f"no worker has published the kind {problem.get('kind')}{meant}", advice
+
+
+def _is_text(error: dict[str, Any]) -> bool:
+    """Whether text was passed for an argument that is not text. Pure."""
+    return str(error.get("pointer") or "").startswith("/body/payload/") and ' cannot be "' in str(error.get("message"))
 
 
 def field_of(error: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.traceback import print_traceback
+from holdfast.errors import UsageError
 from holdfast.telemetry.error_text import one_line
 from holdfast.toolkit.cli.bulk import act_in_bulk
 from holdfast.toolkit.cli.output import Column, Kind, Shape
@@ -34,6 +35,16 @@ SHAPE = Shape(
 )
 
 
+HEX = frozenset("0123456789abcdef")
+
+
+def fingerprint_of(text: str) -> str:
+    """The fingerprint of a group: 16 hexadecimal digits. Pure."""
+    if len(text) != 16 or not HEX.issuperset(text):
+        raise UsageError(f"{text!r} is not a fingerprint; `holdfast failure list` shows them")
+    return text
+
+
 @verb(app, "list")
 def list_command(session: Session, since: Since = None, limit: Limit = 50, watch: Watch = False, interval: Every = 2.0) -> None:
     """List groups of failed jobs, newest first."""
@@ -52,7 +63,7 @@ def list_command(session: Session, since: Since = None, limit: Limit = 50, watch
 @verb(app, "show")
 def show_command(session: Session, fingerprint: Fingerprint) -> None:
     """Show one failure group, its latest jobs, and the traceback of the newest."""
-    found = session.get(f"/api/failures/{fingerprint}")
+    found = session.get(f"/api/failures/{fingerprint_of(fingerprint)}")
     session.one(SHAPE, found)
     if session.out.for_people:
         print_traceback(session, found)
@@ -68,4 +79,6 @@ def retry_command(
     yes: Yes = False,
 ) -> None:
     """Retry all jobs of a failure group."""
-    act_in_bulk(session, f"/api/failures/{fingerprint}/retry", {"reason": reason}, "retry", dry_run=dry_run, yes=yes)
+    act_in_bulk(
+        session, f"/api/failures/{fingerprint_of(fingerprint)}/retry", {"reason": reason}, "retry", dry_run=dry_run, yes=yes
+    )

@@ -198,7 +198,8 @@ def schema(current: str | None, wanted: str | None) -> Finding:
     if current is not None and current > wanted:
         message = f"at {current}, which is newer than this code ({wanted})"
         return Finding("schema", Level.ERROR, message, "run the newer version of Holdfast")
-    return Finding("schema", Level.ERROR, f"at {current or 'nothing'}, this code needs {wanted}", "holdfast db migrate")
+    message = f"at {current}, this code needs {wanted}" if current else f"the schema is missing, this code needs {wanted}"
+    return Finding("schema", Level.ERROR, message, "holdfast db migrate")
 
 
 def settings_sane(beat: float, lease: float, grace: float, termination_grace: float | None) -> Found:

@@ -36,7 +36,8 @@ Grant = Annotated[int, typer.Option("--grant", min=1, help="At least this many f
 def list_command(
     session: Session,
     filter: Annotated[
-        str | None, typer.Option("--filter", "-f", help="Only jobs that match, such as 'state:failed kind:export'; see above.")
+        str | None,
+        typer.Option("--filter", "-f", help="Only jobs that match, such as 'state:failed kind:exports.run'; see above."),
     ] = None,
     state: Annotated[str | None, typer.Option(help="Only jobs in this state.", autocompletion=lambda: [*State])] = None,
     kind: Annotated[str | None, typer.Option(help="Only jobs of this kind.")] = None,
@@ -157,7 +158,7 @@ def enqueue_command(
     slot_key: Annotated[str | None, typer.Option(help="The slot key, if the kind declares it as a function.")] = None,
     lock: Annotated[
         list[str] | None,
-        typer.Option("--lock", help="An exclusive lock in addition to those of the kind; may be given more than once."),
+        typer.Option("--lock", help="An exclusive lock in addition to those of the kind; may be repeated."),
     ] = None,
     allow_unknown: Annotated[
         bool, typer.Option("--allow-unknown", help="Enqueue with defaults if no worker has published the kind.")
@@ -270,7 +271,7 @@ def bulk_command(
     filter: Annotated[
         str,
         typer.Option(
-            "--filter", "-f", help="Which jobs, such as 'kind:export age:<1d'; names as in `job list`.", show_default=False
+            "--filter", "-f", help="Which jobs, such as 'kind:exports.run age:<1d'; names as in `job list`.", show_default=False
         ),
     ],
     reason: Reason,

@@ -14,7 +14,7 @@ from holdfast.toolkit.cli.times import moment, took
 from holdfast.toolkit.cli.verb import All, Limit, Reason, Session, verb
 from holdfast.toolkit.cli.waiting import Every, Watch, watch_rows
 
-app = typer.Typer(help="Periodic jobs and loops: list them, run one now, pause one.", no_args_is_help=True)
+app = typer.Typer(help="Periodic jobs and loops: list, run now, pause, resume.", no_args_is_help=True)
 
 Name = Annotated[
     str,

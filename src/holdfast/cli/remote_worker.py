@@ -19,18 +19,16 @@ from holdfast.worker.options import WorkerOptions
 def command(
     modules: Annotated[
         list[str] | None,
-        typer.Option("--import", help="A module with jobs; may be given more than once. Default: the jobs of the services."),
+        typer.Option("--import", help="A module with jobs; may be repeated. Default: the jobs of the services."),
     ] = None,
     url: Annotated[str | None, typer.Option("--url", help="Address of the API; default: HOLDFAST_API_URL.")] = None,
-    queue: Annotated[
-        list[str] | None, typer.Option("--queue", help="A queue; may be given more than once. Default: `default`.")
-    ] = None,
+    queue: Annotated[list[str] | None, typer.Option("--queue", help="A queue; may be repeated. Default: `default`.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 10,
     drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is left.")] = False,
     http: Annotated[
         str | None,
         typer.Option(
-            "--http", help="Serve /health, /ready and /metrics on HOST:PORT; default: HOLDFAST_WORKER_HTTP, else none."
+            "--http", help="Serve /health, /ready and /metrics on PORT or HOST:PORT; default: HOLDFAST_WORKER_HTTP, else none."
         ),
     ] = None,
     log_format: LogFormatOption = None,

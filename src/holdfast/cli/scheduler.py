@@ -25,14 +25,13 @@ def _scheduler() -> None:
 
 @program(app, "run", cls=RunsModules)
 def run_command(
-    modules: Annotated[
-        list[str] | None, typer.Option("--import", help="A module with reconcilers; may be given more than once.")
-    ] = None,
+    modules: Annotated[list[str] | None, typer.Option("--import", help="A module with reconcilers; may be repeated.")] = None,
     dsn: Dsn = None,
     http: Annotated[
         str | None,
         typer.Option(
-            "--http", help="Serve /health, /ready and /metrics on HOST:PORT; default: HOLDFAST_SCHEDULER_HTTP, else none."
+            "--http",
+            help="Serve /health, /ready and /metrics on PORT or HOST:PORT; default: HOLDFAST_SCHEDULER_HTTP, else none.",
         ),
     ] = None,
     log_format: LogFormatOption = None,

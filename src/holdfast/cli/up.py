@@ -25,14 +25,14 @@ app = typer.Typer()
 def up_command(
     stay: Annotated[
         bool | None,
-        typer.Option("--stay/--no-stay", help="Keep running after the demo, with the API; default: on a terminal."),
+        typer.Option("--stay/--no-stay", help="Keep running after the demos, with the API; default: on a terminal."),
     ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the API.", show_default=False)] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="Data directory of the embedded Postgres.", show_default=False)
     ] = None,
     dsn: Dsn = None,
-    play: Annotated[bool, typer.Option("--demo/--no-demo", help="Run the demo first.")] = True,
+    play: Annotated[bool, typer.Option("--demo/--no-demo", help="Run the demos first.")] = True,
 ) -> None:
     """Start everything on this machine and run the demos. On a terminal, the API keeps running until Ctrl-C."""
     console = Console()

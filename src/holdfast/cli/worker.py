@@ -30,15 +30,13 @@ def _worker() -> None:
 def run_command(
     modules: Annotated[
         list[str] | None,
-        typer.Option("--import", help="A module with jobs; may be given more than once. Default: the jobs of the services."),
+        typer.Option("--import", help="A module with jobs; may be repeated. Default: the jobs of the services."),
     ] = None,
     dsn: Dsn = None,
     kinds: Annotated[
-        list[str] | None, typer.Option("--kinds", help="Only these kinds, such as `a,b`; may be given more than once.")
+        list[str] | None, typer.Option("--kinds", help="Only these kinds, such as `a,b`; may be repeated.")
     ] = None,
-    queue: Annotated[
-        list[str] | None, typer.Option("--queue", help="A queue; may be given more than once. Default: `default`.")
-    ] = None,
+    queue: Annotated[list[str] | None, typer.Option("--queue", help="A queue; may be repeated. Default: `default`.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="How many jobs run at once in each executor process.")] = 10,
     executors: Annotated[int, typer.Option(min=1, help="How many processes run jobs.")] = 1,
     once: Annotated[
@@ -48,7 +46,7 @@ def run_command(
     http: Annotated[
         str | None,
         typer.Option(
-            "--http", help="Serve /health, /ready and /metrics on HOST:PORT; default: HOLDFAST_WORKER_HTTP, else none."
+            "--http", help="Serve /health, /ready and /metrics on PORT or HOST:PORT; default: HOLDFAST_WORKER_HTTP, else none."
         ),
     ] = None,
     log_format: LogFormatOption = None,

@@ -48,7 +48,7 @@ def uuid_of(text: str, noun: str) -> str:
 
 
 def filters_of(session: Session, text: str | None) -> dict[str, str]:
-    """A filter as users write it: `state:failed kind:export age:>1h`. Ages are by the server's clock."""
+    """A filter as users write it: `state:failed kind:exports.run age:>1h`. Ages are by the server's clock."""
     found = {}
     for word in (text or "").split():
         name, colon, value = word.partition(":")
@@ -101,7 +101,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{where} is not valid JSON: {error}") from None
+        raise UsageError(f'{where} is not valid JSON ({error}); write an object such as {{"count": 7}}') from None
     if not isinstance(found, dict):
         raise UsageError(f"{where} is not a JSON object; a payload maps names to values")
     return found

@@ -93,7 +93,7 @@ def create_command(
     engine: Annotated[str | None, typer.Option("--engine", help="Graph database: ladybug, kuzu or ryugraph.")] = None,
     memory: Annotated[float | None, typer.Option("--memory", help="Memory in GiB; default: what the snapshot needs.")] = None,
     cpu: Annotated[float | None, typer.Option("--cpu", help="CPU cores; default: 1.")] = None,
-    ttl: Annotated[str | None, typer.Option("--ttl", help="Delete it after this duration, such as PT24H.")] = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", help="Delete it after this ISO 8601 duration, such as PT24H.")] = None,
     role: Annotated[str | None, typer.Option("--role", help="The role under which the engine runs SQL.")] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: repeating the call returns the same instance.")
@@ -152,7 +152,7 @@ def show_command(session: Session, graph: GraphName, watch: Watch = False, inter
 def extend_command(
     session: Session,
     graph: GraphName,
-    by: Annotated[str, typer.Option("--by", help="Duration to add to its TTL, such as PT4H.", show_default=False)],
+    by: Annotated[str, typer.Option("--by", help="ISO 8601 duration to add to its TTL, such as PT4H.", show_default=False)],
 ) -> None:
     """Extend the TTL of a graph instance."""
     session.one(CARD, session.act("POST", f"/api/instances/{id_of(session, graph)}/extend", {"by": by}))

@@ -22,7 +22,7 @@ app.add_typer(model_app, name="model")
 
 File = Annotated[Path, typer.Argument(help="A CSV, XLSX or Parquet file.", show_default=False)]
 Year = Annotated[int, typer.Option("--year", help="The year of the data.", show_default=False)]
-Module = Annotated[str | None, typer.Option("--module", help="The module.", show_default=False)]
+Module = Annotated[str | None, typer.Option("--module", help="Only this module.", show_default=False)]
 Det = Annotated[str | None, typer.Option("--det", help="The data entry type.", show_default=False)]
 JobId = Annotated[str, typer.Argument(help="The job's id.", metavar="JOB", show_default=False)]
 Encoding = Annotated[str | None, typer.Option("--encoding", help="Encoding of a CSV file; default: detected.")]
@@ -69,7 +69,7 @@ def factors_command(
     session: Session,
     file: File,
     year: Year,
-    module: Module = None,
+    module: Annotated[str | None, typer.Option("--module", help="The module.", show_default=False)] = None,
     det: Det = None,
     max_errors: MaxErrors = None,
     dry_run: DryRun = False,

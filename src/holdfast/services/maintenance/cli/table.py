@@ -90,7 +90,7 @@ def maintain_command(
         ),
     ],
     parameter: Annotated[
-        list[str] | None, typer.Option("--set", help="A parameter, as in expire_snapshots.older_than=7d; repeatable.")
+        list[str] | None, typer.Option("--set", help="A parameter, as in expire_snapshots.older_than=7d; may be repeated.")
     ] = None,
     catalog: Catalog = None,
     engine: Annotated[str | None, typer.Option("--engine", help="pyiceberg, trino or spark; default: as configured.")] = None,
