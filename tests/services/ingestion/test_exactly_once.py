@@ -194,7 +194,8 @@ async def is_as_expected(conn: Any, table: list[list[str]], job_id: int) -> None
 ALL_ENDED = "SELECT count(*) = 0 FROM holdfast.jobs WHERE state IN ('pending', 'blocked', 'running')"
 NO_OPEN_TRANSACTION = """
     SELECT count(*) = 0 FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL AND backend_type = 'client backend'
+    WHERE datname = current_database() AND backend_type = 'client backend' AND xact_start IS NOT NULL
+      AND pid <> pg_backend_pid()
 """
 EXPIRE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = %s"
 
