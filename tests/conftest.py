@@ -24,6 +24,7 @@ import httpcore2
 import hypothesis
 import psycopg
 import pytest
+import structlog
 from proof.processes.postgres import CHEAP_PASSWORD
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
@@ -32,6 +33,7 @@ from databases import Reused, cloned, new_database
 from holdfast.database import migrate
 from holdfast.database.cluster import ROLE
 from holdfast.database.embedded import EmbeddedPostgres
+from holdfast.telemetry import log
 from holdfast.worker import kinds
 
 # In the background a shell has us ignore Ctrl-C, and all that we start would inherit that.
@@ -98,11 +100,15 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def our_logs_are_heard() -> Iterator[None]:
     """A command that a test runs in this process configures our loggers: its handler writes to a stream that is closed after
-    the test, and its level may silence the next test."""
+    the test, its level may silence the next test, and the next test would see its format."""
     loggers = [logging.getLogger(), logging.getLogger("holdfast")]
     loggers[1].setLevel(logging.NOTSET)
     before = [(logger, list(logger.handlers), logger.propagate) for logger in loggers]
+    is_configured, configuration = structlog.is_configured(), log._configuration
     yield
+    log._configuration = configuration
+    if not is_configured:
+        structlog.reset_defaults()
     for logger, handlers, propagate in before:
         logger.handlers[:] = [handler for handler in logger.handlers if handler in handlers]
         logger.propagate = propagate

@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 import pytest
 from proof.processes.run import HOW_TO_REPLAY, play_many
 
-SEEDS = list(range(8 if "HOLDFAST_TEST_EVERYTHING" in os.environ else 2))
+SEEDS = list(range(8 if "HOLDFAST_TEST_EVERYTHING" in os.environ else 1))
 pytestmark = pytest.mark.processes
 
 

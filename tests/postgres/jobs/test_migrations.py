@@ -72,6 +72,7 @@ def test_upgrade_downgrade_upgrade_gives_the_same_schema(empty_database: str) ->
     assert _catalog(empty_database) == first
 
 
+@pytest.mark.more
 def test_downgrade_of_each_revision_undoes_exactly_its_upgrade(empty_database: str) -> None:
     migrate.migrate(empty_database, REVISIONS[0])
     first = _catalog(empty_database)

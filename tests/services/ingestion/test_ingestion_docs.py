@@ -20,8 +20,9 @@ TUTORIAL = ROOT / "docs/tutorial/ingest-a-csv.md"
 
 
 @pytest.fixture
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_folder(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", database)
     monkeypatch.setenv("HOLDFAST_INGESTION_TO", str(tmp_path / "uploads"))
     settings.cache_clear()
     yield
@@ -29,9 +30,9 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.mark.usefixtures("own_folder")
-async def test_the_tutorial_runs(database: str) -> None:
+async def test_the_tutorial_runs() -> None:
     """K-44: the handlers know nothing of where they run; here beside the routes, elsewhere in workers."""
-    namespace = {"__name__": "tutorial_ingestion", "url": database}
+    namespace = {"__name__": "tutorial_ingestion"}
     async with asyncio.timeout(180):
         for block in blocks(TUTORIAL):
             if block.language == "python":
