@@ -19,11 +19,13 @@ class DurationEstimates:
         self._usual_short = AHEAD  # of all short kinds together
 
     def note_ended(self, kind: str, seconds: float) -> None:
-        """A job has ended. The estimate rises at once and falls slowly."""
+        """A job has ended. The estimate rises at once and falls slowly. Called for every job: it calls nothing itself."""
         self.ended += 1
-        self._usual[kind] = usual = _adapted(self._usual.get(kind, FIRST_GUESS), seconds)
+        usual = self._usual.get(kind, FIRST_GUESS)
+        self._usual[kind] = usual = seconds + 1e-6 if seconds > usual else usual + 0.1 * (seconds - usual) + 1e-7
         if usual <= AHEAD:
-            self._usual_short = _adapted(self._usual_short, seconds)
+            short = self._usual_short
+            self._usual_short = seconds + 1e-6 if seconds > short else short + 0.1 * (seconds - short) + 1e-7
 
     def note_running(self, kind: str, seconds: float) -> None:
         """A job has been running for so long and has not ended."""
@@ -37,7 +39,3 @@ class DurationEstimates:
     def ahead(self, lanes: int) -> int:
         """How many short jobs so many lanes finish in 50 ms."""
         return int(lanes * AHEAD / self._usual_short)
-
-
-def _adapted(usual: float, seconds: float) -> float:
-    return seconds + 1e-6 if seconds > usual else usual + 0.1 * (seconds - usual) + 1e-7

@@ -1,7 +1,7 @@
 """How many jobs a worker claims next, and of which kinds. Asked by: claiming and the sweeps. The only place that counts them.
 
 A free lane takes a job of any kind. Beyond that, short jobs are claimed ahead: as many as the lanes finish in 50 ms, which
-`durations.py` estimates.
+`duration_estimates.py` estimates.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Prefetch:
     def __init__(self, lanes: Lanes, takes: Takes, lease: Lease, *, most: int | None = None) -> None:
         self._lanes, self._takes, self._lease, self._most = lanes, takes, lease, most
         self._durations = DurationEstimates()
+        self.note_ended = self._durations.note_ended  # a job of this kind took so long
         self._is_quiet = False
         self._reserved = 0  # jobs that are just being claimed: lanes are kept free for them
         self._reserved_ahead = 0  # the same for short jobs that are to be held ahead
@@ -54,7 +55,7 @@ class Prefetch:
         """What to claim next."""
         takes, free, durations = self._takes, self._free(), self._durations
         short = {kind: version for kind, version in takes.versions.items() if durations.is_short(kind)}
-        turning = self._turning() if short else 0
+        turning = self._turning(all_short=len(short) == len(takes.versions)) if short else 0
         ahead = free + durations.ahead(turning) if turning > 0 else free
         if ahead <= max(0, free):
             return Wanted(self.may_take(free), takes)
@@ -93,10 +94,6 @@ class Prefetch:
 
     # ------------------------------------------------------------------------------------------------- how long jobs take
 
-    def note_ended(self, kind: str, seconds: float) -> None:
-        """A job of this kind took so long."""
-        self._durations.note_ended(kind, seconds)
-
     def note_running(self) -> None:
         """What runs for long counts before it has ended: jobs of its kind are not held ahead any more."""
         now = time.perf_counter()
@@ -109,10 +106,14 @@ class Prefetch:
         lanes = self._lanes
         return lanes.count - lanes.jobs_running - lanes.waiting - self._reserved - self._reserved_ahead
 
-    def _turning(self) -> int:
-        """Lanes that are free, or will be within 50 ms: they run short jobs, and only short ones wait for them."""
+    def _turning(self, *, all_short: bool) -> int:
+        """Lanes that are free, or will be within 50 ms: they run short jobs, and only short ones wait for them.
+
+        `all_short`: no kind of this worker is long, so nothing that waits is.
+        """
         since, is_short = time.perf_counter() - AHEAD, self._durations.is_short
         long = sum(
             not one.in_poll_lane and (one.started < since or not is_short(one.claim.kind)) for one in self._lanes.attempts()
         )
-        return self._lanes.count - self._reserved - long - sum(not is_short(claim.kind) for claim in self._lanes.jobs)
+        waiting = 0 if all_short else sum(not is_short(claim.kind) for claim in self._lanes.jobs)
+        return self._lanes.count - self._reserved - long - waiting
