@@ -87,9 +87,9 @@ async def test_pool_without_a_connection_names_the_cause(database: str) -> None:
 
 
 async def test_exhausted_pool_is_reported(database: str) -> None:
-    async with pool(database, most=1, patience=0.1) as busy, busy.connection():
+    async with pool(database, most=1) as busy, busy.connection():
         with pytest.raises(PoolTimeout, match="all 1 connections to .* are in use") as refused:
-            await busy.getconn()
+            await busy.getconn(timeout=0.1)
 
     assert not isinstance(refused.value, HoldfastError)
 
