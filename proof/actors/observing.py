@@ -64,7 +64,7 @@ async def look_around(world: World) -> None:
 FORGOTTEN = """
     SELECT 'lock ' || w.key, w.job_id FROM holdfast.lock_wants mine
     JOIN holdfast.lock_wants w ON w.key = mine.key AND w.waiting JOIN holdfast.jobs j ON j.id = w.job_id
-    WHERE mine.job_id = %(job)s AND j.state = 'blocked'
+    WHERE mine.job_id = %(job)s AND j.state = 'blocked' AND j.waiting_for = 'lock'
       AND NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (j.kind, '*') AND c.paused_at IS NOT NULL)
       AND NOT EXISTS (
           SELECT FROM holdfast.lock_wants also WHERE also.job_id = w.job_id AND also.waiting

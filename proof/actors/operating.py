@@ -201,13 +201,15 @@ def sweep(world: World) -> Work:
 
 def bury(world: World, worker: Worker) -> Work | None:
     """The parent of a process sees it die: its jobs are taken at once, and a new incarnation starts. It may know what ran."""
-    running = [one.id for one in worker.held] if world.chance(0.7) else None
+    running = list(worker.held) if world.chance(0.7) else None
 
     async def go() -> None:
         begun = world.witness.tick()
-        taken = await rescue_worker(world.stage.sweeper, worker.id, cause="signal", error="killed", begun=running)
+        tokens = None if running is None else [one.fence_token for one in running]
+        taken = await rescue_worker(world.stage.sweeper, worker.id, cause="signal", error="killed", begun=tokens)
         _note_taken(world, "rescue", begun, taken)
-        world.witness.note("bury", begun, worker=worker.id, running=running)
+        attempts = None if running is None else [one.attempt_id for one in running]
+        world.witness.note("bury", begun, worker=worker.id, running=attempts)
         await world.incarnate(worker)
 
     return go()

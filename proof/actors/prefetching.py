@@ -69,8 +69,9 @@ def shut_down(world: World, worker: Worker) -> Work | None:
 
     async def go() -> None:
         begun = world.witness.tick()
-        running = [one.id for one in worker.held]
-        done = await release_worker(world.stage.sweeper, worker.id, failing=failing, begun=running)
+        running = [one.attempt_id for one in worker.held]
+        tokens = [one.fence_token for one in worker.held]
+        done = await release_worker(world.stage.sweeper, worker.id, failing=failing, begun=tokens)
         for job_id in [*done.released, *done.failed]:
             world.witness.note("release", begun, job=job_id)
         world.witness.note("shut down", begun, worker=worker.id, running=running, failed=done.failed)

@@ -47,10 +47,10 @@ def _penalised(move: MoveRow, attempt: str) -> Iterator[str]:
 
 
 def _may_have_run(execution: Execution, move: MoveRow) -> bool:
-    """False if the keeper of its worker ended the attempt and said that its job did not run."""
+    """False if the keeper of its worker ended the attempt and said that it did not run."""
     by_keeper = move.actor == "keeper" and ((move.detail or {}).get("cause") == "signal" or move.move == "fail")
     said = [event.detail["running"] for event in execution.witness.of("bury", "shut down") if event.worker == move.worker_id]
-    return not by_keeper or all(running is None or move.job_id in running for running in said)
+    return not by_keeper or all(running is None or move.attempt_id in running for running in said)
 
 
 STARTS = {"I23": what_never_began_is_not_penalised}

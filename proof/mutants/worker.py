@@ -34,9 +34,9 @@ WORKER_MUTANTS = (
     Mutant("waiting-jobs-never-returned", "a beat does not return what waits for a lane for long",
            (Code("worker.claim_queue.ClaimQueue", _nothing_taken_back),)),
     Mutant("shutdown-fails-what-never-began", "a job that waited for a lane fails when its worker shuts down",
-           (Text("release.RELEASE_WORKER", "(%(begun)s::bigint[] IS NULL OR id = ANY (%(begun)s))",
+           (Text("release.RELEASE_WORKER", "(%(begun)s::bigint[] IS NULL OR fence_token = ANY (%(begun)s))",
                  "(%(begun)s::bigint[] IS NULL OR true)"),), ("test_release",)),
     Mutant("death-blames-what-never-began", "a job that waited for a lane pays for the death of its process",
-           (Text("rescue.RESCUE_WORKER", "%(begun)s::bigint[] IS NULL OR id = ANY (%(begun)s) AS begun",
+           (Text("rescue.RESCUE_WORKER", "%(begun)s::bigint[] IS NULL OR fence_token = ANY (%(begun)s) AS begun",
                  "%(begun)s::bigint[] IS NULL OR true AS begun"),), ("test_rescue",)),
 )  # fmt: skip

@@ -53,7 +53,7 @@ NOTE_BEGUN_BLOCKED = f"""
     WITH unseen AS MATERIALIZED (
         SELECT id, greatest(claimed_at, clock_timestamp() - interval '1 second' * %(seconds)s) AS began
         FROM holdfast.jobs
-        WHERE worker_id = %(worker_id)s AND id = ANY (%(ids)s::bigint[]) AND NOT {HAS_BEGUN}
+        WHERE worker_id = %(worker_id)s AND fence_token = ANY (%(tokens)s::bigint[]) AND NOT {HAS_BEGUN}
         FOR UPDATE SKIP LOCKED
     )
     UPDATE holdfast.jobs j SET begun_at = unseen.began, deadline_at = unseen.began + j.max_runtime
@@ -62,10 +62,11 @@ NOTE_BEGUN_BLOCKED = f"""
 
 
 async def note_begun_blocked(
-    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, jobs: Sequence[JobId], *, seconds: float
+    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, tokens: Sequence[int], *, seconds: float
 ) -> None:
-    """Write the start of the jobs of a worker whose interpreter has been blocked for this long and sends no heartbeats."""
-    await conn.execute(NOTE_BEGUN_BLOCKED, {"worker_id": worker_id, "ids": arrays.of_words(jobs), "seconds": seconds})
+    """Write the start of the attempts with these fence tokens. The interpreter of their worker has been blocked for this long
+    and sends no heartbeats."""
+    await conn.execute(NOTE_BEGUN_BLOCKED, {"worker_id": worker_id, "tokens": arrays.of_words(tokens), "seconds": seconds})
 
 
 BEGIN = f"""

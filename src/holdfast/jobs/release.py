@@ -29,7 +29,7 @@ RELEASE_WORKER = """
                CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
                     WHEN handle IS NOT NULL THEN 'submitted'
                     WHEN kind = ANY (%(failing)s::text[])
-                         AND (%(begun)s::bigint[] IS NULL OR id = ANY (%(begun)s)) THEN 'failed'
+                         AND (%(begun)s::bigint[] IS NULL OR fence_token = ANY (%(begun)s)) THEN 'failed'
                     ELSE 'pending' END AS goes_to
         FROM holdfast.jobs WHERE worker_id = %(worker_id)s ORDER BY id FOR UPDATE
     ), released AS (
@@ -66,13 +66,14 @@ async def release_worker(
     worker_id: WorkerId,
     *,
     failing: Sequence[str] = (),
-    begun: list[JobId] | None = None,
+    begun: list[int] | None = None,
     actor: str = "keeper",
     reason: str = SHUTDOWN,
 ) -> Released:
     """Release all jobs that this worker holds, in one transaction.
 
-    Jobs of the kinds in `failing` fail if they have begun; `begun` are the attempts that have, if that is known.
+    Jobs of the kinds in `failing` fail if they have begun; `begun` are the fence tokens of the attempts that have, if they are
+    known. The worker may still run an earlier attempt of a job that it holds again.
     """
     parameters = {
         "worker_id": worker_id,

@@ -138,7 +138,7 @@ RESCUE_OVERDUE = _take("""
 RESCUE_WORKER = _take("""
     silent AS MATERIALIZED (
         SELECT id, attempt_id, worker_id, crashes, worker_id AS process,
-               %(begun)s::bigint[] IS NULL OR id = ANY (%(begun)s) AS begun
+               %(begun)s::bigint[] IS NULL OR fence_token = ANY (%(begun)s) AS begun
         FROM holdfast.jobs
         WHERE worker_id = %(worker_id)s AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
           AND (%(attempts)s::uuid[] IS NULL OR attempt_id = ANY (%(attempts)s))
@@ -209,10 +209,11 @@ async def rescue_worker(
     actor: str = "keeper",
     jobs: list[JobId] | None = None,
     attempts: list[AttemptId] | None = None,
-    begun: list[JobId] | None = None,
+    begun: list[int] | None = None,
 ) -> list[JobId]:
     """Rescue the jobs of a worker whose process is known to have ended, with the cause. If only one of its processes died: only
-    `jobs`, or only these `attempts`. `begun`: the jobs that had begun, if that is known."""
+    `jobs`, or only these `attempts`. `begun`: the fence tokens of the attempts that had
+    begun, if they are known."""
     parameters = {
         "worker_id": worker_id,
         "cause": cause,

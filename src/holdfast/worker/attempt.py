@@ -103,7 +103,7 @@ class Attempts:
         running = RunningAttempt(claim, lane, started, kind is not None and kind.is_async, in_poll_lane)
         self._lanes.begin(running)
         fields.of_attempt(claim)
-        self._lease.begin(claim.id)
+        self._lease.begin(claim.fence_token)
         try:
             end = await self._run_handler(kind, running)
             running.is_ending = True  # from here on nothing may interrupt the write
@@ -112,7 +112,7 @@ class Attempts:
                 assert self._environment.log_buffer is not None
                 await self._environment.log_buffer.finish(claim)  # before the end: after it the fence would refuse the lines
             following = None if end is None else await self._outcomes.write(claim, end)
-            self._lease.end(claim.id)  # not after an exception: a job that ends this process must count as begun
+            self._lease.end(claim.fence_token)  # not after an exception: a job that ends this process must count as begun
             return following
         finally:
             if running.span is not None:

@@ -44,10 +44,10 @@ class Lease:
     def is_over(self) -> bool:
         return time.monotonic() >= self.until
 
-    def begin(self, job_id: int) -> None:
-        """A handler is about to be called. An executor notes it for its keeper."""
+    def begin(self, fence_token: int) -> None:
+        """The handler of this attempt is about to be called. An executor notes it for its keeper."""
 
-    def end(self, job_id: int) -> None:
+    def end(self, fence_token: int) -> None:
         """The attempt has ended."""
 
 

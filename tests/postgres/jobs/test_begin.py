@@ -13,6 +13,7 @@ from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import COMPLETED
+from holdfast.jobs.release import release_worker
 from holdfast.jobs.rescue import rescue
 from holdfast.jobs.views.explain import explain
 
@@ -58,15 +59,26 @@ async def test_keeper_writes_the_start_only_of_jobs_that_a_blocked_worker_runs(c
     await conn.execute("UPDATE holdfast.jobs SET worker_id = %s WHERE id = %s", [elsewhere, other.id])
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '1 day'")
 
-    await note_begun_blocked(conn, running.worker_id, [running.id, other.id], seconds=60)
+    await note_begun_blocked(conn, running.worker_id, [running.fence_token, other.fence_token], seconds=60)
 
     known = await column(conn, running.id, "begun_at")
     assert await column(conn, running.id, "deadline_at") == known + HOUR
     for one in (waiting, other):
         assert await column(conn, one.id, "begun_at") is None
         assert await column(conn, one.id, "deadline_at") is None
-    await note_begun_blocked(conn, running.worker_id, [running.id], seconds=1)
+    await note_begun_blocked(conn, running.worker_id, [running.fence_token], seconds=1)
     assert await column(conn, running.id, "begun_at") == known, "once"
+
+
+async def test_keeper_does_not_take_a_lost_attempt_that_still_runs_for_the_next(conn: Any) -> None:
+    (lost,) = await hold_ahead(conn, 1, max_runtime=HOUR)
+    await release_worker(conn, lost.worker_id)
+    (again,) = await claim(conn, lost.worker_id, kinds=["k"], limit=1, begins=False)
+
+    await note_begun_blocked(conn, lost.worker_id, [lost.fence_token], seconds=60)
+
+    assert again.id == lost.id
+    assert await column(conn, again.id, "begun_at") is None
 
 
 async def test_start_of_an_earlier_attempt_is_not_used(conn: Any) -> None:

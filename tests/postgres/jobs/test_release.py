@@ -73,9 +73,21 @@ async def test_unstarted_job_is_released_even_with_fail_on_shutdown(conn: Conn):
     worker = await start_worker(conn)
     begun, waiting = await hold(conn, "strict", worker=worker), await hold(conn, "strict", worker=worker)
 
-    given = await release_worker(conn, worker, failing=["strict"], begun=[begun.id])
+    given = await release_worker(conn, worker, failing=["strict"], begun=[begun.fence_token])
 
     assert (given.released, given.failed) == ([waiting.id], [begun.id])
+
+
+async def test_lost_attempt_that_still_runs_does_not_count_as_the_start_of_the_next(conn: Conn):
+    """The process lost the job, still runs it, and has claimed it again: the second attempt waits for a lane."""
+    worker = await start_worker(conn)
+    lost = await hold(conn, "strict", worker=worker)
+    await release_worker(conn, worker)
+    again = await take(conn, lost.id, worker)
+
+    given = await release_worker(conn, worker, failing=["strict"], begun=[lost.fence_token])
+
+    assert (given.released, given.failed) == ([again.id], [])
 
 
 async def test_locks_of_a_released_job_are_free_for_others(conn: Conn):

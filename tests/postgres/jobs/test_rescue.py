@@ -41,6 +41,7 @@ from holdfast.jobs.claim import claim as claim_jobs
 from holdfast.jobs.finish import complete_plain, finish
 from holdfast.jobs.model import Claim, Lock
 from holdfast.jobs.outcome import COMPLETED, Done, Retry
+from holdfast.jobs.release import release_worker
 from holdfast.jobs.renew import renew
 from holdfast.jobs.rescue import OVERDUE_GRACE, rescue, rescue_worker
 from holdfast.jobs.views.explain import explain
@@ -339,7 +340,7 @@ async def test_crash_is_not_counted_for_a_job_that_had_not_begun(conn: Any) -> N
     worker = await start_worker(conn)
     guilty, ahead = await hold(conn, worker=worker, max_crashes=1), await hold(conn, worker=worker, max_crashes=1)
 
-    await rescue_worker(conn, worker, cause="signal", error="killed by signal 11", begun=[guilty.id])
+    await rescue_worker(conn, worker, cause="signal", error="killed by signal 11", begun=[guilty.fence_token])
 
     assert (await job(conn, guilty.id)).is_quarantined, "it was the only one at work"
     found = await job(conn, ahead.id)
@@ -347,6 +348,19 @@ async def test_crash_is_not_counted_for_a_job_that_had_not_begun(conn: Any) -> N
     assert await column(conn, ahead.id, "alone") is False
     ((reason, detail),) = await rows(conn, "SELECT reason, detail FROM holdfast.history WHERE job_id = %s", ahead.id)
     assert (reason, detail) == ("killed by signal 11; it had not begun", {"cause": "signal", "counted": False})
+
+
+async def test_crash_is_not_counted_for_an_attempt_whose_predecessor_still_ran(conn: Any) -> None:
+    """The process had lost the job, still ran it, and held it again when it died."""
+    worker = await start_worker(conn)
+    lost = await hold(conn, worker=worker, max_crashes=1)
+    await release_worker(conn, worker)
+    again = await take(conn, lost.id, worker)
+
+    await rescue_worker(conn, worker, cause="signal", error="killed by signal 11", begun=[lost.fence_token])
+
+    found = await job(conn, again.id)
+    assert (found.state, found.crashes) == ("pending", 0)
 
 
 async def test_job_that_never_crashes_alone_waits_longer_each_time(conn: Any) -> None:

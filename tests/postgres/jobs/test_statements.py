@@ -270,7 +270,7 @@ SWEEPS: dict[str, tuple[str, dict[str, Any], str]] = {
     "an overdue attempt": (rescue.RESCUE_OVERDUE, {"cause": "c", "error": "e", "actor": "a", "found": 7}, "jobs_pkey"),
     "what runs in a blocked worker": (
         begin.NOTE_BEGUN_BLOCKED,
-        {"worker_id": WORKER, "ids": "{7}", "seconds": 1.0},
+        {"worker_id": WORKER, "tokens": "{7}", "seconds": 1.0},
         "jobs_held",
     ),
     "the jobs of a dead worker": (

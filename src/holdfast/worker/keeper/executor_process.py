@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.jobs.model import JobId, WorkerId
+from holdfast.jobs.model import WorkerId
 from holdfast.telemetry.gathered import Family
 from holdfast.worker import spawn
 from holdfast.worker.job_counts import JobCounts
@@ -39,7 +39,7 @@ class ExecutorProcess:
         """Start it. From the main thread: the kernel kills it when the thread that started it ends."""
         self.id = worker_id
         self.page = SharedPage.new(config.options.concurrency + POLL_LANES)
-        self.begun: list[JobId] = []  # and not ended, when the process ended
+        self.begun: list[int] = []  # and not ended, when the process ended
         self.kinds: list[str] = []
         self.failing: list[str] = []
         self.counts: JobCounts | None = None  # set: it ended by itself, in order
@@ -78,9 +78,9 @@ class ExecutorProcess:
         return stat.rpartition(")")[2].split()[0] in ("T", "t")
 
     @property
-    def running(self) -> list[JobId]:
-        """The jobs that have begun and not ended, while the process lives."""
-        return [JobId(job_id) for job_id in self.page.begun if job_id]
+    def running(self) -> list[int]:
+        """The fence tokens of the attempts that have begun and not ended, while the process lives."""
+        return [token for token in self.page.begun if token]
 
     @property
     def blocked_for(self) -> float:

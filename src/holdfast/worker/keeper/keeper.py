@@ -270,8 +270,8 @@ class Keeper:
         """Write which jobs have begun in blocked executors: while a handler holds the GIL, their own heartbeat cannot. Without
         it, a job that blocks forever would have no deadline."""
         for child in renewed:
-            if child.is_alive and (blocked_for := child.blocked_for) > BLOCKED and (jobs := child.running):
-                await note_begun_blocked(conn, child.id, jobs, seconds=blocked_for)
+            if child.is_alive and (blocked_for := child.blocked_for) > BLOCKED and (tokens := child.running):
+                await note_begun_blocked(conn, child.id, tokens, seconds=blocked_for)
 
     # ------------------------------------------------------------------------------------------------- shutdown
 

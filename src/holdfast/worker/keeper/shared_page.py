@@ -2,7 +2,8 @@
 
 The keeper writes when the lease that it renewed expires: an executor whose interpreter is blocked can neither renew its lease
 nor receive a message. The executor writes when the lease that it renewed itself expires, when its event loop last ran, and
-which jobs it has begun: the keeper needs those after the executor has died. Times are readings of the monotonic clock, which
+which attempts it has begun: the keeper needs those after the executor has died. They are fence tokens and not job ids, because
+an executor that lost a job may still run it while it holds the next attempt. Times are readings of the monotonic clock, which
 is the same for all processes of a machine.
 """
 
@@ -27,7 +28,7 @@ class SharedPage:
         self._memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
         whole = memoryview(self._memory)
         self.times = whole[: TIMES * WORD].cast("d")
-        self.begun = whole[TIMES * WORD :].cast("q")  # job ids; 0 is an empty slot
+        self.begun = whole[TIMES * WORD :].cast("q")  # fence tokens; 0 is an empty slot
 
     @classmethod
     def new(cls, slots: int) -> SharedPage:
@@ -69,12 +70,12 @@ class SharedLease(Lease):
     def until(self, at: float) -> None:
         self._page.times[EXECUTOR_UNTIL] = at
 
-    def begin(self, job_id: int) -> None:
-        """Note that this job is about to run. Called by its lane, so there is always a free slot."""
-        self._replace(0, job_id)
+    def begin(self, fence_token: int) -> None:
+        """Note that this attempt is about to run. Called by its lane, so there is always a free slot."""
+        self._replace(0, fence_token)
 
-    def end(self, job_id: int) -> None:
-        self._replace(job_id, 0)
+    def end(self, fence_token: int) -> None:
+        self._replace(fence_token, 0)
 
     def _replace(self, old: int, new: int) -> None:
         begun = self._page.begun
