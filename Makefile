@@ -19,10 +19,11 @@ test: $(VENV)/.dev ## run every test (starts its own Postgres)
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist worksteal
 
 test-more: $(VENV)/.dev ## more repetitions than `make test` has, and the tests that are marked `more`
-	@env -u PYTHONDONTWRITEBYTECODE HOLDFAST_TEST_EVERYTHING=1 HOLDFAST_FUZZ_EXAMPLES=3 $(BIN)/python -m pytest -n 4 --dist worksteal \
-	  tests/api/test_fuzz.py tests/concurrency/test_schedules.py tests/concurrency/test_process_schedules.py \
+	@env -u PYTHONDONTWRITEBYTECODE HOLDFAST_TEST_EVERYTHING=1 $(BIN)/python -m pytest -n 4 --dist worksteal \
+	  tests/concurrency/test_schedules.py tests/concurrency/test_process_schedules.py \
 	  tests/faults/test_every_crash_point.py tests/processes/test_isolated.py
-	@env -u PYTHONDONTWRITEBYTECODE HOLDFAST_TEST_EVERYTHING=1 $(BIN)/python -m pytest -n 4 --dist worksteal -m more
+	@env -u PYTHONDONTWRITEBYTECODE HOLDFAST_TEST_EVERYTHING=1 HOLDFAST_FUZZ_EXAMPLES=3 $(BIN)/python -m pytest -n 4 --dist worksteal \
+	  -m more
 
 test-real: $(VENV)/.dev ## against a real Trino, Spark, REST catalog and Kubernetes API server (fetched or built once; needs mvn, a JDK 17 and go)
 	@HOLDFAST_TEST_REAL=1 $(BIN)/python -m pytest tests/real

@@ -1,10 +1,11 @@
 """Whatever the document allows, and much that it does not, for every role: no fault of ours, no status that is not in it.
 
-By default each operation gets the same few examples, without streams and waits. The deep run sends new ones every time, valid
-and invalid, each by every role; `HOLDFAST_FUZZ_EXAMPLES` says how many of each. An example costs more to make than to send, so
-one example is sent by several roles.
+`make test-more` sends new examples every time, valid and invalid, each by every role; `HOLDFAST_FUZZ_EXAMPLES` says how many
+of each. An example costs more to make than to send, so one example is sent by several roles. Without HOLDFAST_TEST_EVERYTHING
+each operation gets the same few examples, without streams and waits.
 
     HOLDFAST_TEST_EVERYTHING=1 python -m pytest tests/api/test_fuzz.py
+    python -m pytest -m more tests/api/test_fuzz.py
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def running(database: str, document: Any) -> Iterator[tuple[str, Any]]:
     made.stop()
 
 
+@pytest.mark.more
 def test_no_generated_request_returns_a_server_error(running: tuple[str, Any], database: str) -> None:
     """API3, API8 of OWASP's list: valid and invalid data for every operation of the document, by every role."""
     url, document = running
