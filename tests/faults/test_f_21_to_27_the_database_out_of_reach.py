@@ -181,3 +181,23 @@ def test_f_26_worker_survives_a_long_outage(scene: Scene):
     scene.until(lambda: scene.job(after)[0] == "completed")
     assert worker.is_alive
     scene.all_is_well()
+
+
+def test_f_26_keeper_waits_if_its_executor_dies_during_an_outage(scene: Scene):
+    """The next executor cannot connect. That is no mistake of the configuration: the keeper starts another one."""
+    keeper = scene.worker(by_proxy=True, mode="keeper", lease=60.0)
+    (first,) = scene.until(lambda: scene.said("executor_ready"))
+    scene.until(lambda: scene.said("worker_started"))
+    scene.proxy.refuse()
+    scene.proxy.cut_all()
+
+    os.kill(first["pid"], signal.SIGKILL)
+    scene.until(lambda: scene.said("executor_died")[1:] or not keeper.is_alive)
+    scene.proxy.heal()
+
+    assert keeper.is_alive, "it ended instead of starting another executor"
+    assert "cannot connect" in scene.said("executor_died")[1]["error"]
+    job = scene.add("proof.quick")
+    scene.until(lambda: scene.job(job)[0] == "completed")
+    assert keeper.is_alive
+    scene.all_is_well()

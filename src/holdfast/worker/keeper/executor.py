@@ -59,11 +59,11 @@ def main(keeper: int, channel_end: int, page: int) -> int:
         channel.send({"type": "ready", "kinds": sorted(kind.kind for kind in kinds), "failing": _failing(kinds)})
         run_or_exit(_work(config, kinds, channel, messages, SharedPage(page)))
         trace.flush()
+    except (psycopg.OperationalError, PoolTimeout) as error:  # first: `CannotConnect` is both
+        channel.send({"type": "no_database", "error": str(error).strip()})
+        return 1
     except HoldfastError as error:
         channel.send({"type": "cannot_start", "error": str(error)})
-        return 1
-    except (psycopg.OperationalError, PoolTimeout) as error:
-        channel.send({"type": "no_database", "error": str(error).strip()})
         return 1
     return 0
 
