@@ -165,9 +165,11 @@ def forked_children() -> Iterator[None]:
     start_module = spawn.start_module
     spawn.start_module = shared().start_module
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    yield
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-    spawn.start_module = start_module
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        spawn.start_module = start_module
 
 
 def run(*words: str, folder: Path, env: Mapping[str, str] | None = None, timeout: float = PATIENCE) -> Any:
