@@ -143,8 +143,12 @@ class Forked:
 
     def stop(self) -> None:
         """Stop the process and all that it started, and wait until none of them runs any more."""
-        self._send_to_all(signal.SIGSTOP)
-        until(lambda: self.is_stopped)
+
+        def stop_all() -> bool:
+            self._send_to_all(signal.SIGSTOP)  # each time: a process that was just being forked is not in the first list
+            return self.is_stopped
+
+        until(stop_all)
 
     @property
     def is_stopped(self) -> bool:
