@@ -116,9 +116,9 @@ class Keeper:
                 supervisor.result()  # raises the error of an executor that could not start
         return self._exit_code()
 
-    async def _until_done_or_stopping(self, supervisors: list[asyncio.Task[None]]) -> None:
+    async def _until_done_or_stopping(self, tasks: list[asyncio.Task[None]]) -> None:
         stopping = asyncio.create_task(self._stopping.wait())
-        all_done = asyncio.create_task(asyncio.wait(supervisors, return_when=asyncio.FIRST_EXCEPTION))
+        all_done = asyncio.create_task(asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))
         await asyncio.wait([stopping, all_done], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         all_done.cancel()
@@ -178,9 +178,11 @@ class Keeper:
                 return
             if child.was_killed_by_us:
                 return
-            self._handle_exit(child, number, returncode)
+            rescue = self._handle_exit(child, number, returncode)
             if self._config.mode == "once":
                 return
+            if self._config.mode == "drain":  # until its jobs are pending again, the next executor would find nothing
+                await self._until_done_or_stopping([rescue])
             lived = time.monotonic() - child.ready_at if child.ready_at is not None else 0.0
             short_lives = 0 if lived > LONG_LIFE else short_lives + 1
             await self._pause(restart_delay(short_lives))
@@ -201,13 +203,14 @@ class Keeper:
     def _on_ready(self, child: ExecutorProcess) -> None:
         log.info("executor_ready", pid=child.pid, worker_id=child.id, kinds=child.kinds)
 
-    def _handle_exit(self, child: ExecutorProcess, number: int, returncode: int) -> None:
+    def _handle_exit(self, child: ExecutorProcess, number: int, returncode: int) -> asyncio.Task[None]:
+        """Log it, and begin to rescue its jobs."""
         self._crashed = True
         ended = exit_cause(returncode, oom_kills_rose=self._oom.rose())
         error = child.database_error or ended.error
         executor_deaths.labels(ended.cause).inc()
         log.error("executor_died", executor=number, pid=child.pid, worker_id=child.id, cause=ended.cause, error=error)
-        self._start_task(self._rescue_jobs(child, ended))
+        return self._start_task(self._rescue_jobs(child, ended))
 
     async def _rescue_jobs(self, child: ExecutorProcess, ended: ExitCause) -> None:
         """Make the jobs of a dead executor pending at once. While the database is unreachable, its lease goes on to expire."""
@@ -223,10 +226,11 @@ class Keeper:
             await resign(conn, child.id)  # a job that its last claim still takes is found by the next heartbeat of any worker
         return jobs
 
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # ------------------------------------------------------------------------------------------------- heartbeats
 
