@@ -154,7 +154,8 @@ class Claimer:
         claims: list[Claim] = []
         try:
             claims = await self._transport.claim_tied(self._worker_id, ids)
-            crashpoint("claim.after_commit")
+            if claims:  # none if another claim had the rows locked
+                crashpoint("claim.after_commit")
         except (psycopg.Error, HoldfastError, *UNREACHABLE) as error:  # the next claim finds them again
             log.warning("claim_put_off", jobs=ids, error=error_line(error), worker_id=self._worker_id)
         else:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from holdfast import crashpoints
 from holdfast.jobs.claim import Found
-from holdfast.jobs.model import WorkerId
+from holdfast.jobs.model import JobId, WorkerId
 from holdfast.worker import claiming as claiming_module
 from holdfast.worker.claiming import Claimer
 from holdfast.worker.prefetch import Wanted
@@ -29,10 +30,10 @@ class Room:
     def may_take(self, wanted: int) -> int:
         return wanted
 
-    def reserve(self, count: int, *, ahead: bool) -> None:
+    def reserve(self, count: int, *, ahead: bool = False) -> None:
         self.reserved_ahead += count
 
-    def release(self, count: int, *, ahead: bool) -> None:
+    def release(self, count: int, *, ahead: bool = False) -> None:
         self.reserved_ahead -= count
 
 
@@ -159,3 +160,35 @@ async def _settled() -> None:
     """Nothing here takes time, so a few turns are enough for everybody to wait."""
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+class Tied(Empty):
+    """A queue with one job that needs a lock; the claim of it gets these."""
+
+    def __init__(self, got: list[Any]) -> None:
+        super().__init__()
+        self.got = got
+
+    async def claim(self, *_: Any) -> Found:
+        self.asked += 1
+        return Found([], [JobId(1)] if self.asked == 1 else [])
+
+    async def claim_tied(self, *_: Any) -> list[Any]:
+        return self.got
+
+
+@pytest.mark.parametrize("got", [[], [object()]], ids=["nothing", "the job"])
+async def test_crash_point_after_a_claim_is_reached_only_if_a_job_was_claimed(got: list[Any]) -> None:
+    """Another claim may have the row locked. A worker that died then would leave nothing to rescue."""
+    reached: list[str] = []
+    crashpoints.arm("claim.after_commit", lambda: reached.append("claim.after_commit"))
+    try:
+        claiming = claiming_for(Tied(got), Room(1))
+        running = asyncio.create_task(claiming.run())
+        await _settled()
+        claiming.stop()
+        await running
+    finally:
+        crashpoints.disarm("claim.after_commit")
+
+    assert len(reached) == len(got)
