@@ -112,8 +112,9 @@ class Ingestions:
         found = self._api.get(f"/api/ingestion/jobs/{id_of(run)}")
         pipeline, status = [found], None
         if found["pipeline_id"] is not None:
-            pipeline = self._api.listed("/api/ingestion/jobs", pipeline_id=found["pipeline_id"])
+            # The status first: the jobs of a pipeline that has ended are complete.
             status = self._api.get(f"/api/pipelines/{found['pipeline_id']}")["status"]
+            pipeline = self._api.listed("/api/ingestion/jobs", pipeline_id=found["pipeline_id"])
         return record(Run, found, pipeline=pipeline[::-1], pipeline_status=status, _ingestion=self)
 
     def wait(
