@@ -17,7 +17,7 @@ Violations = Iterator[str]
 SHORT = 0.05  # seconds: jobs of a kind that take no longer may be held ahead, as many as the lanes finish in that time
 LONGEST_WAIT = 1.0  # seconds: what has waited for longer is returned by the next beat
 EVERY_KIND = 0.5  # seconds: a worker asks for every kind that it knows at least so often
-ADAPTS = 0.9  # one short job makes a worker believe that they are at most so much shorter
+ADAPTS = 0.75  # one short job makes a worker believe that they are at most so much shorter
 
 
 def waiting_jobs_are_shared(execution: Execution) -> Violations:

@@ -35,12 +35,28 @@ def left_behind() -> int:
 gauge("holdfast_handler_threads_left_behind").set_function(left_behind)
 
 
-def leave_if_forked(ours: int) -> None:
-    """End this process if it is not process `ours`: a handler has forked it.
+_forks = 0  # counted in the copy: 0 in a process that Python has not forked since this module was imported
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def forks() -> int:
+    """For `leave_if_forked`. The process id would do, but to ask for it is a system call, and every job needs this twice."""
+    return _forks
+
+
+def leave_if_forked(before: int) -> None:
+    """End this process if it is a copy that was forked after `forks()` returned `before`: a handler has done so.
 
     The copy has our claims and connections. If it continued, it would write a second outcome into the same connections.
     """
-    if os.getpid() != ours:
+    if _forks != before:
         os._exit(1)
 
 
@@ -51,7 +67,7 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[R] = loop.create_future()
-    context, ours = contextvars.copy_context(), os.getpid()
+    context, before = contextvars.copy_context(), _forks
 
     def settle(result: Any, error: BaseException | None) -> None:
         if outcome.done():  # the caller was cancelled
@@ -71,7 +87,7 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
             failure.__cause__ = error
         except BaseException as error:  # foreign code; the caller decides
             failure = error
-        leave_if_forked(ours)
+        leave_if_forked(before)
         _running.pop(threading.current_thread(), None)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)

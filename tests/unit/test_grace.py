@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.apps import in_process, scheduler, worker
-from holdfast.cli import remote_worker
+from holdfast.cli import remote_worker, run_remote_worker
 from holdfast.settings import Settings
 from holdfast.worker.keeper import executor
 
@@ -24,10 +24,10 @@ def grace_of_a_remote_worker(given: Settings, patch: pytest.MonkeyPatch) -> Any:
 
 def of_a_remote_worker(given: Settings, patch: pytest.MonkeyPatch) -> Any:
     seen: list[Any] = []
-    patch.setattr(remote_worker, "program_settings", lambda **_: given)
-    patch.setattr(remote_worker, "kinds_of", list)
-    patch.setattr(remote_worker, "begin_telemetry", lambda *_, **__: None)
-    patch.setattr(remote_worker, "work_remotely", lambda _given, _kinds, options, **_: seen.append(options))
+    patch.setattr(run_remote_worker, "program_settings", lambda **_: given)
+    patch.setattr(run_remote_worker, "kinds_of", list)
+    patch.setattr(run_remote_worker, "begin_telemetry", lambda *_, **__: None)
+    patch.setattr(run_remote_worker, "work_remotely", lambda _given, _kinds, options, **_: seen.append(options))
     remote_worker.command()
     return seen[0]
 

@@ -32,18 +32,19 @@ class ListeningLink(Link):
         self._channels = (CHANNEL, *channels)
         self._wake: Callable[[str], None] | None = None
         self._lost = asyncio.Event()
+        self._subscribed: psycopg.AsyncConnection[Any] | None = None
         self._planned: asyncio.TimerHandle | None = None
         self._socket = -1  # the file descriptor that the event loop watches
 
     async def listen(self, wake: Callable[[str], None], *, again_after: float = 1.0) -> None:
         """Call `wake` for every hint, and once after every reconnect, because hints may be missed. Runs until cancelled."""
         self._wake = wake
-        await self.close()  # a connection that was opened before does not listen
         while True:
             self._lost.clear()
             try:
-                async with self:
-                    pass
+                async with self as conn:
+                    if conn is not self._subscribed:  # it was opened before
+                        await self._subscribe(conn)
                 await self._lost.wait()
             except (psycopg.Error, OSError) as error:
                 log.warning("listen_lost", error=error_line(error))
@@ -65,15 +66,19 @@ class ListeningLink(Link):
     async def _open(self) -> psycopg.AsyncConnection[Any]:
         conn = await super()._open()
         if self._wake is not None:
-            conn.add_notify_handler(lambda hint: self._hear(hint.payload))
             try:
-                for channel in self._channels:
-                    await conn.execute(f"LISTEN {channel}")
+                await self._subscribe(conn)
             except BaseException:
                 await conn.close()
                 raise
-            self._hear("")
         return conn
+
+    async def _subscribe(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        conn.add_notify_handler(lambda hint: self._hear(hint.payload))
+        for channel in self._channels:
+            await conn.execute(f"LISTEN {channel}")
+        self._subscribed = conn
+        self._hear("")
 
     async def _drop(self) -> None:
         self._stop_watching()

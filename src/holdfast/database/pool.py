@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -43,6 +44,12 @@ SETTINGS = {
     "extra_float_digits": "1",
     "standard_conforming_strings": "on",
 }
+# For connections that run only the kernel's statements. They are written so that one generic plan fits all parameters. Planning
+# the claim costs 1 ms, because each partial index has to be checked, and planning each execution would be most of the pick-up
+# time of an idle worker. A cached plan must not be one for an empty table, so sequential scans are off: every statement can use
+# an index.
+FOR_OUR_STATEMENTS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+NONE: Mapping[str, str] = {}
 
 TIMELINE = """
     SELECT CASE WHEN NOT pg_is_in_recovery()
@@ -112,9 +119,9 @@ def careful(url: str) -> str:
     return make_conninfo(url, **ours)
 
 
-def our_settings(url: str) -> str:
+def our_settings(url: str, also: Mapping[str, str] = NONE) -> str:
     """The statement with the settings that this code depends on, and the idle limit unless the address sets it."""
-    wanted = SETTINGS | ({} if IDLE_LIMIT in str(parts_of(url).get("options") or "") else {IDLE_LIMIT: "10s"})
+    wanted = {**SETTINGS, **also} | ({} if IDLE_LIMIT in str(parts_of(url).get("options") or "") else {IDLE_LIMIT: "10s"})
     return "; ".join(f"SET {name} = '{value}'" for name, value in wanted.items())
 
 
@@ -145,14 +152,17 @@ def place_of(url: str) -> str:
     return f"{user}{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
 
-async def connect(url: str) -> psycopg.AsyncConnection[Any]:
-    """One connection in autocommit: every statement is a transaction, except in a `conn.transaction()` block."""
+async def connect(url: str, *, also: Mapping[str, str] = NONE) -> psycopg.AsyncConnection[Any]:
+    """One connection in autocommit: every statement is a transaction, except in a `conn.transaction()` block.
+
+    `also`: further settings, which are made in the same round trip.
+    """
     try:
         conn = await psycopg.AsyncConnection.connect(careful(url), autocommit=True)
     except psycopg.OperationalError as error:
         raise cannot_connect(url, error) from None
     try:
-        await _configure(conn, our_settings(url), several_in(url))
+        await _configure(conn, our_settings(url, also), several_in(url))
     except BaseException:
         await conn.close()
         raise
@@ -183,16 +193,6 @@ async def _refuse_old_timeline(conn: psycopg.AsyncConnection[Any], among: str) -
     if 0 < timeline < newest:
         raise psycopg.OperationalError(f"this server is on timeline {timeline}, and was replaced by one on {newest}")
     _newest_timeline[among] = max(newest, timeline)
-
-
-async def _configure_for_our_statements(conn: psycopg.AsyncConnection[Any]) -> None:
-    """For connections that run only the kernel's statements.
-
-    They are written so that one generic plan fits all parameters. Planning the claim costs 1 ms, because each partial index has
-    to be checked, and planning each execution would be most of the pick-up time of an idle worker. A cached plan must not be
-    one for an empty table, so sequential scans are off: every statement can use an index.
-    """
-    await conn.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 
 
 class Pool(AsyncConnectionPool[Any]):
@@ -281,13 +281,7 @@ class Link:
             await self._drop()
 
     async def _open(self) -> psycopg.AsyncConnection[Any]:
-        conn = await connect(self._url)
-        try:
-            await _configure_for_our_statements(conn)
-        except BaseException:
-            await conn.close()
-            raise
-        return conn
+        return await connect(self._url, also=FOR_OUR_STATEMENTS)
 
     async def _drop(self) -> None:
         conn, self._conn = self._conn, None

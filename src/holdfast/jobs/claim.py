@@ -21,7 +21,7 @@ from holdfast.database import arrays
 from holdfast.jobs import locks, slots
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, JobId, WorkerId
 from holdfast.telemetry.error_text import error_line
-from holdfast.telemetry.log import log
+from holdfast.telemetry.lazy_log import log
 
 Kinds = Collection[str] | Mapping[str, int]  # names, or names with the newest known version of each
 NEWEST = 2**31 - 1

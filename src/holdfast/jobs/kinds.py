@@ -22,7 +22,7 @@ from holdfast.jobs.declare import Declaration, digest_of, from_json, requested_j
 from holdfast.jobs.model import Json, NewJob
 from holdfast.jobs.payload import refuse_bad_text, to_json
 from holdfast.jobs.periodic.publish import publish_schedules
-from holdfast.telemetry.log import log
+from holdfast.telemetry.lazy_log import log
 
 KEPT: Final = timedelta(days=180)
 NEAR = 3  # names that an error suggests

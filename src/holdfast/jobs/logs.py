@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.database import arrays
 from holdfast.jobs.model import AttemptId, Claim
-from holdfast.telemetry.kept import Line
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.kept import Line  # reading stored lines does not need structlog
 
 MOST_LINES: Final = 1000  # kept for each attempt: the last ones
 MOST_ATTEMPTS: Final = 100  # whose lines are kept: polls of an engine are attempts too, and there may be thousands

@@ -21,7 +21,7 @@ from holdfast.jobs.finish import finish
 from holdfast.jobs.model import CLAIM_COLUMNS, LOCKS, Claim, JobId, WorkerId
 from holdfast.jobs.outcome import End, overdue
 from holdfast.telemetry.error_text import error_line
-from holdfast.telemetry.log import log
+from holdfast.telemetry.lazy_log import log
 
 # The same as a claim to run (claim.py), but from `submitted`. Effects of the attempt that submitted are moved to the attempt
 # that polls: the fence token on the row is still that of the last attempt, so effects of attempts before it are not moved.

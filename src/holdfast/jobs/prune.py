@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 from holdfast.jobs.given import wrong
 from holdfast.jobs.kinds import prune_kinds
 from holdfast.telemetry.error_text import error_line
-from holdfast.telemetry.log import log
+from holdfast.telemetry.lazy_log import log
 
 MOVES_KEPT = 1000  # of a live job, however old they are
 

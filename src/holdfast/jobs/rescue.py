@@ -22,7 +22,7 @@ from holdfast.jobs.finish import Ended, untie_all
 from holdfast.jobs.model import AttemptId, JobId, WorkerId
 from holdfast.jobs.unregistered import register_missing
 from holdfast.telemetry.error_text import error_line
-from holdfast.telemetry.log import log
+from holdfast.telemetry.lazy_log import log
 
 # Which job caused the crash? `begun`: whether the attempt had begun in the process that died; null: unknown. `company`: how
 # many attempts had begun or may have. 'own': it was alone, and the crash counts. 'shared': it was one of several and the cause

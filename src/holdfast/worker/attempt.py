@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import os
 import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,7 +34,7 @@ from holdfast.telemetry import fields, kept
 from holdfast.telemetry.durations import ran
 from holdfast.telemetry.log import log
 from holdfast.telemetry.trace import begin
-from holdfast.threads import in_thread, leave_if_forked
+from holdfast.threads import forks, in_thread, leave_if_forked
 from holdfast.worker.context import Context, Lease, SyncContext
 from holdfast.worker.isolated.parent import Isolated, IsolatedAttempt
 from holdfast.worker.kinds import Job
@@ -99,7 +98,7 @@ class Attempts:
 
     async def run(self, claim: Claim, lane: asyncio.Task[Any] | None, *, in_poll_lane: bool = False) -> Claim | None:
         """Run one attempt. Returns the claim of the next step if it was claimed together with the end."""
-        kind, started, end = self._kinds.get(claim.kind), time.perf_counter(), None
+        kind, started, end, seconds = self._kinds.get(claim.kind), time.perf_counter(), None, None
         running = RunningAttempt(claim, lane, started, kind is not None and kind.is_async, in_poll_lane)
         self._lanes.begin(running)
         fields.of_attempt(claim)
@@ -107,19 +106,22 @@ class Attempts:
         try:
             end = await self._run_handler(kind, running)
             running.is_ending = True  # from here on nothing may interrupt the write
-            ran.observe((claim.kind, _label(running, end)), time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            ran.observe((claim.kind, _label(running, end)), seconds)
             if self._logged and claim.attempt_id in self._logged:  # a job that logs nothing costs one lookup
                 assert self._environment.log_buffer is not None
                 await self._environment.log_buffer.finish(claim)  # before the end: after it the fence would refuse the lines
-            following = None if end is None else await self._outcomes.write(claim, end)
+            following = None
+            if end is not None and not self._outcomes.collect(claim, end):
+                following, seconds = await self._outcomes.write(claim, end), None
             self._lease.end(claim.fence_token)  # not after an exception: a job that ends this process must count as begun
             return following
         finally:
             if running.span is not None:
                 running.span.end(_label(running, end), None if end is None else end.error)
             self._lanes.end(running)
-            if not in_poll_lane:
-                self._prefetch.note_ended(claim.kind, time.perf_counter() - started)
+            if not in_poll_lane:  # a lane is busy while it writes an outcome, too
+                self._prefetch.note_ended(claim.kind, time.perf_counter() - started if seconds is None else seconds)
 
     async def _run_handler(self, kind: Job[..., Any] | None, running: RunningAttempt) -> End | None:
         """The outcome. None if there is nothing to write: the claim is lost, or a child process has written the end."""
@@ -188,7 +190,7 @@ def _label(running: RunningAttempt, end: End | None) -> str:
 async def run_handler(kind: Job[..., Any], claim: Claim, make_context: MakeContext) -> End:
     """Call the handler of a claimed job and decide the outcome. `ClaimLost` passes through: there is nothing to write."""
     context = make_context(claim) if kind.context_name is not None or not kind.is_async else None
-    own_pid = os.getpid()
+    before = forks()
     crashpoint("run.before_start")
     try:
         ended_with = await _call_function(kind, claim, context)
@@ -197,7 +199,7 @@ async def run_handler(kind: Job[..., Any], claim: Claim, make_context: MakeConte
     except (Exception, SystemExit) as error:  # the user's code: any exception is an outcome
         ended_with = error
     finally:
-        leave_if_forked(own_pid)
+        leave_if_forked(before)
     crashpoint("run.after")
     if claim.is_poll:
         crashpoint("poll.after_reply_before_persist")
@@ -253,6 +255,17 @@ class Outcomes:
         self._kinds, self._lanes, self._prefetch, self._writer = environment.kinds, lanes, prefetch, writer
         self.completions = CompletionBatches(environment.transport, writer)
 
+    def collect(self, claim: Claim, end: End) -> bool:
+        """Add a plain completion to the next batch. False: this outcome needs its own transaction."""
+        if claim.ties or not end.is_only_a_completion:
+            return False
+        try:
+            result = None if end.result is None else to_json(end.result, what="result")
+        except PayloadInvalid:
+            return False
+        self.completions.add(claim, result)
+        return True
+
     async def write(self, claim: Claim, end: End) -> Claim | None:
         """Write the outcome. Returns the claim of the next step if it was claimed together with the end."""
         try:
@@ -260,9 +273,6 @@ class Outcomes:
         except PayloadInvalid as invalid:
             end = decide(claim, invalid, self._kinds[claim.kind].policy.retry)
             result = None
-        if end.is_only_a_completion and claim.ties == 0:
-            self.completions.add(claim, result)
-            return None
         if self._can_chain(claim, end):
             following = await self._writer.complete_and_chain(claim, end, result)
             return following if following is not None and self._lanes.accept_next_step(following) else None

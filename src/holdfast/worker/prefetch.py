@@ -7,6 +7,8 @@ A free lane takes a job of any kind. Beyond that, short jobs are claimed ahead: 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from operator import attrgetter
 from typing import NamedTuple
 
 from holdfast.jobs.model import NewJob
@@ -15,6 +17,7 @@ from holdfast.worker.duration_estimates import AHEAD, DurationEstimates
 from holdfast.worker.lanes import Lanes
 from holdfast.worker.transports.interface import Takes
 
+KIND = attrgetter("kind")
 ANY_KIND_EVERY = 0.5  # seconds: a steady flow of short jobs must not keep the other kinds out
 
 
@@ -115,5 +118,5 @@ class Prefetch:
         long = sum(
             not one.in_poll_lane and (one.started < since or not is_short(one.claim.kind)) for one in self._lanes.attempts()
         )
-        waiting = 0 if all_short else sum(not is_short(claim.kind) for claim in self._lanes.jobs)
+        waiting = 0 if all_short else sum(n for kind, n in Counter(map(KIND, self._lanes.jobs)).items() if not is_short(kind))
         return self._lanes.count - self._reserved - long - waiting

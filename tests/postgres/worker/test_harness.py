@@ -55,6 +55,12 @@ async def test_job_survives_a_crash_at_every_point_and_releases_its_lock(h: Harn
     assert await rows(conn, "SELECT key FROM holdfast.lock_holders") == []
 
 
+async def test_harness_migrates_a_database_and_may_do_so_again(empty_database: str) -> None:
+    for _ in range(2):
+        async with harness(empty_database, [tied]) as made:
+            assert (await made.run(tied.new(table="t"))).state == "completed"
+
+
 async def test_harness_publishes_its_kinds(h: Harness, conn: Any) -> None:
     made = await enqueue(conn, await job_by_name(conn, "harness.tied", {"table": "t"}, locks=(Lock("t"),)))
 

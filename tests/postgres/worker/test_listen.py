@@ -68,3 +68,20 @@ async def test_listener_reconnects_after_a_cut_in_use_and_wakes_the_worker(heard
 
     await conn.execute("SELECT pg_notify('holdfast', 'again')")
     assert await asyncio.wait_for(hints.get(), 60) == "again"
+
+
+async def test_listener_uses_a_connection_that_was_opened_before(database: str, conn: Any) -> None:
+    link, hints = ListeningLink(database), asyncio.Queue[str]()
+    async with link as used:
+        before = used.info.backend_pid
+    listening = asyncio.create_task(link.listen(hints.put_nowait))
+    try:
+        assert await asyncio.wait_for(hints.get(), 60) == ""
+        await conn.execute("SELECT pg_notify('holdfast', 'heard')")
+        assert await asyncio.wait_for(hints.get(), 60) == "heard"
+        async with link as used:
+            assert used.info.backend_pid == before, "no second connection, and the plans of the first are kept"
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+        await link.close()

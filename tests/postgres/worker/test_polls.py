@@ -42,7 +42,8 @@ async def test_w_23_more_than_fifty_jobs_are_polled_while_the_only_lane_is_busy(
 
     async def exported(ctx: Context) -> Submitted | Done:
         asked[ctx.job.id] += begun.is_set()
-        return Done("ready") if asked[ctx.job.id] == 3 else Submitted({"query": 1}, poll_after=MOMENT)
+        seldom = MOMENT * (1 if begun.is_set() else 20)  # the looks before that are not counted
+        return Done("ready") if asked[ctx.job.id] == 3 else Submitted({"query": 1}, poll_after=seldom)
 
     async def long() -> None:
         begun.set()

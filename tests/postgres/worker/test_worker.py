@@ -601,7 +601,7 @@ async def test_until_empty_leaves_no_held_job(database, conn):
             ctx.chain(*[kind.new(left=left - 1) for _ in range(2)])
 
     kind = a_kind(step)
-    for _ in range(25):
+    for _ in range(8):
         await enqueue(conn, kind.new(left=3))
         await drain(database, kind)
         held = await (await conn.execute("SELECT count(*) FROM holdfast.jobs WHERE state = 'running'")).fetchone()

@@ -29,6 +29,16 @@ def test_one_short_job_does_not_make_a_kind_short() -> None:
     assert not durations.is_short("k")
 
 
+def test_new_kind_is_short_after_eleven_short_jobs() -> None:
+    durations, short_after = DurationEstimates(), 0
+
+    while not durations.is_short("k"):
+        durations.note_ended("k", 0.0001)
+        short_after += 1
+
+    assert short_after == 11
+
+
 def test_one_long_job_makes_its_kind_long_and_no_other() -> None:
     durations = durations_after(quick=0.001, other=0.001)
 

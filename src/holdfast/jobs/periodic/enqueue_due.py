@@ -21,7 +21,7 @@ from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.model import JobId, Json
 from holdfast.jobs.periodic.active import ACTIVE
 from holdfast.jobs.periodic.schedule import CatchUp, due_times, key_of, payload_at
-from holdfast.telemetry.log import log
+from holdfast.telemetry.lazy_log import log
 
 HOLD_DUE = f"""
     SELECT p.kind, p.every, p.cron, p.timezone, p.catch_up, p.payload, p.gives_due_at, p.next_due_at, clock_timestamp()

@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 from holdfast.jobs.model import Json
 from holdfast.jobs.periodic.schedule import Schedule, from_json
-from holdfast.telemetry.log import log
+from holdfast.telemetry.lazy_log import log
 from holdfast.timetable.due_times import next_due
 
 READ = """

@@ -13,7 +13,7 @@ from holdfast.jobs.model import JobId
 from holdfast.jobs.payload import refuse_bad_word
 from holdfast.jobs.periodic.enqueue_due import enqueue_at
 from holdfast.jobs.periodic.schedule import key_of
-from holdfast.telemetry.log import log
+from holdfast.telemetry.lazy_log import log
 from holdfast.timetable.due_times import next_due
 
 PAUSE = """

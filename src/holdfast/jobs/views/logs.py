@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import psycopg
 from psycopg.rows import class_row, tuple_row
 
 from holdfast.jobs.logs import MOST_LINES, Level
 from holdfast.jobs.model import JobId
-from holdfast.telemetry.kept import LEVELS
+
+LEVELS: Final[tuple[str, ...]] = get_args(Level)  # from the least important one
 
 
 class LogLine(NamedTuple):
