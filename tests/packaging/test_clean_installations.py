@@ -46,7 +46,7 @@ NAMED = {
     "import holdfast.client": "client",
     "import holdfast.worker.transports.remote": "client",
     "import holdfast.database.migrate": "cli",
-    "import holdfast.testing; asyncio.run(holdfast.testing.harness('postgresql://localhost').__aenter__())": "embedded",
+    "import holdfast.testing; asyncio.run(holdfast.testing.harness(sys.argv[2]).__aenter__())": "embedded",
     "import holdfast.telemetry.trace; holdfast.telemetry.trace.export_to('console')": "otel",
     "import holdfast.extras; holdfast.extras.lazily('duckdb').connect": "exports",
     "from holdfast.engines import select; select._sqlglot()": "exports",
@@ -56,7 +56,7 @@ import asyncio, json, sys
 errors = {}
 for code in json.loads(sys.argv[1]):
     try:
-        exec(code, {"asyncio": asyncio})
+        exec(code, {"asyncio": asyncio, "sys": sys})
     except ImportError as error:
         errors[code] = str(error)
 print(json.dumps(errors))
@@ -73,8 +73,8 @@ def test_the_base_installation_is_small(installed):
     assert len(list(installed().glob("*.dist-info"))) <= 16
 
 
-def test_without_an_extra_the_error_names_it(run):
-    tried = run()("-c", TRY_EACH, json.dumps(list(NAMED)))
+def test_without_an_extra_the_error_names_it(run, empty_database: str):
+    tried = run()("-c", TRY_EACH, json.dumps(list(NAMED)), empty_database)
 
     errors = json.loads(tried.stdout)
     assert {code: error.rpartition(": ")[2] for code, error in errors.items()} == {
@@ -89,7 +89,13 @@ def test_the_command_without_its_extra_prints_one_line(run):
     assert failed.stderr == f"error: typer is not installed; it comes with the extra 'cli': {install_hint('cli')}\n"
 
 
-@pytest.mark.parametrize("command", [("serve",), ("job", "cancel", "1", "--reason", "test", "--yes", "--dsn")])
+def test_a_common_change_needs_no_server(run, database: str):
+    refused = run("cli")("-m", "holdfast", "job", "cancel", "1", "--reason", "test", "--yes", "--dsn", database)
+
+    assert (refused.returncode, refused.stderr.partition("\n")[0]) == (3, "error: there is no job 1")
+
+
+@pytest.mark.parametrize("command", [("serve",), ("job", "enqueue", "k", "--dsn")])
 def test_a_command_that_needs_the_server_names_its_extra(run, database: str, command: tuple[str, ...]):
     arguments = (*command, database) if command[-1] == "--dsn" else command
     failed = run("cli")("-m", "holdfast", *arguments, HOLDFAST_DATABASE_URL=database)

@@ -30,6 +30,7 @@ from holdfast import crashpoints
 from holdfast.crashpoints import crashpoint
 from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import connect
+from holdfast.database.revision import current, wanted
 from holdfast.errors import ClaimLost, UnknownKind, UsageError
 from holdfast.extras import loaded
 from holdfast.jobs import effects, given, promote
@@ -272,5 +273,6 @@ def postgres() -> Iterator[str]:
 
 
 def _migrate(url: str) -> None:
-    """Migrate. Imported on use, because Alembic is an extra."""
-    loaded("holdfast.database.migrate", extra="embedded").migrate(url)
+    """Migrate, unless the schema is current. Imported on use, because Alembic is an extra."""
+    if current(url).revision != wanted():
+        loaded("holdfast.database.migrate", extra="embedded").migrate(url)

@@ -6,15 +6,16 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from alembic.script import ScriptDirectory
 
+import programs
 from factories import everything
 from holdfast import catalog
 from holdfast.database import migrate, revision
@@ -160,6 +161,11 @@ def test_newer_schema_is_not_migrated(fresh_database: str) -> None:
         assert "run `holdfast db migrate`" not in str(refused.value)
 
 
+def test_unknown_revision_is_refused_on_a_current_database(fresh_database: str) -> None:
+    with pytest.raises(Exception, match="nonsense"):
+        migrate.migrate(fresh_database, "nonsense")
+
+
 def test_migration_gives_up_on_a_locked_table(fresh_database: str) -> None:
     """P26: it gives up by itself instead of waiting with everybody behind it."""
     with psycopg.connect(fresh_database) as busy:
@@ -202,13 +208,14 @@ async def test_a_migrated_database_is_empty(conn: Any) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [1, 4, len(REVISIONS)])
-def test_f_41_killed_migration_leaves_nothing_and_runs_again(empty_database: str, fresh_database: str, number: int) -> None:
+@pytest.mark.parametrize("number", [*(pytest.param(one, marks=pytest.mark.more) for one in (1, 4)), len(REVISIONS)])
+def test_f_41_killed_migration_leaves_nothing_and_runs_again(
+    empty_database: str, fresh_database: str, number: int, tmp_path: Path
+) -> None:
     """A real process and a real SIGKILL, when the statements of the n-th migration have run and it is not committed."""
 
     def run(**environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "holdfast", "db", "migrate", "--dsn", empty_database]
-        return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+        return programs.run("db", "migrate", "--dsn", empty_database, env=os.environ | environment, folder=tmp_path)
 
     killed = run(HOLDFAST_CRASH_AT=f"migrate.mid:{number}")
 
