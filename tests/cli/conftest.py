@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,7 +16,7 @@ import uvicorn
 from running import GENEROUS, Result, Run, Served
 
 from factories import publish_kinds
-from holdfast import catalog
+from holdfast import catalog, cli
 from holdfast.api.app import make_app
 from holdfast.api.auth import create_token
 from holdfast.api.plane import ApiOptions
@@ -26,6 +27,8 @@ from holdfast.database.pool import pool
 from holdfast.settings import settings
 
 Conn = psycopg.AsyncConnection[Any]
+# A process runs one command, and builds its parser once. The tests run hundreds, and building takes longer than most of them.
+cli.get_command = functools.cache(cli.get_command)
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,12 @@
-"""What a command imports and builds: reads load no web framework, writes build one route. No times are measured here."""
+"""What a command imports and builds: reads and common changes load no web framework, other requests build one route. No times
+are measured here."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +20,40 @@ from holdfast.toolkit.client.environment import ClientSettings, client_settings
 REPORT = """
 import gc, json, sys
 from holdfast.cli import main
-try:
-    main(sys.argv[1:])
-except SystemExit as ending:
-    code = ending.code
-routes = [f"{min(one.methods)} {one.path}" for one in gc.get_objects() if type(one).__name__ in ("APIRoute", "Guarded")]
-print(json.dumps([code or 0, sorted(sys.modules), routes]), file=sys.stderr)
+reports = []
+for words in json.loads(sys.argv[1]):
+    code = 0
+    try:
+        main(words)
+    except SystemExit as ending:
+        code = ending.code or 0
+    routes = [f"{min(one.methods)} {one.path}" for one in gc.get_objects() if type(one).__name__ in ("APIRoute", "Guarded")]
+    reports.append([code, sorted(sys.modules), routes])
+print(json.dumps(reports), file=sys.stderr)
 """
 SLOW = {"fastapi", "starlette", "httpx2", "pydantic_settings", "structlog", "prometheus_client", "alembic", "rich.console"}
+NOBODY = "00000000-0000-0000-0000-000000000001"
 
 
-def report_of(*words: str) -> tuple[int, set[str], list[str]]:
+Report = tuple[int, set[str], list[str]]
+
+
+def report_of(*words: str) -> Report:
     """The exit code, the loaded modules and the routes of FastAPI that were built."""
-    done = subprocess.run([sys.executable, "-c", REPORT, *words], capture_output=True, text=True, check=False)
-    code, modules, routes = json.loads(done.stderr.splitlines()[-1])
-    return code, set(modules), routes
+    return next(iter(reports_of([" ".join(words)], list(words)).values()))
+
+
+def reports_of(commands: Sequence[str], words: list[str] | None = None, dsn: str | None = None) -> dict[str, Report]:
+    """The reports of several commands that run in one process: what one has loaded, those after it have as well."""
+    given = [words] if words is not None else [[*command.split(), "--dsn", dsn] for command in commands]
+    done = subprocess.run([sys.executable, "-c", REPORT, json.dumps(given)], capture_output=True, text=True, check=False)
+    found = json.loads(done.stderr.splitlines()[-1])
+    return {command: (code, set(modules), routes) for command, (code, modules, routes) in zip(commands, found, strict=True)}
+
+
+def loaded(reports: dict[str, Report], slow: set[str]) -> dict[str, tuple[int, set[str], list[str]]]:
+    """The exit code of each command, the slow modules and the routes."""
+    return {command: (code, modules & slow, routes) for command, (code, modules, routes) in reports.items()}
 
 
 def services_of(modules: set[str]) -> set[str]:
@@ -42,21 +63,63 @@ def services_of(modules: set[str]) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("words", [["job", "list"], ["job", "show", "1"], ["job", "explain", "1"], ["failure", "list"]])
-def test_a_direct_read_loads_no_web_framework(words: list[str], do: Any, database: str) -> None:
+READS = (
+    *("job list", "job show 1", "job explain 1", "job history 1", "job logs 1", "failure list"),
+    *("lock list", "kind list", "worker list", "periodic list", "drain status"),
+)
+
+
+def test_direct_reads_load_no_web_framework(do: Any, database: str) -> None:
     do(add)
 
-    code, modules, routes = report_of(*words, "--dsn", database)
+    assert loaded(reports_of(READS, dsn=database), SLOW) == dict.fromkeys(READS, (0, set(), []))
 
-    assert (code, modules & SLOW, routes) == (0, set(), [])
+
+def test_direct_reads_of_unknown_objects_load_no_web_framework(database: str) -> None:
+    unknown = ["job show 7", "job logs 7", f"worker show {NOBODY}"]
+
+    assert loaded(reports_of(unknown, dsn=database), SLOW) == dict.fromkeys(unknown, (Exit.NOT_FOUND, set(), []))
+
+
+def test_screens_for_people_load_rich_and_no_web_framework(database: str) -> None:
+    screens = ["status", "pipeline list"]
+
+    assert loaded(reports_of(screens, dsn=database), SLOW - {"rich.console"}) == dict.fromkeys(screens, (0, set(), []))
+
+
+def test_listing_workers_loads_nothing_that_runs_jobs(database: str) -> None:
+    _, modules, _ = report_of("worker", "list", "--dsn", database)
+
+    assert {name for name in modules if name.startswith(("holdfast.apps", "holdfast.worker"))} == set()
+
+
+CHANGES = {
+    "job cancel 1 --reason r --yes": Exit.OK,
+    "job cancel 7 --reason r --yes": Exit.NOT_FOUND,
+    "job retry 1 --reason r": Exit.OK,
+    "job recover 1 --reason r": Exit.CONFLICT,
+    "pause k --reason r --allow-unknown": Exit.OK,
+    "pause unknown --reason r": Exit.USAGE,
+    "drain k --reason r --allow-unknown": Exit.OK,
+    "resume k --reason r": Exit.OK,
+    "drain --reason r --yes": Exit.OK,
+    "undrain --reason r": Exit.OK,
+    f"worker quiet {NOBODY} --reason r": Exit.NOT_FOUND,
+}
+
+
+def test_direct_changes_load_no_web_framework(do: Any, database: str) -> None:
+    do(add)
+
+    assert loaded(reports_of(list(CHANGES), dsn=database), SLOW) == {one: (code, set(), []) for one, code in CHANGES.items()}
 
 
 @pytest.mark.parametrize(
     ("words", "expected_code", "route", "services"),
     [
-        (["job", "cancel", "1", "--reason", "r", "--yes"], Exit.NOT_FOUND, "POST /api/jobs/{job_id}/cancel", set()),
+        (["job", "cancel", "1", "--reason", "", "--yes"], Exit.USAGE, "POST /api/jobs/{job_id}/cancel", set()),
         (["job", "list", "--state", "nonsense"], Exit.USAGE, "GET /api/jobs", set()),
-        (["drain", "--reason", "r", "--yes"], Exit.OK, "PUT /api/ops/drain", set()),
+        (["drain", "--reason", "", "--yes"], Exit.USAGE, "PUT /api/ops/drain", set()),
         (["mapping", "list"], Exit.OK, "GET /api/mappings", {"exports"}),
     ],
 )

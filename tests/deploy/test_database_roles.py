@@ -171,6 +171,7 @@ def test_an_owner_who_is_no_superuser_makes_the_roles(empty_database: str) -> No
                 conn.execute(f"DROP ROLE {prefix}_{role}".encode())
 
 
+@pytest.mark.more  # each right of a role has a test of its own
 @pytest.mark.processes
 def test_all_programs_work_with_their_roles(as_roles: Any, fresh_database: str, tmp_path: Path) -> None:
     """The control plane with its loops, a worker with a database connection, an export and the maintenance of a table in the

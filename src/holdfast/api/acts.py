@@ -1,84 +1,31 @@
-"""Run a changing request in one transaction: idempotency key, ownership, the change, the audit entry, the stored response."""
+"""Run a changing request over HTTP: `change.py` has the transaction, the audit entry and the idempotency key."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-import psycopg
 from fastapi import Depends, Request
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from holdfast.api import audit, idempotency
-from holdfast.api.envelope import Answer, jsonable
-from holdfast.api.plane import Principal, caller_of, plane_of
-from holdfast.api.policy import POLICY
-from holdfast.api.problems import Problem
-from holdfast.api.routes import is_alias
-
-Do = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Answer]]
-OwnerOf = Callable[[psycopg.AsyncConnection[Any]], Awaitable[str | None]]  # reads the owner of the row that is changed
+from holdfast.api.bodies import Because, Model, Reason, Text
+from holdfast.api.change import NOT_SAID, Change, Do, NotOwn, OwnerOf, ReasonRequired
+from holdfast.api.envelope import respond_with
+from holdfast.api.plane import caller_of, plane_of
 
 
-def _storable(text: str) -> str:
-    if "\x00" in text:
-        raise ValueError("a NUL character cannot be stored")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("a lone surrogate is not valid text") from None
-    return text
+def is_alias(request: Request) -> bool:
+    """Whether the request used an alias of the route's path, which exists for compatibility."""
+    return "x-alias-of" in (getattr(request.scope.get("route"), "openapi_extra", None) or {})
 
 
-Text = Annotated[str, AfterValidator(_storable)]  # text that Postgres can store
-NOT_SAID = "no reason was given"  # for routes whose specification has no field for a reason
-Reason = Annotated[Text, Field(min_length=1, max_length=500, description="The reason; it is recorded in the audit log.")]
-
-
-class Model(BaseModel):
-    """A request body; unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Because(Model):
-    """The body of an action that needs only a reason."""
-
-    reason: Reason
-
-
-class NotOwn(Problem):
-    """The caller may do this only to its own objects."""
-
-    def __init__(self, caller: Principal, action: str) -> None:
-        super().__init__(
-            "forbidden",
-            f"the role {caller.role} may do this only to its own objects",
-            required_roles=sorted(POLICY[action].roles),
-        )
-
-
-class ReasonRequired(Problem):
-    """An operator acts on what another user made and gives no reason."""
-
-    def __init__(self, thing: str) -> None:
-        message = f"This {thing.partition('/')[0]} belongs to someone else; a reason is required"
-        super().__init__("invalid-request", message, errors=[{"pointer": "/body/reason", "message": message}])
-
-
-class Act:
+class Act(Change):
     """The current request, as an action of its caller."""
 
     def __init__(self, request: Request) -> None:
-        self.request = request
-        self.caller: Principal = caller_of(request)
-        self.action: str = request.state.action
         self.plane = plane_of(request)
-
-    @property
-    def actor(self) -> str:
-        return self.caller.actor
+        super().__init__(request, caller_of(request), request.state.action, self.plane.pool.connection)
+        self.is_alias = is_alias(request)
 
     async def run(
         self,
@@ -89,56 +36,9 @@ class Act:
         reason: str | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> Response:
-        """Run the action in one transaction. `thing` is its name in the audit log; for a new object it comes from `Location`.
-
-        An action that some roles may do only to their own objects needs `owner`.
-        """
-        assert owner is not None or not POLICY[self.action].own, f"{self.action} depends on the owner"
-        assert reason or not POLICY[self.action].needs_reason, f"{self.action} is audited with its reason"
-        try:
-            return await self._in_one_transaction(thing, do, owner, reason, dict(detail or {}))
-        except NotOwn:  # nothing was changed; the attempt is audited in a separate transaction
-            async with self.plane.pool.connection() as conn:
-                await audit.write(conn, self.caller, self.action, thing, request=self.request, outcome="denied")
-            raise
-
-    async def _in_one_transaction(
-        self, thing: str, do: Do, owner: OwnerOf | None, reason: str | None, detail: dict[str, Any]
-    ) -> Response:
-        key = idempotency.key_of(self.request)
-        async with self.plane.pool.connection() as conn, conn.transaction():
-            if key is not None:
-                stored = await idempotency.reserve(conn, self.request, self.actor, key)
-                if stored is not None:
-                    return JSONResponse(stored.body, stored.status, {**stored.headers, "Idempotency-Replayed": "true"})
-            is_others = owner is not None and await owner(conn) != self.actor
-            if is_others and self.caller.only_own(self.action):
-                raise NotOwn(self.caller, self.action)
-            answer = await do(conn)
-            if is_others and reason is None:  # last, because "not found" and "wrong state" have precedence
-                reason = self._default_reason(thing)
-            data = jsonable(answer.data)
-            named = self._made(answer) or thing
-            await audit.write(conn, self.caller, self.action, named, request=self.request, reason=reason, detail=detail)
-            if key is not None:
-                await idempotency.store(conn, self.actor, key, answer, data)
-        return JSONResponse(
-            {"data": {**data, **answer.shown_once} if answer.shown_once else data}, answer.status, answer.headers
-        )
-
-    def _default_reason(self, thing: str) -> str:
-        """The reason to record if an operator may omit it for an object of another owner; otherwise a problem."""
-        if POLICY[self.action].asks_why and not is_alias(self.request):
-            raise ReasonRequired(thing)
-        return NOT_SAID
-
-    def _made(self, answer: Answer) -> str | None:
-        """The object that an action created, from its address: /api/jobs/7 is job/7."""
-        if self.request.method == "DELETE":  # the address is that of the job that deletes the object
-            return None
-        location = answer.headers.get("Location", "")
-        noun, _, name = location.removeprefix("/api/").partition("/")
-        return f"{noun.removesuffix('s')}/{name}" if name else None
+        """Perform the action, and respond with its answer."""
+        return respond_with(await self.perform(thing, do, owner=owner, reason=reason, detail=detail))
 
 
 Acting = Annotated[Act, Depends(Act)]
+__all__ = ["NOT_SAID", "Act", "Acting", "Because", "Do", "Model", "NotOwn", "OwnerOf", "Reason", "ReasonRequired", "Text"]

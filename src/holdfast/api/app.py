@@ -34,20 +34,21 @@ from holdfast.api import (
     ops,
     periodic,
     pipelines,
-    problems,
+    problem_responses,
     streams,
     tokens,
     worker_protocol,
     workers,
 )
 from holdfast.api.edge import Edge
+from holdfast.api.guarded import served
 from holdfast.api.lazy_routes import LazyGroup, built
 from holdfast.api.metrics import Gauges
 from holdfast.api.oidc import Oidc
 from holdfast.api.periodic import Loops, NoLoops
 from holdfast.api.plane import ApiOptions, Plane, Resources, opened
 from holdfast.api.policy import POLICY
-from holdfast.api.routes import Route, Routes, served
+from holdfast.api.routes import Route, Routes
 from holdfast.api.sse import Hub, TopicReader
 
 NOUNS: tuple[Routes, ...] = (
@@ -141,7 +142,7 @@ def make_app(
     app.router.routes += [LazyGroup(lambda load=load: served(load())) for load in lazy_nouns]  # type: ignore[misc]
     app.router.routes += worker_protocol.router.routes
     _serve_beside(app, console)
-    problems.install(app)
+    problem_responses.install(app)
     app.add_middleware(Edge)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app
@@ -161,7 +162,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
                 for operation in operations.values():
                     operation |= {"x-action": "work", "x-roles": sorted(POLICY["work"].roles), "security": [{"token": []}]}
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        problem = problems.ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
+        problem = problem_responses.ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas |= problem.pop("$defs", {}) | {"Problem": problem}
         made["components"]["securitySchemes"] = {
             "token": {"type": "http", "scheme": "bearer", "bearerFormat": "hf_<id>_<secret>"}

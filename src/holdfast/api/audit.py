@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Json as AsJson
 
+from holdfast.api.asked import Asked
 from holdfast.api.plane import Principal
 from holdfast.jobs.payload import storable
-
-if TYPE_CHECKING:
-    from fastapi import Request  # loops write audit entries too, and schedulers do not import a web framework
 
 WRITE = """
     INSERT INTO holdfast.audit
@@ -34,7 +32,7 @@ async def write(
     action: str,
     thing: str,
     *,
-    request: Request | None = None,
+    request: Asked | None = None,
     outcome: str = "done",
     reason: str | None = None,
     detail: dict[str, Any] | None = None,

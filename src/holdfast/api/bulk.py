@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from holdfast.api.acts import Act, Acting, Model, Reason, Text
 from holdfast.api.envelope import Answer, Data, respond
-from holdfast.api.jobs import Fingerprint, shown
+from holdfast.api.job_changes import shown
+from holdfast.api.jobs import Fingerprint
 from holdfast.api.paging import JobNumber
 from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem

@@ -11,7 +11,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.api.problems import Problem, answer
+from holdfast.api.problem_responses import answer
+from holdfast.api.problems import Problem
 from holdfast.telemetry import metrics
 from holdfast.telemetry.log import log
 

@@ -16,9 +16,9 @@ from fastapi.exceptions import RequestValidationError
 from psycopg_pool import AsyncConnectionPool
 from pydantic import ValidationError
 
+from holdfast.api.guarded import guard
 from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.problems import Problem
-from holdfast.api.routes import guard
 from holdfast.jobs.held import held
 from holdfast.jobs.model import AttemptId, Claim, JobId
 from holdfast.protocol.wire import Said

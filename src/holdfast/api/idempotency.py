@@ -13,11 +13,11 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import psycopg
-from fastapi import Request
 from psycopg.rows import class_row
 from psycopg.types.json import Json as AsJson
 
-from holdfast.api.envelope import Answer
+from holdfast.api.answers import Answer
+from holdfast.api.asked import Asked
 from holdfast.api.problems import SOON, Problem
 
 KEPT = timedelta(hours=24)
@@ -53,7 +53,7 @@ class Stored(NamedTuple):
     body: Any
 
 
-def key_of(request: Request) -> str | None:
+def key_of(request: Asked) -> str | None:
     """The idempotency key of the request, if there is one."""
     key = request.headers.get("idempotency-key")
     if key is not None and not VALID.match(key):
@@ -61,13 +61,13 @@ def key_of(request: Request) -> str | None:
     return key
 
 
-def fingerprint_of(request: Request) -> bytes:
+def fingerprint_of(request: Asked) -> bytes:
     """The hash of method, path, query and body: equal for repeated requests."""
     parts = (request.method, request.url.path, request.url.query)
     return sha256("\n".join(parts).encode() + b"\n" + getattr(request.state, "body", b"")).digest()
 
 
-async def reserve(conn: psycopg.AsyncConnection[Any], request: Request, actor: str, key: str) -> Stored | None:
+async def reserve(conn: psycopg.AsyncConnection[Any], request: Asked, actor: str, key: str) -> Stored | None:
     """Reserve the key. None: run the action. Otherwise the stored response. Call it first in the transaction of the action."""
     parameters = {"actor": actor, "key": key, "fingerprint": fingerprint_of(request), "kept": KEPT}
     try:

@@ -1,31 +1,30 @@
-"""Jobs: enqueue, list, show, cancel, retry, recover."""
+"""Jobs: enqueue, list, show. `job_changes.py` has the changes of one job."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import psycopg
 from fastapi import Query, Request
-from pydantic import AwareDatetime, Field, StrictBool
+from pydantic import AwareDatetime, Field
 from starlette.responses import Response
 
-from holdfast.api.acts import Acting, Model, OwnerOf, Reason, Text
-from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, etag_of, jsonable, require_match, respond, respond_tagged
+from holdfast.api import job_changes
+from holdfast.api.acts import Acting, Model, Text
+from holdfast.api.bodies import Small
+from holdfast.api.envelope import UNCHANGED, Answer, Data, Listed, respond, respond_tagged
+from holdfast.api.job_changes import shown
 from holdfast.api.paging import JobNumber, Paged
-from holdfast.api.plane import Principal, caller_of, plane_of
+from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.reserved import known_to_services, refuse_private, refuse_reserved
 from holdfast.api.routes import Routes
-from holdfast.jobs.cancel import cancel
 from holdfast.jobs.declare import requested_job
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.kinds import require
 from holdfast.jobs.model import JobId, Lock
-from holdfast.jobs.owner import owner_of, set_owner
-from holdfast.jobs.recover import recover
-from holdfast.jobs.rerun import rerun
+from holdfast.jobs.owner import set_owner
 from holdfast.jobs.states import State
 from holdfast.jobs.views import explain, history, read
 from holdfast.jobs.views.filters import MOST_LOOKED_AT, Condition
@@ -37,20 +36,11 @@ Key = Annotated[Text, Field(min_length=1, max_length=500)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 SEARCH = f"Its number, or a part of its kind, queue, step, slot, message or error; among the newest {MOST_LOOKED_AT:,} jobs."
-Small = Annotated[int, Field(ge=1, le=1000)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Looking
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def shown(job: JobView, caller: Principal) -> dict[str, Any]:
-    """A job as this caller may see it: viewers see neither payloads nor results."""
-    found: dict[str, Any] = jsonable(job)
-    if not caller.may("jobs.read_payload"):
-        found |= {"payload": None, "result": None, "handle": None}
-    return found
 
 
 @routes.add("GET", "/api/jobs", action="jobs.read", answers=Listed[JobView], refuses=["invalid-cursor", "too-slow"])
@@ -254,94 +244,4 @@ async def enqueue_job(asked: JobAsked, act: Acting) -> Response:
     return await act.run("job", do, detail={"kind": asked.kind})
 
 
-class CancelAsked(Model):
-    """Cancel a job; `force` does not wait for its handler."""
-
-    reason: Reason | None = None
-    force: StrictBool = False
-
-
-CHANGES = ["not-found", "wrong-state", "changed-meanwhile", "idempotency-mismatch"]
-
-
-@routes.add(
-    "POST",
-    "/api/jobs/{job_id}/cancel",
-    action="jobs.cancel",
-    status=202,
-    answers=Data[JobView],
-    refuses=CHANGES,
-    also=["/jobs/{job_id}/cancel"],
-)
-async def cancel_job(job_id: JobNumber, act: Acting, asked: CancelAsked | None = None) -> Response:
-    """Cancel a job; a running one gets a cancel request."""
-    asked = asked or CancelAsked()
-
-    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
-        await _require_match(conn, act, job_id)
-        await cancel(conn, JobId(job_id), actor=act.actor, reason=asked.reason, force=asked.force)
-        return await _as_it_is(conn, act, job_id)
-
-    return await act.run(f"job/{job_id}", do, owner=_owner(job_id), reason=asked.reason, detail={"force": asked.force})
-
-
-class RetryAsked(Model):
-    """Run an ended job again, with at least this many attempts left."""
-
-    reason: Reason | None = None
-    grant: Small = 1
-
-
-@routes.add(
-    "POST", "/api/jobs/{job_id}/retry", action="jobs.retry", status=202, answers=Data[JobView], refuses=[*CHANGES, "refused"]
-)
-async def retry_job(job_id: JobNumber, act: Acting, asked: RetryAsked | None = None) -> Response:
-    """Run a failed or cancelled job again."""
-    asked = asked or RetryAsked()
-
-    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
-        await _require_match(conn, act, job_id)
-        await rerun(conn, JobId(job_id), actor=act.actor, reason=asked.reason, grant=asked.grant)
-        return await _as_it_is(conn, act, job_id)
-
-    return await act.run(f"job/{job_id}", do, owner=_owner(job_id), reason=asked.reason, detail={"grant": asked.grant})
-
-
-class RecoverAsked(Model):
-    """Take a job from a worker whose lease has expired."""
-
-    reason: Reason = "recovered by an operator"
-    grant: Small = 1
-
-
-@routes.add(
-    "POST",
-    "/api/jobs/{job_id}/recover",
-    action="jobs.recover",
-    answers=Data[JobView],
-    refuses=["not-found", "not-stale", "idempotency-mismatch"],
-    also=["/sync/jobs/{job_id}/recover", "/jobs/{job_id}/recover"],
-)
-async def recover_job(job_id: JobNumber, act: Acting, asked: RecoverAsked | None = None) -> Response:
-    """Return a job whose worker's lease has expired to the queue."""
-    asked = asked or RecoverAsked()
-
-    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
-        await recover(conn, JobId(job_id), actor=act.actor, reason=asked.reason, grant=asked.grant)
-        return Answer(200, shown(await read.get_job(conn, JobId(job_id)), act.caller))
-
-    return await act.run(f"job/{job_id}", do, reason=asked.reason, detail={"grant": asked.grant})
-
-
-def _owner(job_id: int) -> OwnerOf:
-    return partial(owner_of, job_id=JobId(job_id))
-
-
-async def _require_match(conn: psycopg.AsyncConnection[Any], act: Acting, job_id: int) -> None:
-    if "if-match" in act.request.headers:
-        require_match(act.request, etag_of(shown(await read.get_job(conn, JobId(job_id)), act.caller)))
-
-
-async def _as_it_is(conn: psycopg.AsyncConnection[Any], act: Acting, job_id: int) -> Answer:
-    job = shown(await read.get_job(conn, JobId(job_id)), act.caller)
-    return Answer(202, job, {"Location": f"/api/jobs/{job_id}", "Retry-After": "1"})
+routes.include(job_changes.routes)

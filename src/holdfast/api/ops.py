@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import psycopg
 from fastapi import Request
-from pydantic import BaseModel, Field, StrictBool
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from holdfast.api import audit
-from holdfast.api.acts import Acting, Model, Reason, Text
+from holdfast.api import audit, controls
+from holdfast.api.acts import Text
 from holdfast.api.audit import AuditEntry
-from holdfast.api.envelope import Answer, Data, Listed, Total, respond
+from holdfast.api.controls import Drain, drain_of
+from holdfast.api.envelope import Data, Listed, Total, respond
 from holdfast.api.paging import Paged
 from holdfast.api.plane import plane_of
 from holdfast.api.routes import Routes
@@ -95,45 +95,11 @@ async def show_demand(request: Request, queue: Word | None = None, kind: Word | 
     return respond({"value": found.total, "backlog": found.backlog, **parts})
 
 
-class Drain(BaseModel):
-    """Whether new jobs are refused, and which operator drained them."""
-
-    enabled: bool
-    reason: str | None
-    actor: str | None
-
-
-class DrainAsked(Model):
-    """Accept no new jobs, or accept them again."""
-
-    enabled: StrictBool
-    reason: Reason
-
-
 @routes.add("GET", "/api/ops/drain", action="ops.read", answers=Data[Drain])
 async def show_drain(request: Request) -> Response:
     """Show whether new jobs are refused."""
     async with plane_of(request).pool.connection() as conn:
-        return respond(await _drain(conn))
-
-
-@routes.add("PUT", "/api/ops/drain", action="ops.drain", answers=Data[Drain], refuses=["idempotency-mismatch"])
-async def set_drain(asked: DrainAsked, act: Acting) -> Response:
-    """Accept no new jobs until this is undone; existing jobs run to their end."""
-
-    async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:
-        if asked.enabled:
-            await control.drain(conn, actor=act.actor, reason=asked.reason)
-        else:
-            await control.undrain(conn)
-        return Answer(200, await _drain(conn))
-
-    return await act.run("drain", do, reason=asked.reason, detail={"enabled": asked.enabled})
-
-
-async def _drain(conn: psycopg.AsyncConnection[Any]) -> dict[str, Any]:
-    said = next((one for one in await control.controls(conn) if one.kind == control.EVERYTHING and one.drained), None)
-    return {"enabled": said is not None, "reason": said and said.reason, "actor": said and said.actor}
+        return respond(await drain_of(conn))
 
 
 @routes.add("GET", "/api/audit", action="audit.read", answers=Listed[AuditEntry], refuses=["invalid-cursor", "too-slow"])
@@ -151,3 +117,6 @@ async def read_audit(
         found = await audit.read(conn, limit=page.limit, **filters)
     entries = found[: page.limit]
     return page.answer(entries, entries[-1].id if len(found) > page.limit else None)
+
+
+routes.include(controls.drain_routes)

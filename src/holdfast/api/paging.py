@@ -15,16 +15,14 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import Depends, Query, Request
-from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
+from holdfast.api.bodies import BIGGEST_ID, JobNumber
 from holdfast.api.envelope import jsonable
 from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
 
 LONGEST = 200
-BIGGEST_ID = 2**63 - 1024  # the largest bigint that a JSON number in the OpenAPI document represents exactly
-JobNumber = Annotated[int, Field(ge=1, le=BIGGEST_ID)]
 
 
 class Pages:
@@ -74,3 +72,4 @@ def _encoded(raw: bytes) -> str:
 
 
 Paged = Annotated[Pages, Depends(Pages)]
+__all__ = ["BIGGEST_ID", "LONGEST", "JobNumber", "Paged", "Pages"]

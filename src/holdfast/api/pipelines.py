@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from holdfast.api.acts import Acting, Because
 from holdfast.api.envelope import Answer, Data, Listed, respond
-from holdfast.api.jobs import shown
+from holdfast.api.job_changes import shown
 from holdfast.api.paging import Paged
 from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.routes import Routes

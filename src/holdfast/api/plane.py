@@ -8,19 +8,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from prometheus_client.metrics_core import Metric
-from psycopg_pool import AsyncConnectionPool
 
 from holdfast.api.policy import Role, allows, only_own
-from holdfast.jobs.views.read import Count
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the command line loads neither a web framework nor a metrics library
     from fastapi import Request
+    from prometheus_client.metrics_core import Metric
+    from psycopg_pool import AsyncConnectionPool
 
     from holdfast.api.metrics import Gauges
     from holdfast.api.oidc import Oidc
     from holdfast.api.periodic import Loops
     from holdfast.api.sse import Hub
+    from holdfast.jobs.views.read import Count
 
 
 @dataclass(frozen=True, slots=True)

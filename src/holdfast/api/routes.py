@@ -1,34 +1,26 @@
 """Declare a route: its path, its action, its responses and its problems. Only declared routes are served.
 
-The guard comes first: the caller is authenticated, rate-limited and authorised before the body is read.
+Without a web framework: `guarded.py` serves the routes, and the command line finds the handler of a change here.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import Request, Response, params
-from fastapi.dependencies.models import Dependant
-from fastapi.dependencies.utils import get_flat_params
-from fastapi.routing import APIRoute
-from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute
-
-from holdfast.api import audit, auth, limits
-from holdfast.api.lazy_routes import LazyRouter
-from holdfast.api.plane import NOBODY, Principal, plane_of
 from holdfast.api.policy import POLICY
 from holdfast.api.problem_types import PROBLEMS
-from holdfast.api.problems import Problem
 
-Handler = Callable[..., Coroutine[Any, Any, Response]]
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from holdfast.api.answers import Answer
+
+Handler = Callable[..., "Coroutine[Any, Any, Response]"]
+Changing = Callable[..., "Coroutine[Any, Any, Answer]"]
 PROBLEM_JSON = "application/problem+json"
 PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
-JSON_MEDIA = re.compile(r"\s*application/([\w.-]+\+)?json\s*(;|$)", re.IGNORECASE)
 EVERY_ROUTE = ("invalid-request", "internal", "database-unavailable", "unreadable")
 EVERY_GUARDED_ROUTE = ("unauthenticated", "forbidden", "rate-limited")
 EVERY_WRITE = ("too-large", "busy", "unsupported-media-type")
@@ -51,7 +43,7 @@ class Route:
     method: str
     path: str
     action: str
-    handler: Handler
+    handler: Handler | Changing
     status: int
     answers: Any
     refuses: tuple[str, ...]
@@ -60,6 +52,7 @@ class Route:
     others: tuple[tuple[int, str], ...] = ()  # further statuses that are not errors
     any_query: bool = False  # its handler reads the query by itself
     streams_body: bool = False  # its handler reads the body by itself, piece by piece, and limits its size
+    is_change: bool = False  # its handler takes a `Change` and returns an `Answer`; `answers` is the type of the data
 
     @property
     def statuses(self) -> set[int]:
@@ -71,11 +64,11 @@ class Route:
         writes = () if self.method == "GET" else EVERY_WRITE
         return (*EVERY_ROUTE, *guarded, *writes, *self.refuses)
 
-    def responses(self) -> dict[int | str, dict[str, Any]]:
-        """The answers as OpenAPI wants them."""
+    def responses(self, model: Any) -> dict[int | str, dict[str, Any]]:
+        """The answers as OpenAPI wants them; `model` is that of the envelope."""
         found = refusals(self._refusals())
-        if self.answers is not None:
-            found[self.status] = {"model": self.answers, "description": "Done"}
+        if model is not None:
+            found[self.status] = {"model": model, "description": "Done"}
         elif self.media != "application/json":
             found[self.status] = {"content": {self.media: {"schema": {"type": "string"}}}, "description": "Done"}
         return found | {status: {"description": says} for status, says in self.others}
@@ -122,129 +115,29 @@ class Routes:
 
         return declare
 
+    def change(
+        self,
+        method: str,
+        path: str,
+        *,
+        action: str,
+        answers: Any,
+        status: int = 200,
+        refuses: Sequence[str] = (),
+        also: Sequence[str] = (),
+    ) -> Callable[[Changing], Changing]:
+        """Declare a route whose handler knows no web framework, so that the command line can call it without a server.
 
-class Guarded(APIRoute):
-    """A route behind its guard."""
+        The handler takes a `Change`, the variable parts of the path by name, and the body as `asked`. It returns an `Answer`.
+        """
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-        extra = self.openapi_extra or {}
-        action, takes_json = extra["x-action"], self.body_field is not None
-        allowed = None if extra.get("x-any-query") else query_names(self.dependant)
+        def declare(handler: Changing) -> Changing:
+            route = Route(*(method, path, action, handler, status, answers, tuple(refuses)), is_change=True)
+            self.declared += [route, *(replace(route, path=alias, alias_of=path) for alias in also)]
+            return handler
 
-        async def guarded(request: Request) -> Response:
-            request.state.action = action
-            request.state.caller = await guard(request, action)
-            if allowed is not None:
-                refuse_unknown_query(request.query_params, allowed)
-            if extra.get("x-streams-body"):
-                return await handle(request)
-            bounded = await limits.with_bounded_body(request, plane_of(request).options.largest_body)
-            if takes_json:
-                refuse_other_media(request)
-            return await handle(bounded)
+        return declare
 
-        return guarded
-
-
-def query_names(dependant: Dependant) -> list[str]:
-    """The query parameters that a route declares, with those of its dependencies."""
-    return sorted({field.alias for field in get_flat_params(dependant) if isinstance(field.field_info, params.Query)})
-
-
-def refuse_unknown_query(given: Iterable[str], allowed: Sequence[str]) -> None:
-    """Refuse parameters that the route does not declare: a filter with a typing error would be ignored."""
-    unknown = sorted(set(given).difference(allowed))
-    if unknown:
-        message = (
-            f"unknown query parameter; allowed: {', '.join(allowed)}" if allowed else "this path takes no query parameters"
-        )
-        found = [{"pointer": f"/query/{name}", "message": message} for name in unknown[:20]]
-        raise Problem("invalid-request", f"/query/{unknown[0]}: {message}", errors=found, allowed=list(allowed))
-
-
-def refuse_other_media(request: Request) -> None:
-    """Refuse a body that is not declared as JSON."""
-    given = request.headers.get("content-type", "")
-    if request.state.body and not JSON_MEDIA.match(given):
-        found = f"Content-Type is {given.partition(';')[0][:100]!r}" if given else "Content-Type is missing"
-        raise Problem("unsupported-media-type", f"{found}; send the body as JSON, with `Content-Type: application/json`")
-
-
-async def guard(request: Request, action: str) -> Principal:
-    """The caller, if it is authorised; otherwise a problem, and an audit entry."""
-    plane = plane_of(request)
-    if POLICY[action].anyone or (action == "metrics.read" and plane.options.metrics_open):
-        return NOBODY
-    if action == "openapi.read" and plane.options.docs_open:
-        return NOBODY
-    shown = await auth.shown_by(request, plane)
-    async with plane.pool.connection() as conn:
-        try:
-            caller = await auth.identified(conn, shown)
-        except auth.Unknown as unknown:
-            if unknown.was is not None:
-                await audit.write(conn, unknown.was, action, request.url.path, request=request, outcome="denied")
-            raise
-        await limits.spend(conn, caller, plane.options)
-        if not caller.may(action):
-            await audit.write(conn, caller, action, request.url.path, request=request, outcome="denied")
-            raise forbidden(caller, action)
-    return caller
-
-
-def is_alias(request: Request) -> bool:
-    """Whether the request used an alias of the route's path, which exists for compatibility."""
-    return "x-alias-of" in (getattr(request.scope.get("route"), "openapi_extra", None) or {})
-
-
-def forbidden(caller: Principal, action: str) -> Problem:
-    rule = POLICY[action]
-    who = f"the role {caller.role}" if caller.role else "a caller without a role"
-    return Problem("forbidden", f"{who} may not {rule.says}", required_roles=sorted(rule.roles | rule.own), action=action)
-
-
-def served(nouns: Iterable[Routes]) -> list[BaseRoute]:
-    """The routes of these nouns as an app serves them."""
-    found: list[BaseRoute] = []
-    for noun in nouns:
-        for route in noun.declared:
-            assert route.action in POLICY, f"{route.method} {route.path}: the action {route.action} has no rule"
-        found += _router(noun).routes
-    return found
-
-
-@cache
-def _router(noun: Routes) -> LazyRouter:
-    """Made once for all apps of a process: building a route takes milliseconds, and a route finds its app in the request."""
-    router = LazyRouter(redirect_slashes=False)
-    for route in noun.declared:
-        _serve(router, noun.noun, route)
-    return router
-
-
-def _serve(router: LazyRouter, tag: str, route: Route) -> None:
-    rule = POLICY[route.action]
-    extra: dict[str, Any] = {"x-action": route.action, "x-roles": sorted(rule.roles | rule.own)}
-    if route.alias_of is not None:
-        extra["x-alias-of"] = route.alias_of
-    if route.any_query:
-        extra["x-any-query"] = True
-    if route.streams_body:
-        extra["x-streams-body"] = True
-    if not rule.anyone:
-        extra["security"] = [{"token": []}]
-    word = re.sub(r"\W+", "_", route.path).strip("_")
-    router.add_api_route(
-        route.path,
-        route.handler,
-        methods=[route.method],
-        status_code=route.status,
-        responses=route.responses(),
-        response_model=None,
-        response_class=Response if route.answers is None else JSONResponse,
-        tags=[tag],
-        operation_id=f"{route.method.lower()}_{word}",
-        openapi_extra=extra,
-        route_class_override=Guarded,
-    )
+    def include(self, others: Routes) -> None:
+        """Serve the routes of a module without a web framework with these."""
+        self.declared += others.declared

@@ -1,7 +1,7 @@
 """The transport directly to the database, for when no API runs or none answers. See docs/decisions/0011 and 0027.
 
-Reads run the kernel's queries (`reads.py`), so that they start fast. Everything else goes to the API in memory
-(`memory_api.py`), which has the rules and the audit.
+Reads run the kernel's queries (`reads`), common changes the handlers of the API (`writes.py`), both without the web framework,
+so that they start fast. Everything else goes to the API in memory (`memory_api.py`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.api.problems import Problem, body_of, of_ours, of_the_database
 from holdfast.cli import reads
-from holdfast.database.embedded import EmbeddedPostgres
 from holdfast.database.pool import LOST, connect, parts_of
 from holdfast.database.pooler import require_own_session
 from holdfast.database.revision import current, require_current, wanted
 from holdfast.errors import DatabaseProblem, HoldfastError, UsageError
 from holdfast.toolkit.cli.transport import Answer, Say
-from holdfast.toolkit.client.problems import ApiError
+from holdfast.toolkit.client.problems import ApiError, problem_of
 
 if TYPE_CHECKING:
     from holdfast.cli.memory_api import MemoryApi
@@ -71,12 +72,12 @@ class DirectTransport:
         key: str | None = None,
         role: str | None = None,
     ) -> Answer:
-        found = reads.find(path) if method == "GET" else None
-        if found is not None:
-            try:
-                return self._runner.run(self._read(*found, params))
-            except (reads.NotHandled, HoldfastError, psycopg.Error):
-                pass  # the API gives the exact answer, or the exact refusal
+        try:
+            return self._runner.run(self._answer(method, path, params, body, key, role))
+        except (reads.NotHandled, DatabaseProblem, psycopg.Error):
+            pass  # nothing was changed; the API gives the exact answer, or the exact refusal
+        except (HoldfastError, Problem) as error:
+            raise refusal(error if isinstance(error, Problem) else of_ours(error), path) from None
         try:
             return self._runner.run(self._started_api().request(method, path, params=params, body=body, key=key, role=role))
         except ApiError as error:
@@ -91,10 +92,29 @@ class DirectTransport:
         """As over HTTP; the graph server and the database have their own timeouts."""
         return self._runner.run(self._started_api().content(method, path, body=body, accept=accept))
 
-    async def _read(self, read: reads.Read, parts: list[str], params: Mapping[str, Any] | None) -> Answer:
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | None,
+        key: str | None,
+        role: str | None,
+    ) -> Answer:
+        """The answer without the web framework, if there is a way; else `NotHandled`."""
         given = {name: value for name, value in (params or {}).items() if value is not None}
-        assert self._conn is not None
-        return await read(self._conn, given, *parts)
+        conn = await self._open_connection()
+        if method == "GET" and (read := reads.find(path)):
+            function, parts = read
+            return await function(conn, given, *parts)
+        writes = import_module("holdfast.cli.writes")
+        if method == "GET" or given or role or not (write := writes.find(method, path)):
+            raise reads.NotHandled
+        try:
+            answer: Answer = await writes.run(conn, *write, path=path, body=body, key=key)
+        except LOST as error:  # it may have been committed: the API must not repeat it
+            raise of_the_database(error) from None
+        return answer
 
     def _started_api(self) -> MemoryApi:
         if self._api is None:
@@ -134,18 +154,27 @@ class DirectTransport:
         except psycopg.OperationalError as error:
             raise DatabaseProblem(" ".join(str(error).split())) from None  # names the address, the cause and the fix
 
+    async def _open_connection(self) -> psycopg.AsyncConnection[Any]:
+        """The connection, opened again if it was lost while a command waited."""
+        if self._conn is None or self._conn.closed:
+            self._conn = await connect(self.url)
+        return self._conn
+
     async def _now(self) -> datetime:
-        assert self._conn is not None
         try:
-            if self._conn.closed:
-                self._conn = await connect(self.url)
-            async with self._conn.cursor(row_factory=tuple_row) as cursor:
+            conn = await self._open_connection()
+            async with conn.cursor(row_factory=tuple_row) as cursor:
                 await cursor.execute("SELECT clock_timestamp()")
                 ((now,),) = await cursor.fetchall()
         except LOST as error:
             raise DatabaseProblem(f"{self.address} no longer answers: {str(error).strip()}") from None
         found: datetime = now
         return found
+
+
+def refusal(problem: Problem, path: str) -> ApiError:
+    """A problem as the API would answer with it."""
+    return problem_of(problem.status, body_of(problem, path, uuid4().hex), problem.headers.get("Retry-After"))
 
 
 def address_of(url: str) -> str:
@@ -158,13 +187,13 @@ class embedded(AbstractContextManager[str]):  # noqa: N801 - used like a functio
     """The embedded Postgres of this directory: the running one, or one that runs as long as the command."""
 
     def __init__(self, settings: Any, say: Say) -> None:
-        self._server = EmbeddedPostgres(
-            settings.data_dir.absolute(), port=settings.port, on_message=lambda text: say(text, "dim")
-        )
+        start = import_module("holdfast.database.embedded").EmbeddedPostgres  # not needed with --dsn
+        self._server = start(settings.data_dir.absolute(), port=settings.port, on_message=lambda text: say(text, "dim"))
 
     def __enter__(self) -> str:
         self._server.start()
-        return self._server.url
+        url: str = self._server.url
+        return url
 
     def __exit__(self, *_: object) -> None:
         self._server.stop()

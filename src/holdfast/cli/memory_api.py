@@ -1,13 +1,11 @@
-"""The API in memory, for this process alone. Called by: `direct.py`, for writes and for every refusal.
+"""The API in memory, for this process alone. Called by: `direct.py`, for what `reads` and `writes.py` do not handle.
 
-A user who can open the database can change everything in it, so the user of this terminal is an admin here. Each change is
-audited under `cli:<user>` in its transaction, as it would be over HTTP.
+Each change is audited under `cli:<user>` in its transaction, as it would be over HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
-import getpass
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -22,8 +20,8 @@ import psycopg
 from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.api.plane import ApiOptions, Principal
-from holdfast.api.policy import Role
 from holdfast.apps.loops import ScheduledLoops
+from holdfast.cli.writes import local_caller
 from holdfast.database.pool import pool
 from holdfast.database.revision import require_current
 from holdfast.toolkit.cli.http_transport import content_of, unwrap
@@ -110,7 +108,7 @@ class LocalIdentity:
 
     def __init__(self) -> None:
         self.credentials = f"command.line.{secrets.token_urlsafe(32)}"
-        self._principal = Principal(f"cli:{getpass.getuser()}", "command line", Role.ADMIN)
+        self._principal = local_caller()
 
     async def principal(self, credentials: str) -> Principal:
         assert secrets.compare_digest(credentials, self.credentials)

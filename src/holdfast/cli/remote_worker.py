@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from holdfast import catalog
-from holdfast.apps.remote_worker import work_remotely
-from holdfast.apps.telemetry import begin_telemetry
-from holdfast.cli.program_settings import program_settings
-from holdfast.toolkit.cli.transport import checked_url
 from holdfast.toolkit.cli.verb import LogFormatOption
-from holdfast.worker.modules import kinds_of
-from holdfast.worker.options import WorkerOptions
 
 
 def command(
@@ -37,9 +31,7 @@ def command(
 
     The token (role `worker`) comes from HOLDFAST_API_TOKEN or from the file that HOLDFAST_API_TOKEN_FILE names.
     """
-    given = program_settings(api_url=None if url is None else checked_url(url), log_format=log_format)
-    begin_telemetry(given)
-    options = WorkerOptions.from_settings(given, runner="remote", queues=tuple(queue or ("default",)), concurrency=concurrency)
-    work_remotely(
-        given, kinds_of(modules or catalog.kind_modules()), options, until_empty=drain, http=http or given.worker_http
+    # Imported when it runs, as for `worker run`.
+    import_module("holdfast.cli.run_remote_worker").run(
+        modules, url=url, queue=queue, concurrency=concurrency, drain=drain, http=http, log_format=log_format
     )

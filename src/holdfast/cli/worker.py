@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from holdfast import catalog
-from holdfast.apps.database import database
-from holdfast.apps.telemetry import begin_telemetry
-from holdfast.apps.worker import executor_config, keep
 from holdfast.cli.modules import RunsModules
-from holdfast.cli.program_settings import program_settings
-from holdfast.database.revision import require_current, wanted
-from holdfast.errors import UsageError
 from holdfast.toolkit.cli.verb import Dsn, LogFormatOption, program
-from holdfast.worker.keeper.messages import Mode
 
 app = typer.Typer(help="Run jobs; list workers and make them quiet.", no_args_is_help=True)
 
@@ -56,23 +48,9 @@ def run_command(
     Exit codes: 0 stopped, and unfinished jobs are back in the queue; 1 it could not start, the shutdown failed a job, or with
     --once the attempt failed or was interrupted; 128 + n a second signal n stopped it at once.
     """
-    given = program_settings(dsn=dsn, log_format=log_format)
-    begin_telemetry(given)
-    if once and (drain or executors > 1):
-        raise UsageError("--once runs one job in one executor; do not pass --drain or --executors with it")
-    mode: Mode = "once" if once else "drain" if drain else "serve"
-    only = [kind for named in kinds or () for kind in named.split(",") if kind]
-    with database(given, Console(stderr=True)) as address:
-        require_current(address)
-        config = executor_config(
-            given, address, modules or catalog.kind_modules(),
-            kinds=only, queues=queue or ("default",), concurrency=concurrency, mode=mode,
-        )  # fmt: skip
-        code = keep(
-            config,
-            executors=executors,
-            http=http or given.worker_http,
-            wanted_revision=wanted(),
-            crash_at=given.crash_keeper_at,
-        )
+    # Imported when it runs: `worker list` starts without the code that runs jobs.
+    code = import_module("holdfast.cli.run_worker").run(
+        modules, dsn=dsn, kinds=kinds, queue=queue, concurrency=concurrency, executors=executors,
+        once=once, drain=drain, http=http, log_format=log_format,
+    )  # fmt: skip
     raise typer.Exit(code)

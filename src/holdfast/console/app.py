@@ -20,10 +20,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.api.auth import SAFE_METHODS, Unknown, refuse_foreign_origin
+from holdfast.api.guarded import guard
 from holdfast.api.plane import NOBODY, Plane, Principal, plane_of
 from holdfast.api.policy import POLICY
 from holdfast.api.problems import Problem, advice_for, of_ours, of_the_database
-from holdfast.api.routes import guard
 from holdfast.console import bulk, confirm, login, oidc, stream
 from holdfast.console.actions import KERNEL_ACTIONS, Action
 from holdfast.console.pages import KERNEL_PAGES, ServedPage

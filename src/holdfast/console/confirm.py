@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl, quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from holdfast.api.guarded import guard
 from holdfast.api.limits import with_bounded_body
 from holdfast.api.plane import plane_of
 from holdfast.api.problems import Problem
-from holdfast.api.routes import guard
 from holdfast.console.actions import Action, Field
 from holdfast.console.api_call import Reply, call
 from holdfast.console.render import Renderer, csrf_of, leave_note

@@ -7,11 +7,12 @@ a quarter of a microsecond. An application with its own structlog configuration 
 from __future__ import annotations
 
 import json
+import sys
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import structlog
-from structlog.typing import EventDict, WrappedLogger
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, WrappedLogger
 
 
 class Attempt(Protocol):
@@ -66,14 +67,20 @@ def request_id() -> str | None:
     attempt = _attempt.get()
     found = None if attempt is None else carried_by(attempt).get("request_id")
     if found is None:
-        found = structlog.contextvars.get_contextvars().get("request_id")
+        found = _bound("request_id")
     return found if isinstance(found, str) else None
 
 
 def traceparent() -> str | None:
     """The W3C `traceparent` of the API request, if there is one."""
-    found = structlog.contextvars.get_contextvars().get("traceparent")
+    found = _bound("traceparent")
     return found if isinstance(found, str) else None
+
+
+def _bound(name: str) -> Any:
+    """A context variable of structlog. Where structlog is not loaded, which takes long, nothing can be bound."""
+    contextvars = sys.modules.get("structlog.contextvars")
+    return None if contextvars is None else contextvars.get_contextvars().get(name)
 
 
 def carried_by(attempt: Attempt) -> dict[str, Any]:

@@ -134,6 +134,5 @@ def unwrap(response: httpx2.Response) -> Answer:
     if body is None:
         raise Unreachable(not_holdfast(response))
     if not response.is_success:
-        retry_after = response.headers.get("retry-after")
-        raise problem_of(response.status_code, body if retry_after is None else {"retry_after": retry_after, **body})
+        raise problem_of(response.status_code, body, response.headers.get("retry-after"))
     return Answer(body["data"], (body.get("page") or {}).get("next_cursor"))

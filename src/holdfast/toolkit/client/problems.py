@@ -81,9 +81,10 @@ BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-def problem_of(status: int, problem: Mapping[str, Any]) -> ApiError:
-    """The exception for an answer. Pure."""
-    return BY_STATUS.get(status, ApiError)(status, problem)
+def problem_of(status: int, problem: Mapping[str, Any], retry_after: str | None = None) -> ApiError:
+    """The exception for an answer, with its header `Retry-After`. Pure."""
+    found = problem if retry_after is None else {"retry_after": retry_after, **problem}
+    return BY_STATUS.get(status, ApiError)(status, found)
 
 
 class JobFailed(HoldfastError):

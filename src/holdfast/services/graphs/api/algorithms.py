@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from holdfast.api.acts import Acting, Model, Text
 from holdfast.api.envelope import Answer, Data
-from holdfast.api.jobs import shown
+from holdfast.api.job_changes import shown
 from holdfast.api.paging import JobNumber
 from holdfast.api.problems import Problem
 from holdfast.api.routes import PROBLEM_JSON, Routes
