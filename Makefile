@@ -15,7 +15,7 @@ up: $(VENV)/.all ## start everything on this machine and play the demos
 
 # Four processes on two cores: many tests wait for a lease, a signal or the end of a process. Bytecode is kept whatever the
 # surroundings say, or each of the hundreds of processes that tests start would compile everything anew.
-test: $(VENV)/.dev ## run every test (starts its own Postgres)
+test: $(VENV)/.dev ## run the tests (starts its own Postgres)
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist worksteal
 
 test-more: $(VENV)/.dev ## more repetitions than `make test` has, and the tests that are marked `more`

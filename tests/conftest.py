@@ -29,6 +29,7 @@ from proof.processes.postgres import CHEAP_PASSWORD
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
+import templates
 from databases import Reused, cloned, new_database
 from holdfast.database import migrate
 from holdfast.database.cluster import ROLE
@@ -46,6 +47,7 @@ hypothesis.settings.register_profile("holdfast", deadline=None, suppress_health_
 hypothesis.settings.load_profile("holdfast")
 # Reading the system's certificates takes longer than most tests; each HTTP client would do it, and the tests speak plain HTTP.
 httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
+templates.compile_once()
 # Objects that are made while tests are collected stay: nothing is gained by looking for garbage among them.
 gc.disable()
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "100"}
@@ -59,6 +61,20 @@ LONGEST = (
 LONG = (*LONGEST, "processes", "faults", "concurrency")
 
 
+# Files with tests for `make test-more` only. Importing them takes seconds, in each process of pytest-xdist.
+ONLY_MORE = ("test_fuzz.py", "test_console_in_chromium.py", "test_console_journeys.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files of `make test-more`, unless they are asked for."""
+    is_named = any(collection_path.name in argument for argument in config.invocation_params.args)
+    return True if collection_path.name in ONLY_MORE and not is_named and not _more_is_asked_for(config) else None
+
+
+def _more_is_asked_for(config: pytest.Config) -> bool:
+    return "HOLDFAST_TEST_EVERYTHING" in os.environ or bool(config.option.markexpr)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of `make test-more`, unless they are asked for, and put those that take long first: at the end, when
     one process has nothing left, the others have little to go on with.
@@ -66,12 +82,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Each process of pytest-xdist starts with an equal share of the list. Half of what takes long goes to the first, the other
     half to one in the middle, while the others run tests that need the CPU.
     """
-    if "HOLDFAST_TEST_EVERYTHING" not in os.environ and not config.option.markexpr:
+    if not _more_is_asked_for(config):
         more = [item for item in items if item.get_closest_marker("more")]
         config.hook.pytest_deselected(items=more)
         items[:] = [item for item in items if item not in more]
     of_file: dict[Path, list[pytest.Item]] = {}
     for item in items:
+        assert item.path.name not in ONLY_MORE or item.get_closest_marker("more"), f"{item.nodeid} would run in no command"
         of_file.setdefault(item.path, []).append(item)
     files = sorted(of_file, key=_rank)
     long = [file for file in files if _rank(file) < len(LONG)]

@@ -43,6 +43,8 @@ HEAVY = (
     "holdfast.api.app",
     "holdfast.cli",
     "holdfast.cli.workers",
+    "holdfast.cli.run_worker",
+    "holdfast.cli.run_remote_worker",
     "holdfast.cli.periodic",
     "holdfast.cli.serve",
     "holdfast.database.launch",

@@ -52,7 +52,7 @@ async def test_permits_are_never_exceeded_and_all_jobs_end(connect: Any, mix: st
     """P5, P6: exact, by rows under unique indexes and never by counting."""
     pods = [await connect() for _ in range(PODS)]
     locks, witness, chance = MIXES[mix], Witness(), random.Random(7)
-    jobs = [NewJob("k", number, locks=(locks[number % len(locks)],), priority=number % 3) for number in range(48)]
+    jobs = [NewJob("k", number, locks=(locks[number % len(locks)],), priority=number % 3) for number in range(24)]
     await enqueue_many(pods[0], jobs)
 
     async def take(pod: Any, worker: Any, limit: int) -> list[Claim]:
@@ -71,7 +71,7 @@ async def test_permits_are_never_exceeded_and_all_jobs_end(connect: Any, mix: st
                 await wake_forgotten(pod)
                 if not await value(pod, "SELECT count(*) FROM holdfast.jobs WHERE state <> 'completed'"):
                     return
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.02)
             batch = await take(pod, worker, chance.choice([1, 2, 5]))
 
     workers = [await start_worker(pod) for pod in pods]
@@ -88,7 +88,7 @@ async def test_jobs_with_several_locks_neither_deadlock_nor_starve(connect: Any)
     """Keys are always taken in one order, whatever the order in which they were asked for."""
     pods = [await connect() for _ in range(PODS)]
     chance = random.Random(3)
-    jobs = [NewJob("k", number, locks=tuple(Lock(key) for key in chance.sample("abcde", 3))) for number in range(30)]
+    jobs = [NewJob("k", number, locks=tuple(Lock(key) for key in chance.sample("abcde", 3))) for number in range(20)]
     await enqueue_many(pods[0], jobs)
     inside: Counter[str] = Counter()
     broken: list[str] = []
@@ -106,7 +106,7 @@ async def test_jobs_with_several_locks_neither_deadlock_nor_starve(connect: Any)
                 await finish(pod, found, COMPLETED)
             if not batch:
                 await wake_forgotten(pod)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.02)
 
     await together(*(work(pod) for pod in pods))
 
@@ -118,7 +118,7 @@ async def test_jobs_with_several_locks_neither_deadlock_nor_starve(connect: Any)
 async def test_concurrent_enqueues_with_reject_fill_all_permits_exactly(connect: Any, most: int) -> None:
     """K-26."""
     pods = [await connect() for _ in range(PODS)]
-    for turn in range(10):
+    for turn in range(5):
         lock = Lock(f"table-{turn}", most=most, when_busy="reject")
 
         answers = await asyncio.gather(*(enqueue(pod, NewJob("k", locks=(lock,))) for pod in pods), return_exceptions=True)
@@ -126,7 +126,7 @@ async def test_concurrent_enqueues_with_reject_fill_all_permits_exactly(connect:
         refused = [answer for answer in answers if isinstance(answer, LockBusy)]
         assert len(refused) == PODS - most
         assert await value(pods[0], "SELECT count(*) FROM holdfast.lock_holders WHERE key = %s", lock.key) == most
-    assert await value(pods[0], "SELECT count(*) FROM holdfast.jobs") == 10 * most, "a refusal leaves no job behind"
+    assert await value(pods[0], "SELECT count(*) FROM holdfast.jobs") == 5 * most, "a refusal leaves no job behind"
 
 
 async def test_jobs_with_reject_and_wait_in_any_order_all_end(connect: Any) -> None:

@@ -3,6 +3,7 @@ effects, log lines, loops, pauses, a mapping with versions, and snapshots. The s
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,9 +13,11 @@ from psycopg.types.json import Jsonb
 from export_factories import ACCOUNT, mapping
 from factories import Conn, add, end, hold, publish_kinds, rows, silence, start_worker, take
 from holdfast.jobs import logs, pipelines
-from holdfast.jobs.claim import claim_by_id
+from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.declare import Declaration
 from holdfast.jobs.effects import plan
+from holdfast.jobs.enqueue import enqueue_many
+from holdfast.jobs.finish import complete_plain
 from holdfast.jobs.model import Claim, Lock, NewJob, WorkerId
 from holdfast.jobs.outcome import Done, Fail, Retry
 from holdfast.jobs.progress import report
@@ -82,20 +85,22 @@ async def build(conn: Conn, url: str, admin: httpx2.AsyncClient) -> Scene:
 
 async def _history(conn: Conn, worker: WorkerId) -> None:
     """An hour of work: the rows are moved into the past."""
-    for place in range(70):
-        kind = KINDS[place % 4]
-        claim = await hold(conn, kind, worker=worker, payload={"n": place})
-        await end(conn, claim, Done({"rows": place * 10}))
-        await moved(conn, claim.id, timedelta(minutes=58 - place * 0.8), timedelta(seconds=2 + place % 9))
+    places = range(70)
+    await enqueue_many(conn, [NewJob(KINDS[place % 4], {"n": place}) for place in places])
+    claims = await claim(conn, worker, kinds=KINDS, limit=len(places))
+    assert [claimed.payload["n"] for claimed in claims] == list(places)
+    await complete_plain(conn, claims, [json.dumps({"rows": place * 10}) for place in places])
+    times = [(timedelta(minutes=58 - place * 0.8), timedelta(seconds=2 + place % 9)) for place in places]
+    await moved(conn, *((claimed.id, *when) for claimed, when in zip(claims, times, strict=True)))
 
 
-async def moved(conn: Conn, job_id: int, ago: timedelta, took: timedelta) -> None:
-    """Move an ended job into the past."""
-    await conn.execute(
+async def moved(conn: Conn, *jobs: tuple[int, timedelta, timedelta]) -> None:
+    """Move ended jobs into the past: their ids, how long ago they ended, and how long they took."""
+    await conn.cursor().executemany(
         """UPDATE holdfast.jobs SET created_at = clock_timestamp() - %(ago)s - %(took)s - interval '1 s',
            claimed_at = clock_timestamp() - %(ago)s - %(took)s, finished_at = clock_timestamp() - %(ago)s
            WHERE id = %(id)s""",
-        {"ago": ago, "took": took, "id": job_id},
+        [{"id": job_id, "ago": ago, "took": took} for job_id, ago, took in jobs],
     )
 
 
@@ -114,7 +119,7 @@ async def _failures(conn: Conn, worker: WorkerId) -> int:
             "WHERE job_id = %s AND move = 'fail'",
             [detail, claim.id],
         )
-        await moved(conn, claim.id, timedelta(minutes=20 - place * 2.5), timedelta(seconds=4))
+        await moved(conn, (claim.id, timedelta(minutes=20 - place * 2.5), timedelta(seconds=4)))
         last = claim.id
     claim = await hold(conn, "csv.ingest", worker=worker, payload={"file": "units-2026.csv"}, max_attempts=1)
     await end(conn, claim, Fail('UniqueViolation: duplicate key value violates unique constraint "units_year_key"'))

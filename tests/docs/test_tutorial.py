@@ -24,6 +24,7 @@ HOWTOS = sorted((ROOT / "docs/howto").glob("*.md"))
 WITH_COMMANDS = [page for page in HOWTOS if any(block.has("run") for block in blocks(page))]
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_tutorial_prints_the_documented_output(database: str, tmp_path: Path) -> None:
     with holdfast_up(database, tmp_path):

@@ -70,6 +70,7 @@ def holdfast(*words: str, cwd: Path, **environment: str) -> str:
     return ended.stdout + ended.stderr
 
 
+@pytest.mark.more  # tests/unit/telemetry/test_redact.py has the single ways
 async def test_f_75_secrets_in_every_setting_appear_nowhere(database: str, tmp_path: Path, conn: Any, parrot: str) -> None:
     """Q-02, V-04: logs, errors, events, answers, audit, history, and what commands print."""
     _, admin = await create_token(conn, "canary", Role.ADMIN, by="test")

@@ -41,6 +41,7 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.more  # each service has a test of its demo
 def test_up_runs_the_demos_and_leaves_no_process(tmp_path: Path):
     done = holdfast("up", folder=tmp_path, HOLDFAST_DATA_DIR=str(tmp_path / "data"))
 

@@ -163,6 +163,7 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return request.param(folder)
 
 
+@pytest.mark.more  # `make check` runs it
 @pytest.mark.parametrize("file", FILES)
 def test_correct_calls_pass_and_each_wrong_call_is_an_error(report: Report, file: str) -> None:
     wrong = {number for number, line in enumerate(FILES[file].splitlines(), 1) if line.endswith("# wrong")}

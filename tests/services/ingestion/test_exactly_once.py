@@ -212,6 +212,7 @@ def forks(here: Ingestion, database: str, tmp_path: Path) -> Iterator[Callable[[
         yield lambda point: server.start(database, tmp_path, crash_at=point, **options)
 
 
+@pytest.mark.more  # single crash points are below
 @pytest.mark.processes
 async def test_a_worker_that_is_killed_at_any_point_loads_no_row_twice_and_loses_none(
     back: Back, conn: Any, forks: Callable[[str | None], Forked]

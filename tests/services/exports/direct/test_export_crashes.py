@@ -114,6 +114,7 @@ async def test_an_executor_dies_at_any_point_and_every_row_is_there_once(
     await nothing_is_left(conn, to, manifest)
 
 
+@pytest.mark.more  # the crash points of an export are in this file, the loss of a machine in tests/faults
 async def test_a_pod_that_is_gone_half_way_is_followed_by_another(
     conn: psycopg.AsyncConnection[Any], start: Start, folder: Path
 ):

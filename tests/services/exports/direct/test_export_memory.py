@@ -38,6 +38,7 @@ def test_an_export_fits_into_a_small_pod_however_many_rows_it_has(tmp_path: Path
     assert large["peak_mib"] < POD_MIB
 
 
+@pytest.mark.more
 def test_an_export_of_long_texts_fits_into_a_small_pod(tmp_path: Path):
     """Texts of 10 kB, 600 MB of them: more than the pod has. DuckDB works on vectors of 2,048 rows, 20 MB each. How many exist
     at once depends on its threads and on the machine; there is room for eight more than usual (330 MiB)."""

@@ -62,6 +62,7 @@ def intervals_of(hf: Connection) -> dict[str, int] | None:
     return every if {*SIX} <= {*every} else None
 
 
+@pytest.mark.more  # each step has a test of its own
 @pytest.mark.processes
 def test_from_a_mapping_to_pagerank(hf: Connection, plane: Served, tmp_path: Path):
     """D.16, S-01: an analyst names a mapping, gets a running graph, queries it and runs an algorithm; the control plane's

@@ -330,6 +330,7 @@ def until_it_counts(served: Served, number: int) -> dict[str, Any]:
         if found["progress"] > 0.3:
             return found
         assert time.monotonic() < deadline, found
+        time.sleep(0.02)
 
 
 @pytest.mark.processes
@@ -339,6 +340,7 @@ def test_one_run_at_a_time_queries_go_on_and_a_run_can_be_cancelled(tangle: Serv
     deadline = time.monotonic() + 120
     while tangle.http.get(f"/algorithms/runs/{started['id']}").json()["step"] != "computing":
         assert time.monotonic() < deadline
+        time.sleep(0.02)
 
     second = tangle.http.post("/algorithms/wcc", json={})
     lock = tangle.http.get("/lock").json()
