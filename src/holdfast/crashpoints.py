@@ -106,14 +106,15 @@ def dies_inside(point: str) -> Callable[[Callable[Concatenate[C, P], Awaitable[R
     """
 
     def decorate(function: Callable[Concatenate[C, P], Awaitable[R]]) -> Callable[Concatenate[C, P], Awaitable[R]]:
-        @functools.wraps(function)
-        async def run(conn: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            if point not in _armed:
-                return await function(conn, *args, **kwargs)
+        async def run_until_the_point(conn: C, *args: P.args, **kwargs: P.kwargs) -> R:
             async with conn.transaction():
                 answer = await function(conn, *args, **kwargs)
                 crashpoint(point)
             return answer
+
+        @functools.wraps(function)
+        def run(conn: C, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+            return (run_until_the_point if point in _armed else function)(conn, *args, **kwargs)
 
         return run
 

@@ -51,6 +51,7 @@ async def test_lazy_routes_answer_like_others_and_load_no_more_than_the_search(
     assert sum(loaded(lazy)) == loads
 
 
+@pytest.mark.more
 def test_lazy_routes_are_in_the_openapi_document() -> None:
     eager, lazy = make_app(pool(""), nouns=catalog.nouns()), make_app(pool(""), lazy_nouns=catalog.lazy_nouns())
 

@@ -24,6 +24,7 @@ async def test_unknown_filter_error_lists_the_allowed_ones(viewer: Client) -> No
     assert {"state", "kind", "limit", "cursor"} <= set(problem["allowed"])
 
 
+@pytest.mark.more
 async def test_every_declared_route_refuses_unknown_parameters(app: FastAPI, admin: Client, as_role: Any) -> None:
     """All but console pages and requests that are passed on to a graph server. Nothing that a path names exists."""
     worker = await as_role("worker")

@@ -72,9 +72,13 @@ def test_two_jobs_from_the_command_line_with_one_exclusive_lock_never_run_at_onc
         worker = Worker(database, [exclusive], WorkerOptions(concurrency=2))
         async with beside(worker):
             await until(lambda: has_state(("running", None), ("blocked", "lock")))
+            await until(has_begun)
             assert said == ["begin"]
             may_end.set()
             await until(lambda: has_state(("completed", None), ("completed", None)))
+
+    async def has_begun() -> bool:  # the row is running before the handler is called
+        return bool(said)
 
     async def has_state(*wanted: tuple[str, str | None]) -> bool:
         found = await asyncio.to_thread(read, database, STATES)

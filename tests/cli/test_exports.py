@@ -44,6 +44,7 @@ def data(result: Any) -> Any:
     return json.loads(result.out)
 
 
+@pytest.mark.more
 def test_from_a_file_to_parquet(command: Run, do: Any, database: str, file: Path, tmp_path: Path) -> None:
     """The whole way of a data engineer: apply, create, watch, look at the files."""
     made = data(command("mapping", "apply", "-f", str(file), "-o", "json"))

@@ -68,6 +68,7 @@ def test_what_is_wrong_in_a_file_is_said_and_nothing_is_changed(direct: Run, tex
     assert now(direct) == before
 
 
+@pytest.mark.more
 def test_everything_that_a_file_says_of_a_mapping_that_is_there_is_done(command: Run) -> None:
     assert "is created." in applied(command, MAP).err
     assert "Nothing changed." in applied(command, MAP).err

@@ -69,18 +69,21 @@ READS = (
 )
 
 
+@pytest.mark.more
 def test_direct_reads_load_no_web_framework(do: Any, database: str) -> None:
     do(add)
 
     assert loaded(reports_of(READS, dsn=database), SLOW) == dict.fromkeys(READS, (0, set(), []))
 
 
+@pytest.mark.more
 def test_direct_reads_of_unknown_objects_load_no_web_framework(database: str) -> None:
     unknown = ["job show 7", "job logs 7", f"worker show {NOBODY}"]
 
     assert loaded(reports_of(unknown, dsn=database), SLOW) == dict.fromkeys(unknown, (Exit.NOT_FOUND, set(), []))
 
 
+@pytest.mark.more
 def test_screens_for_people_load_rich_and_no_web_framework(database: str) -> None:
     screens = ["status", "pipeline list"]
 
@@ -108,12 +111,14 @@ CHANGES = {
 }
 
 
+@pytest.mark.more
 def test_direct_changes_load_no_web_framework(do: Any, database: str) -> None:
     do(add)
 
     assert loaded(reports_of(list(CHANGES), dsn=database), SLOW) == {one: (code, set(), []) for one, code in CHANGES.items()}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("words", "expected_code", "route", "services"),
     [

@@ -95,6 +95,7 @@ def failed(do: Any) -> int:
     return found
 
 
+@pytest.mark.more
 def test_people_get_a_table_with_colours_and_programs_get_tabs(failed: int, database: str) -> None:
     with on_a_terminal("job", "list", "--dsn", database) as terminal:
         shown = terminal.to_its_end()
@@ -158,6 +159,7 @@ def test_the_next_command_is_suggested_to_people(failed: int, database: str) -> 
         assert f"next: holdfast job logs {failed}" in COLOUR.sub("", terminal.to_its_end())
 
 
+@pytest.mark.more
 def test_ctrl_c_leaves_the_job_alone(do: Any, database: str) -> None:
     job_id = do(add)
 
@@ -172,6 +174,7 @@ def test_ctrl_c_leaves_the_job_alone(do: Any, database: str) -> None:
     assert do(lambda conn: state_of(conn, job_id)) == "pending"
 
 
+@pytest.mark.more
 def test_a_watch_through_a_pipe_tells_each_change_once(do: Any, database: str) -> None:
     words = ["job", "list", "--dsn", database, "--watch", "--interval", "0.2"]
     process = subprocess.Popen([sys.executable, "-m", "holdfast", *words], stdout=subprocess.PIPE, text=True)
@@ -239,6 +242,7 @@ except SystemExit as end:
     assert "loaded: [] code: 0" in ended.stdout, ended.stdout[-300:]
 
 
+@pytest.mark.more
 def test_the_shell_completes_nouns_verbs_and_options() -> None:
     def completed(line: str) -> list[str]:
         words = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}

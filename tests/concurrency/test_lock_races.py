@@ -47,6 +47,7 @@ class Witness:
         del self.inside[claimed.id]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mix", MIXES)
 async def test_permits_are_never_exceeded_and_all_jobs_end(connect: Any, mix: str) -> None:
     """P5, P6: exact, by rows under unique indexes and never by counting."""
@@ -84,6 +85,7 @@ async def test_permits_are_never_exceeded_and_all_jobs_end(connect: Any, mix: st
         assert await value(pods[0], f"SELECT count(*) FROM holdfast.{table}") == 0
 
 
+@pytest.mark.more
 async def test_jobs_with_several_locks_neither_deadlock_nor_starve(connect: Any) -> None:
     """Keys are always taken in one order, whatever the order in which they were asked for."""
     pods = [await connect() for _ in range(PODS)]
@@ -129,6 +131,7 @@ async def test_concurrent_enqueues_with_reject_fill_all_permits_exactly(connect:
     assert await value(pods[0], "SELECT count(*) FROM holdfast.jobs") == 5 * most, "a refusal leaves no job behind"
 
 
+@pytest.mark.more
 async def test_jobs_with_reject_and_wait_in_any_order_all_end(connect: Any) -> None:
     """A job that held one key while it waited for another could close a circle of jobs that wait for each other."""
     pods = [await connect() for _ in range(PODS)]

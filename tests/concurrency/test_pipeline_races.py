@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from factories import column, end, hold, moves_of, rows, state_of, take, waits
 from holdfast.jobs.cancel import abort
 from holdfast.jobs.finish import finish
@@ -22,6 +24,7 @@ async def _fan_in(conn: Any, parts: int) -> tuple[Pipeline, list[int]]:
     return pipeline, [made.id for made in await pipeline.enqueue(conn)]
 
 
+@pytest.mark.more
 async def test_join_is_woken_once_by_its_last_parent(connect: Any) -> None:
     pods = [await connect() for _ in range(PODS)]
     for _ in range(5):

@@ -46,6 +46,7 @@ async def start(folder: Path, api: Api, *options: str, **more: str) -> asyncio.s
     )  # fmt: skip
 
 
+@pytest.mark.more
 async def test_remote_worker_reads_its_token_from_a_file_and_drains(api: Api, conn: Any, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{api.token}\n")
     made = [await add(conn, "remote.double", payload={"n": n}) for n in range(5)]
@@ -59,6 +60,7 @@ async def test_remote_worker_reads_its_token_from_a_file_and_drains(api: Api, co
     assert not (tmp_path / ".holdfast").exists(), "no database was started"
 
 
+@pytest.mark.more
 async def test_sigterm_releases_running_jobs(api: Api, conn: Any, tmp_path: Path) -> None:
     made = await add(conn, "remote.endless")
     process = await start(tmp_path, api, HOLDFAST_API_TOKEN=api.token, HOLDFAST_GRACE_SECONDS="0.1")
@@ -73,6 +75,7 @@ async def test_sigterm_releases_running_jobs(api: Api, conn: Any, tmp_path: Path
     assert (process.returncode, job_now.state, job_now.crashes) == (0, "pending", 0)
 
 
+@pytest.mark.more
 async def test_missing_options_are_reported(api: Api, tmp_path: Path) -> None:
     for more, sentence in (
         ({"HOLDFAST_API_URL": ""}, "the address of the API must start with http:// or https://"),

@@ -53,6 +53,7 @@ def working(make: Make, version: int, witness: Witness) -> AbstractAsyncContextM
     return beside(Worker(Witnessed(make(), witness), [the_kind(version)], QUICK))  # type: ignore[arg-type]
 
 
+@pytest.mark.more
 async def test_each_job_runs_on_a_worker_of_its_version(make: Make, conn: Any) -> None:
     await conn.execute("CREATE SCHEMA proof; CREATE TABLE proof.published (job_id bigint, attempt_id uuid)")
     witness = Witness()

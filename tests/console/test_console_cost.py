@@ -66,6 +66,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         yield seen
 
 
+@pytest.mark.more
 async def test_each_page_has_a_fixed_number_of_statements_however_much_there_is(
     app: FastAPI, scene: Scene, ops: Client, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ async def test_each_page_has_a_fixed_number_of_statements_however_much_there_is(
         assert statements <= BUDGET[pattern], (path, statements)
 
 
+@pytest.mark.more
 async def test_two_hundred_tabs_use_no_connections_of_their_own_and_hear_of_a_change(
     app: FastAPI, ops: Client, conn: Any, as_role: AsRole
 ) -> None:

@@ -172,6 +172,7 @@ async def paths_of(app: FastAPI, scene: Scene, conn: Any) -> list[str]:
     ))]  # fmt: skip
 
 
+@pytest.mark.more
 async def test_markup_in_every_text_column_stays_text_on_every_page(
     app: FastAPI, scene: Scene, conn: Any, as_role: AsRole
 ) -> None:

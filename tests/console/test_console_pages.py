@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi import FastAPI
 from tests.console.conftest import AsRole, Client
 from tests.console.scene import BIG, TABLE, Scene
@@ -35,6 +36,7 @@ def addresses(app: FastAPI, scene: Scene, **given: str) -> dict[str, str]:
     return {f"/console/{page.path.format_map(values)}": page.action for page in mounted.state.pages}
 
 
+@pytest.mark.more
 async def test_every_page_and_fragment_is_rendered_for_the_roles_that_may_see_it_and_refused_to_the_others(
     app: FastAPI, scene: Scene, as_role: AsRole
 ) -> None:
@@ -56,6 +58,7 @@ async def test_every_page_and_fragment_is_rendered_for_the_roles_that_may_see_it
                 assert "Roles that may" in answer.text
 
 
+@pytest.mark.more
 async def test_no_page_and_no_response_has_the_handle_of_an_effect(
     app: FastAPI, scene: Scene, as_role: AsRole, conn: Any
 ) -> None:
@@ -92,6 +95,7 @@ def gets_of_a_job(scene: Scene) -> list[str]:
     return ["/api/jobs", *found]
 
 
+@pytest.mark.more
 async def test_without_credentials_every_page_leads_to_the_login(app: FastAPI, scene: Scene, as_role: AsRole) -> None:
     stranger = await as_role(None)
 
@@ -103,6 +107,7 @@ async def test_without_credentials_every_page_leads_to_the_login(app: FastAPI, s
     assert (await stranger.get("/console/events")).status_code == 303
 
 
+@pytest.mark.more
 async def test_pages_have_no_inline_script_or_style(app: FastAPI, scene: Scene, ops: Client) -> None:
     for path in addresses(app, scene):
         text = (await ops.get(path)).text
@@ -110,6 +115,7 @@ async def test_pages_have_no_inline_script_or_style(app: FastAPI, scene: Scene, 
         assert not re.search(r"\sstyle=|<style|\son[a-z]+=|javascript:", text), path
 
 
+@pytest.mark.more
 async def test_a_job_shows_its_attempts_with_fences_and_its_payload_with_exact_numbers_and_without_secrets(
     scene: Scene, ops: Client, conn: Any
 ) -> None:
@@ -139,6 +145,7 @@ async def test_a_viewer_sees_neither_payload_nor_log_nor_buttons(scene: Scene, a
     assert "may not see payloads" in text
 
 
+@pytest.mark.more
 async def test_a_failed_job_shows_its_error_and_its_traceback_folded(scene: Scene, ops: Client) -> None:
     text = (await ops.get(f"/console/jobs/{scene.failed}")).text
 
@@ -156,6 +163,7 @@ async def test_the_overview_names_what_needs_attention_with_a_page_and_a_command
     assert "report.aggregate</b> is" in text
 
 
+@pytest.mark.more
 async def test_workers_of_different_versions_and_commits_are_warned_of(scene: Scene, ops: Client, conn: Any) -> None:
     assert "Workers run" not in (await ops.get("/console/workers")).text
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.console.conftest import AsRole, Client
 from tests.console.scene import TABLE, Scene
 
@@ -98,6 +99,7 @@ async def test_a_table_names_the_job_that_has_its_lock(scene: Scene, ops: Client
     assert "Do a dry run first" in text
 
 
+@pytest.mark.more
 async def test_a_table_is_planned_and_then_maintained_with_a_reason_by_the_api(scene: Scene, ops: Client, conn: Any) -> None:
     planned = await send(ops, "table.plan", {"actions": "rewrite_manifests, rewrite_data_files"}, **BUTTON)
     plan = await newest_run(conn)
@@ -116,6 +118,7 @@ async def test_a_table_is_planned_and_then_maintained_with_a_reason_by_the_api(s
     assert (await rows(conn, who))[0] == ("token:ops", f"maintenance-run/{run[3]}", "too many files")
 
 
+@pytest.mark.more
 async def test_a_mistake_in_an_action_or_a_catalog_is_named(scene: Scene, ops: Client, conn: Any) -> None:
     before = await newest_run(conn)
     action = await send(ops, "table.plan", {"actions": "defragment"}, **BUTTON)
@@ -129,6 +132,7 @@ async def test_a_mistake_in_an_action_or_a_catalog_is_named(scene: Scene, ops: C
     assert await newest_run(conn) == before
 
 
+@pytest.mark.more
 async def test_a_viewer_sees_no_buttons(scene: Scene, as_role: AsRole) -> None:
     viewer = await as_role("viewer")
 
@@ -175,6 +179,7 @@ async def test_a_policy_is_deleted_by_its_button(scene: Scene, ops: Client, conn
     assert await rows(conn, "SELECT name FROM holdfast.maintenance_policies") == [("nightly-sales",)]
 
 
+@pytest.mark.more
 async def test_text_of_others_stays_text(scene: Scene, as_role: AsRole, conn: Any) -> None:
     admin = await as_role("admin")
     evil = replace(TABLE, name=EVIL)

@@ -157,6 +157,7 @@ def _until(true: Any, log: Path) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_no_panel_is_empty_after_a_real_run(scraped: Prometheus) -> None:
     """V-07, V-09, V-10: a panel that is rare may be empty, and then shows 0."""

@@ -72,6 +72,7 @@ async def test_one_service_is_scaled_by_its_own_kinds(conn: Any, kind: str, wait
     assert (await figures.demand(conn, kind=kind)).waiting == waiting
 
 
+@pytest.mark.more
 def test_y_04_the_queries_of_the_triggers_run_as_the_autoscaler(as_roles: Any, fresh_database: str) -> None:
     """Y-05, Q-04: exactly as they are in the manifests, as a role that may read neither jobs nor tokens."""
     queries = [

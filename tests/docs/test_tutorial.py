@@ -33,6 +33,7 @@ def test_tutorial_prints_the_documented_output(database: str, tmp_path: Path) ->
     check_outputs(TUTORIAL, output)
 
 
+@pytest.mark.more
 @pytest.mark.processes
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
 def test_commands_of_a_page_work_as_documented(page: Path, database: str, tmp_path: Path) -> None:

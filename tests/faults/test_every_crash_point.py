@@ -27,6 +27,7 @@ ON_THE_WAY = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", ["worker", "in process"])
 def test_a_process_dies_at_every_crash_point_and_nothing_is_lost(scene: Scene, mode: str):
     points = WORKER_POINTS if mode == "worker" or EVERYTHING else WORKER_POINTS[::5]

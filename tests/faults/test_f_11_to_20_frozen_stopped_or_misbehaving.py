@@ -19,6 +19,7 @@ LEASE_OF = "SELECT lease_until FROM holdfast.workers WHERE pid = %s"
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' AND datname = current_database()"
 
 
+@pytest.mark.more
 def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene):
     """Heartbeat, checkpoint, progress, finish, unlock and child: all come to nothing, all are logged, and it works on."""
     walks = scene.add("fault.walker")
@@ -142,6 +143,7 @@ def test_f_16_sigterm_then_sigkill_is_an_ordinary_crash(scene: Scene):
     assert scene.job(job) == ("completed", 2, 0, 1)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("how", "code"), [("exit", 3), ("segfault", -signal.SIGSEGV)])
 def test_f_17_crashing_job_is_quarantined_without_affecting_others(scene: Scene, how: str, code: int):
     poison = scene.add("fault.poison", how=how, _max_crashes=2)
@@ -197,6 +199,7 @@ def test_f_19_a_handler_that_never_stops_loses_its_job_and_its_finish(scene: Sce
     scene.all_is_well()
 
 
+@pytest.mark.more
 def test_f_20_many_simultaneous_starts_claim_nothing_twice(scene: Scene):
     """A small one, of real processes; `benchmarks/herd.py` has 50 workers and 50,000 jobs, and measures the claims."""
     with scene.conn.transaction():

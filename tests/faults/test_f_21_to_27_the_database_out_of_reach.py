@@ -36,6 +36,7 @@ def test_f_21_client_without_network_gets_an_error_and_does_not_hang(scene: Scen
         scene.proxy.heal()
 
 
+@pytest.mark.more
 def test_f_21_partitioned_worker_stops_at_its_deadline_and_its_job_runs_elsewhere(scene: Scene):
     job = scene.add("proof.steps", steps=100, pause=0.05)
     cut_off = scene.worker(by_proxy=True, name="cut off", lease=5.0)
@@ -52,6 +53,7 @@ def test_f_21_partitioned_worker_stops_at_its_deadline_and_its_job_runs_elsewher
     assert successor.pid != cut_off.pid
 
 
+@pytest.mark.more
 async def test_f_22_api_without_its_database_returns_an_error_and_never_hangs(scene: Scene, tmp_path: Path):
     """On a connection that is open, and where one has to be waited for. The seconds are measured by `proof/recovery.py`
     (`partition_api_s`); what bounds them is looked at below."""
@@ -126,6 +128,7 @@ def test_f_23_24_claim_whose_response_was_lost_counts_no_crash(scene: Scene, sid
     assert len(scene.lines("start", job)) == 1
 
 
+@pytest.mark.more
 def test_f_25_terminated_backends_lose_nothing(scene: Scene):
     rng = random.Random(25)
     workers = [scene.worker(concurrency=4, lease=5.0, name=f"worker-{number}") for number in range(2)]
@@ -145,6 +148,7 @@ def test_f_25_terminated_backends_lose_nothing(scene: Scene):
     assert all(worker.code in (None, -signal.SIGKILL) for worker in workers), "a worker ended by itself"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill -9 of a backend"])
 def test_f_26_27_a_restart_under_load_loses_nothing(scene: Scene, how: str):
     workers = [scene.worker(lease=5.0, beat=0.2, name=f"worker-{number}") for number in range(2)]
@@ -183,6 +187,7 @@ def test_f_26_worker_survives_a_long_outage(scene: Scene):
     scene.all_is_well()
 
 
+@pytest.mark.more
 def test_f_26_keeper_waits_if_its_executor_dies_during_an_outage(scene: Scene):
     """The next executor cannot connect. That is no mistake of the configuration: the keeper starts another one."""
     keeper = scene.worker(by_proxy=True, mode="keeper", lease=60.0)

@@ -110,6 +110,7 @@ def count(url: str, statement: str) -> Any:
     return None if row is None else row[0]
 
 
+@pytest.mark.more
 def test_f_28_a_failover_to_a_synchronous_standby_loses_nothing(pair: Pair, forks: ForkServer, tmp_path: Path):
     with psycopg.connect(pair.primary.url, autocommit=True) as conn:
         conn.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
@@ -128,6 +129,7 @@ def test_f_28_a_failover_to_a_synchronous_standby_loses_nothing(pair: Pair, fork
     assert count(pair.standby.url, "SELECT count(*) FROM holdfast.history WHERE move = 'complete'") == len(acknowledged)
 
 
+@pytest.mark.more
 async def test_f_29_lost_tail_never_accepts_a_stale_attempt(pair: Pair):
     """The claim is lost with the old primary, and its number is given out again. Its id is not: the fence holds."""
     async with await psycopg.AsyncConnection.connect(pair.primary.url, autocommit=True) as conn:
@@ -154,6 +156,7 @@ async def test_f_29_lost_tail_never_accepts_a_stale_attempt(pair: Pair):
         assert row == ("completed", "current")
 
 
+@pytest.mark.more
 async def test_f_30_old_primary_is_refused_by_processes_that_saw_its_successor(pair: Pair):
     """It takes writes, and the address names it first: what is written there would be lost."""
     pair.wait_until_it_follows()
@@ -177,6 +180,7 @@ async def test_f_30_old_primary_is_refused_by_processes_that_saw_its_successor(p
             pass
 
 
+@pytest.mark.more
 def test_f_40_a_worker_does_not_start_on_a_standby(pair: Pair, forks: ForkServer, tmp_path: Path):
     pair.wait_until_it_follows()
 

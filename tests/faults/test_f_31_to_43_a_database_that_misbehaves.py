@@ -73,6 +73,7 @@ def test_f_31_read_only_database_leaves_workers_idle_and_uses_no_attempt(scene: 
     assert scene.job(job) == ("completed", 1, 0, 0)
 
 
+@pytest.mark.more
 def test_f_33_34_injected_errors_never_leave_a_half_transaction(scene: Scene):
     """Timeouts, deadlocks, serialization failures and a full disk, on one statement of ten."""
     workers = [scene.worker(lease=5.0, name=f"worker-{number}") for number in range(2)]
@@ -105,6 +106,7 @@ def clock_shift(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SHIFTS = [timedelta(hours=1), *(pytest.param(timedelta(hours=hours), marks=pytest.mark.more) for hours in (-1, 24 * 3653))]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("shift", SHIFTS, ids=str)
 def test_f_37_wall_clock_of_a_worker_has_no_effect(scene: Scene, clock_shift: Path, shift: timedelta):
     seconds = int(shift.total_seconds())
@@ -163,6 +165,7 @@ def test_f_38_the_databases_clock_steps_back_and_leases_last_that_much_longer(sc
     assert rescued >= until
 
 
+@pytest.mark.more
 def test_f_39_lost_responses_cost_only_time(scene: Scene):
     """The server has done it and the client sees a dead connection: three times of a hundred, everywhere."""
     scene.proxy.cut_some(0.03, seed=39)

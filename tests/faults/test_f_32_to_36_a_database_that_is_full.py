@@ -49,6 +49,7 @@ def no_connection_left(scene: Scene) -> Iterator[None]:
             one.close()
 
 
+@pytest.mark.more
 def test_f_35_worker_without_a_free_connection_keeps_its_lease(scene: Scene):
     """Its heartbeat, its claims and its ends have connections of their own, which they keep."""
     held = scene.add("proof.steps", steps=100_000, pause=0.05)
@@ -73,6 +74,7 @@ def test_f_35_worker_without_a_free_connection_keeps_its_lease(scene: Scene):
     scene.conn.execute("UPDATE holdfast.jobs SET payload = payload || '{\"steps\": 1}' WHERE id = %s", [held])
 
 
+@pytest.mark.more
 def test_f_35_worker_whose_connections_are_cut_waits_for_free_ones(scene: Scene):
     """As when a pooler is restarted: it has to come back while there is no room, and burns nothing on the way."""
     worker = scene.worker(by_proxy=True, lease=60.0)
@@ -92,6 +94,7 @@ def test_f_35_worker_whose_connections_are_cut_waits_for_free_ones(scene: Scene)
     scene.all_is_well()
 
 
+@pytest.mark.more
 def test_f_32_full_wal_disk_is_an_outage_and_loses_nothing(tmp_path: Path):
     """The server panics, and stays down until there is space and somebody starts it."""
     with ForkServer() as forks, OwnPostgres(tmp_path / "postgres") as postgres, wal_on_a_small_disk(postgres) as disk:

@@ -63,6 +63,7 @@ print(json.dumps(errors))
 """
 
 
+@pytest.mark.more
 def test_the_base_installation_enqueues_and_runs_jobs(run, database: str):
     done = run()("-c", ENQUEUE_AND_RUN, database)
 
@@ -73,6 +74,7 @@ def test_the_base_installation_is_small(installed):
     assert len(list(installed().glob("*.dist-info"))) <= 16
 
 
+@pytest.mark.more
 def test_without_an_extra_the_error_names_it(run, empty_database: str):
     tried = run()("-c", TRY_EACH, json.dumps(list(NAMED)), empty_database)
 
@@ -89,6 +91,7 @@ def test_the_command_without_its_extra_prints_one_line(run):
     assert failed.stderr == f"error: typer is not installed; it comes with the extra 'cli': {install_hint('cli')}\n"
 
 
+@pytest.mark.more
 def test_a_common_change_needs_no_server(run, database: str):
     refused = run("cli")("-m", "holdfast", "job", "cancel", "1", "--reason", "test", "--yes", "--dsn", database)
 
@@ -104,12 +107,14 @@ def test_a_command_that_needs_the_server_names_its_extra(run, database: str, com
     assert failed.stderr.strip().endswith(install_hint("server")), failed.stderr
 
 
+@pytest.mark.more
 def test_the_command_line_without_a_server_migrates_a_database(run, empty_database: str):
     done = run("cli")("-m", "holdfast", "db", "migrate", HOLDFAST_DATABASE_URL=empty_database)
 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.more
 def test_the_server_without_oidc_names_the_extra(run):
     code = "from holdfast.api.oidc import Oidc, OidcOptions; Oidc(OidcOptions('https://issuer.example', 'holdfast'))"
     failed = run("server")("-c", code)

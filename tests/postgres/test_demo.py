@@ -28,6 +28,7 @@ async def run(url: str, conn: psycopg.AsyncConnection[Any]) -> tuple[Pipeline, i
     return pipeline, total.result["total"]
 
 
+@pytest.mark.more
 async def test_demo_keeps_rows_of_other_runs(database: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(demo_jobs.asyncio, "sleep", _at_once)
     conn = await connect(database)

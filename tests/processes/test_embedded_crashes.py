@@ -59,6 +59,7 @@ def said() -> list[str]:
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_server_stops_when_its_owner_is_killed(root: Path) -> None:
     with python(OWNER, root) as owner:
         read_line(owner)
@@ -104,6 +105,7 @@ def test_the_server_outlives_the_thread_that_called_start(root: Path) -> None:
     server.stop()
 
 
+@pytest.mark.more
 def test_acknowledged_writes_survive_killing_everything(root: Path) -> None:
     with python(OWNER, root) as owner:
         url = read_line(owner)
@@ -205,6 +207,7 @@ def test_leftover_backend_without_a_server_is_stopped_first(root: Path) -> None:
         assert server.answers()
 
 
+@pytest.mark.more
 def test_incomplete_cluster_is_never_used(tmp_path: Path) -> None:
     root = tmp_path / ".holdfast"
     with python(OWNER, root) as owner:

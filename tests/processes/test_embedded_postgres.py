@@ -69,6 +69,7 @@ def said() -> list[str]:
 # --- one server ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_new_folder_gets_a_durable_database(tmp_path: Path) -> None:
     root = tmp_path / "new" / ".holdfast"
 
@@ -86,6 +87,7 @@ def test_new_folder_gets_a_durable_database(tmp_path: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == ["owner.lock", "password", "postgres", "postgres.log"]
 
 
+@pytest.mark.more
 def test_password_is_required_and_readable_by_its_owner_only(root: Path) -> None:
     with EmbeddedPostgres(root) as server:
         assert stat.S_IMODE((root / "password").stat().st_mode) == 0o600
@@ -177,6 +179,7 @@ def test_a_second_process_adopts_the_server_and_leaves_it_running(root: Path) ->
         assert processes(root) == set()
 
 
+@pytest.mark.more
 def test_concurrent_starts_share_one_server(root: Path) -> None:
     with contextlib.ExitStack() as stack:
         everyone = [stack.enter_context(python(OWNER, root)) for _ in range(4)]
@@ -237,12 +240,14 @@ def test_root_needs_no_extra_user_and_changes_no_folder(root: Path, said: list[s
     assert said == []
 
 
+@pytest.mark.more
 @as_root
 def test_accessible_folder_is_used_directly(open_folder: Path) -> None:
     with EmbeddedPostgres(open_folder / "data", settings=THROWAWAY) as server:
         assert value(server.url, "SHOW data_directory") == str(server.data_dir)
 
 
+@pytest.mark.more
 @as_root
 def test_ordinary_user_with_a_closed_home_can_start(open_folder: Path) -> None:
     nobody, interpreter = pwd.getpwnam("nobody"), _interpreter_for_everybody()

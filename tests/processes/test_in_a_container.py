@@ -70,6 +70,7 @@ def killed_for_want_of_memory(cgroup: Path) -> int:
     return int(dict(line.split() for line in file.read_text().splitlines())["oom_kill"])
 
 
+@pytest.mark.more
 def test_f_17_oom_killed_executor_releases_its_job_with_that_cause(little_memory: Path, start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("eats_memory_once")).id
     keeper = keeper_with_little_memory(start, little_memory)
@@ -84,6 +85,7 @@ def test_f_17_oom_killed_executor_releases_its_job_with_that_cause(little_memory
     assert keeper.wait() == 0
 
 
+@pytest.mark.more
 def test_f_17_isolated_job_runs_out_of_memory_alone(little_memory: Path, start: Start, db: Conn):
     beside = enqueue_sync(db, NewJob("endless")).id
     keeper = keeper_with_little_memory(start, little_memory)
@@ -124,6 +126,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.more
 def test_keeper_as_pid_1_handles_sigterm_and_exits_with_0(first: Kept, db: Conn):
     """The kernel delivers to process 1 only what it has a handler for."""
     job = enqueue_sync(db, NewJob("until_told")).id
@@ -149,6 +152,7 @@ def test_keeper_as_pid_1_reaps_orphans(first: Kept, db: Conn):
     assert is_alive(children()[0])
 
 
+@pytest.mark.more
 def test_all_processes_end_with_a_keeper_as_pid_1(first: Kept, db: Conn):
     job = enqueue_sync(db, NewJob("endless")).id
     until(lambda: state(db, job) == "running")

@@ -86,6 +86,7 @@ def _parent_of(pid: int) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 async def test_handler_runs_in_a_child_process_that_is_reused(database: str, conn: Any) -> None:
     first, second = await enqueue(conn, kinds.where.new()), None
     async with working(database):
@@ -99,6 +100,7 @@ async def test_handler_runs_in_a_child_process_that_is_reused(database: str, con
     await is_gone(here.result["pid"])
 
 
+@pytest.mark.more
 async def test_sync_handler_can_be_isolated(database: str, conn: Any) -> None:
     made = await enqueue(conn, kinds.where_plain.new())
     async with working(database):
@@ -217,6 +219,7 @@ async def test_cancel_interrupts_an_isolated_async_handler(database: str, conn: 
     assert (found.state, found.crashes) == ("cancelled", 0)
 
 
+@pytest.mark.more
 async def test_cancel_ends_a_handler_without_checkpoints(database: str, conn: Any, tmp_path: Path) -> None:
     """It is asked, and after a moment its process is killed."""
     mark = tmp_path / "mark"
@@ -271,6 +274,7 @@ async def test_f_18_handler_that_holds_the_gil_does_not_delay_the_event_loop(dat
         await ended(conn, made.id)
 
 
+@pytest.mark.more
 async def test_lost_attempt_is_ended_and_writes_nothing(database: str, conn: Any, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     made = await enqueue(conn, kinds.deaf.new(mark=str(mark)))

@@ -87,6 +87,7 @@ def test_f_17_fork_bomb_does_not_affect_other_jobs(
     assert bystander.wait() == 0
 
 
+@pytest.mark.more
 def test_poll_does_not_hide_that_a_job_beside_it_had_begun(start: Start, db: Conn):
     """There is one lane for jobs, and looks have their own: whoever dies there is noted as well."""
     looked_at = enqueue_sync(db, NewJob("asked_for_ever")).id
@@ -150,6 +151,7 @@ def test_handler_that_holds_the_gil_from_its_start_has_a_deadline(start: Start, 
     assert moves(db, job) == [("rescue", "it ran beyond its longest time")]
 
 
+@pytest.mark.more
 def test_f_19_lease_of_a_stopped_executor_is_not_renewed_and_its_writes_are_refused(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("until_told")).id
     first = start(HOLDFAST_LEASE_SECONDS="2")

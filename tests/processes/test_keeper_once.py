@@ -83,6 +83,7 @@ def test_once_claims_a_due_job_before_promotion(start: Start, db: Conn):
     assert state(db, job) == "completed"
 
 
+@pytest.mark.more
 def test_once_polls_an_engine_when_there_is_nothing_else(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("engine")).id
     assert start("--once").wait() == 0
@@ -108,6 +109,7 @@ def test_once_runs_a_job_of_a_dead_worker(start: Start, db: Conn):
     assert [move for move, _ in moves(db, job)] == ["rescue", "complete"]
 
 
+@pytest.mark.more
 def test_drain_exits_when_no_job_is_left(start: Start, db: Conn):
     jobs = [enqueue_sync(db, NewJob("quick")).id for _ in range(20)]
     enqueue_sync(db, NewJob("two_steps"))

@@ -31,6 +31,7 @@ QUICK = WorkerOptions(concurrency=4, beat=timedelta(milliseconds=200), lease=tim
 NEEDED = "MemoryExceeded: it needed more than max_memory=256MiB; raise max_memory, or process less at a time"
 
 
+@pytest.mark.more
 async def test_job_beyond_its_memory_limit_fails_with_that_cause(database: str, conn: Any) -> None:
     """B-04: enforced on the process of the job; what fits runs, and the others go on."""
     fits = await enqueue(conn, kinds.takes_memory.new(mebibytes=50))
@@ -47,6 +48,7 @@ async def test_job_beyond_its_memory_limit_fails_with_that_cause(database: str, 
     assert (other.state, other.crashes) == ("completed", 0)
 
 
+@pytest.mark.more
 async def test_limit_applies_to_native_code(database: str, conn: Any) -> None:
     """B-04: DuckDB's allocations count, and its error is understood."""
     pytest.importorskip("duckdb")
@@ -62,6 +64,7 @@ async def test_limit_applies_to_native_code(database: str, conn: Any) -> None:
     assert big.error.endswith(NEEDED)
 
 
+@pytest.mark.more
 async def test_crash_from_the_limit_names_it(database: str, conn: Any) -> None:
     made = await enqueue(conn, kinds.aborts_without_memory.new())
 
@@ -73,6 +76,7 @@ async def test_crash_from_the_limit_names_it(database: str, conn: Any) -> None:
     assert dead.error == "its process was killed by SIGABRT; its memory was limited by max_memory=256MiB"
 
 
+@pytest.mark.more
 async def test_worker_limit_applies_to_kinds_without_one(database: str, conn: Any) -> None:
     """B-04: for a class of workers, by HOLDFAST_JOB_MAX_MEMORY."""
     limited = replace(
@@ -87,6 +91,7 @@ async def test_worker_limit_applies_to_kinds_without_one(database: str, conn: An
     assert executor_config(Settings(job_max_memory="2GiB"), "postgresql:///none", ["m"]).options.max_memory == 2 * 2**30
 
 
+@pytest.mark.more
 async def test_limit_of_one_job_does_not_apply_to_the_next(database: str, conn: Any) -> None:
     first = await enqueue(conn, kinds.takes_memory.new(mebibytes=1))
 

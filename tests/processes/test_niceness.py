@@ -21,6 +21,7 @@ pytestmark = pytest.mark.processes
 ONE = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=200), lease=timedelta(seconds=60), grace=timedelta(seconds=5))
 
 
+@pytest.mark.more
 async def test_a_nice_kind_has_a_process_of_low_priority_which_no_other_kind_gets(database: str, conn: Any) -> None:
     """The handler runs in a thread of its process: threads that start later have the same priority."""
     ours = os.getpriority(os.PRIO_PROCESS, 0)
@@ -34,6 +35,7 @@ async def test_a_nice_kind_has_a_process_of_low_priority_which_no_other_kind_get
     assert (first.result, second.result) == (min(ours + 3, 19), ours)
 
 
+@pytest.mark.more
 async def test_a_nice_kind_yields_to_processes_of_other_sessions(database: str, conn: Any) -> None:
     """Its process has a session of its own. Linux compares the niceness of sessions first, if it groups by them."""
     job = await enqueue(conn, kinds.group_niceness.new())

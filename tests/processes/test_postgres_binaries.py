@@ -102,6 +102,7 @@ def closed(tmp_path: Path) -> ServerBinaries:
     return find_binaries([home / "bin"])
 
 
+@pytest.mark.more
 @as_root
 def test_binaries_in_a_closed_home_are_copied_once(closed: ServerBinaries, copies: Path, tmp_path: Path) -> None:
     said: list[str] = []

@@ -189,6 +189,7 @@ def pause(conn: psycopg.Connection[Any], name: str) -> None:
     until(lambda: column(conn, "SELECT 1 FROM holdfast.loops WHERE name = %s AND held_until IS NULL", name))
 
 
+@pytest.mark.more
 def test_f_59_three_schedulers_run_every_tick_exactly_once(
     conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
@@ -206,6 +207,7 @@ def test_f_59_three_schedulers_run_every_tick_exactly_once(
     assert column(conn, off_the_grid) == [0]
 
 
+@pytest.mark.more
 def test_f_60_tick_of_a_killed_holder_runs_once_in_the_next_process(
     conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
@@ -232,6 +234,7 @@ def test_f_60_tick_of_a_killed_holder_runs_once_in_the_next_process(
     )
 
 
+@pytest.mark.more
 def test_f_14_resumed_holder_cannot_write(conn: psycopg.Connection[Any], start: Callable[..., Started], tmp_path: Path) -> None:
     """SIGSTOP for longer than the lease, then SIGCONT: somebody else has run the tick, and the write is refused."""
     processes = {process.pid: (process, number) for number, process in enumerate([start("frozen"), start("frozen")])}
@@ -306,6 +309,7 @@ def test_f_59_scheduler_killed_while_taking_a_tick_is_replaced(
         assert abandoned[2] == resumed[2], "the same tick"
 
 
+@pytest.mark.more
 def test_sigterm_releases_the_running_pass_and_exits_with_0(
     conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:

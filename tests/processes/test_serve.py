@@ -42,6 +42,7 @@ async def events(answer: httpx2.Response) -> AsyncIterator[tuple[str, str | None
             event = {}
 
 
+@pytest.mark.more
 def test_login_link_works_once_and_is_not_logged(database: str, tmp_path: Path) -> None:
     """Where nobody can sign in yet, and only there."""
     config = {**os.environ, "HOLDFAST_CONFIG_DIR": str(tmp_path / "config")}
@@ -94,6 +95,7 @@ async def test_reconnecting_client_misses_no_event_of_a_job(database: str, tmp_p
             assert (await client.get("/api/jobs/4711/events")).status_code == 404
 
 
+@pytest.mark.more
 async def test_streams_share_one_database_connection(database: str, tmp_path: Path, conn: Any) -> None:
     pipeline = Pipeline("nightly")
     pipeline.add(NewJob("k"))
@@ -126,6 +128,7 @@ async def test_streams_share_one_database_connection(database: str, tmp_path: Pa
             assert (await console)[0] == "overview"
 
 
+@pytest.mark.more
 async def test_shutdown_does_not_wait_for_streams(database: str, tmp_path: Path, conn: Any) -> None:
     job_id = await add(conn)
     with serving(database, tmp_path) as served:
@@ -139,6 +142,7 @@ async def test_shutdown_does_not_wait_for_streams(database: str, tmp_path: Path,
     assert await rows(conn, "SELECT count(*) FROM holdfast.workers WHERE stopped_at IS NULL") == [(0,)]
 
 
+@pytest.mark.more
 async def test_serve_runs_loops_and_bulk_jobs(database: str, tmp_path: Path, conn: Any) -> None:
     """Y-01: nothing else needs to be started."""
     jobs = [await add(conn) for _ in range(3)]
@@ -165,6 +169,7 @@ def refuses(database: str, tmp_path: Path, *arguments: str, **environment: str) 
     return ended.stderr
 
 
+@pytest.mark.more
 def test_public_address_without_authentication_is_refused(database: str, tmp_path: Path) -> None:
     """Closed by default."""
     assert "holdfast auth token create" in refuses(database, tmp_path, "--host", "0.0.0.0")
@@ -173,6 +178,7 @@ def test_public_address_without_authentication_is_refused(database: str, tmp_pat
     assert "there are: viewer" in refuses(database, tmp_path, HOLDFAST_GATEWAY_ROLES='{"a": "root"}')
 
 
+@pytest.mark.more
 async def test_first_login_token_is_revoked_at_shutdown(database: str, tmp_path: Path, conn: Any) -> None:
     with serving(database, tmp_path, "--no-loops") as served:
         token = served.token
@@ -189,6 +195,7 @@ async def test_first_login_token_is_revoked_at_shutdown(database: str, tmp_path:
             assert (await client.get("/api/whoami")).status_code == 200
 
 
+@pytest.mark.more
 async def test_restart_after_a_crash_issues_a_new_link_and_revokes_the_old_token(
     database: str, tmp_path: Path, conn: Any
 ) -> None:
@@ -221,6 +228,7 @@ async def ended_sessions(conn: Any) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.more
 async def test_first_token_can_be_created_by_command(database: str, tmp_path: Path, conn: Any) -> None:
     words = ("auth", "token", "create", "ada", "--role", "ops", "--reason", "on call", "--dsn", database)
     made = programs.run(*words, folder=tmp_path)
@@ -235,6 +243,7 @@ async def test_first_token_can_be_created_by_command(database: str, tmp_path: Pa
             assert (await client.get("/api/whoami")).json()["data"]["actor"] == "token:ada"
 
 
+@pytest.mark.more
 async def test_f_75_secrets_are_never_shown_and_log_lines_cannot_be_forged(database: str, tmp_path: Path, conn: Any) -> None:
     """Q-02, V-04: canaries in every slot; looked for in logs, answers, events, audit and metrics."""
     _, token = await create_token(conn, "canary", Role.ADMIN, by="test")

@@ -57,6 +57,7 @@ def test_up_runs_the_demos_and_leaves_no_process(tmp_path: Path):
     assert processes_in(tmp_path) == []
 
 
+@pytest.mark.more
 def test_ctrl_c_ends_every_process(tmp_path: Path):
     data = tmp_path / "data"
     settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
@@ -86,6 +87,7 @@ def test_ctrl_c_ends_every_process(tmp_path: Path):
     assert processes_in(tmp_path) == []
 
 
+@pytest.mark.more
 def test_control_plane_runs_until_ctrl_c(tmp_path: Path):
     """Its port is in use here, so it says so and takes another."""
     settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
@@ -146,6 +148,7 @@ def _workers(owner: int) -> list[int]:
     return found
 
 
+@pytest.mark.more
 def test_db_migrates_up_and_down_and_reports_the_revision(tmp_path: Path, server: str):
     name = f"holdfast_cli_{os.getpid()}"
     with psycopg.connect(server, autocommit=True) as conn:

@@ -92,6 +92,7 @@ def state_of(conn: psycopg.Connection[Any], job_id: int) -> Any:
     return conn.execute("SELECT state, attempt_no, errors, crashes FROM holdfast.jobs WHERE id = %s", [job_id]).fetchone()
 
 
+@pytest.mark.more
 def test_sigterm_releases_running_jobs_and_exits_with_0(start: Start, database: str):
     """K-68: the signal ends the loop; K-69: the grace is kept; the job is released without burning an attempt."""
     with psycopg.connect(database, autocommit=True) as conn:
@@ -105,6 +106,7 @@ def test_sigterm_releases_running_jobs_and_exits_with_0(start: Start, database: 
         assert state_of(conn, made.id) == ("pending", 1, 0, 0)
 
 
+@pytest.mark.more
 def test_drain_exits_when_no_job_is_left(start: Start, database: str):
     with psycopg.connect(database, autocommit=True) as conn:
         made = [enqueue_sync(conn, NewJob("quick")) for _ in range(20)]
@@ -114,6 +116,7 @@ def test_drain_exits_when_no_job_is_left(start: Start, database: str):
         assert {state_of(conn, job.id)[0] for job in made} == {"completed"}
 
 
+@pytest.mark.more
 def test_missing_module_is_named(start: Start):
     worker = start(module="not_there")
 
@@ -124,6 +127,7 @@ def test_missing_module_is_named(start: Start):
     assert "Traceback" not in said
 
 
+@pytest.mark.more
 def test_replaced_attempt_is_refused_and_its_worker_exits_with_0(start: Start, database: str, tmp_path: Path):
     """K-18: its write matches no row and changes nothing, a line of the log says so, and the process exits with 0."""
     with psycopg.connect(database, autocommit=True) as conn:
@@ -152,6 +156,7 @@ async def _cancel_by_force(database: str, job_id: int) -> None:
         await cancel(conn, JobId(job_id), actor="ada", force=True)
 
 
+@pytest.mark.more
 def test_claim_has_the_configured_lease_and_the_job_is_hidden_meanwhile(start: Start, database: str):
     """K-20: 1800 s of document 001; killed, it is nobody else's until the lease is over by the database's clock."""
     left = "SELECT extract(epoch FROM lease_until - beat_at) FROM holdfast.workers"
@@ -183,6 +188,7 @@ def _names(conn: psycopg.Connection[Any]) -> list[Any]:
     return conn.execute("SELECT name, id FROM holdfast.workers ORDER BY started_at").fetchall()
 
 
+@pytest.mark.more
 def test_worker_is_named_after_its_pod_and_each_start_is_a_new_worker(start: Start, database: str):
     """K-10: HOSTNAME in Kubernetes. For people: what fences is the incarnation (E-34)."""
     with psycopg.connect(database, autocommit=True) as conn:
@@ -194,6 +200,7 @@ def test_worker_is_named_after_its_pod_and_each_start_is_a_new_worker(start: Sta
         assert first_id != second_id
 
 
+@pytest.mark.more
 def test_worker_without_a_pod_name_is_named_after_its_host(start: Start, database: str):
     """K-10."""
     with psycopg.connect(database, autocommit=True) as conn:

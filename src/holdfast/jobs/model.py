@@ -122,13 +122,13 @@ class NewJob:
     @property
     def is_plain(self) -> bool:
         """Whether it can be inserted without any query before it."""
-        return not self.locks and self.is_copyable
+        return not (self.locks or self.after or self.slot_key or self.unique_key or self.idempotency_key)
 
     @property
     def is_copyable(self) -> bool:
         """Whether it can be inserted with COPY: a plain job, perhaps with locks for which it waits when it is claimed."""
         asks = self.after or self.slot_key or self.unique_key or self.idempotency_key
-        return not asks and not self.rejects
+        return not asks and not (self.locks and self.rejects)
 
 
 def holds_and_waits(job: NewJob, waits_for: str) -> UsageError:

@@ -32,6 +32,8 @@ class Attempt(Protocol):
     def trace(self) -> str | None: ...
 
 
+OF_REQUEST = ("request_id", "traceparent")
+
 _attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 _worker: ContextVar[str | None] = ContextVar("holdfast_worker", default=None)
 
@@ -62,25 +64,20 @@ def add_job(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
     return {**job_fields(), **event}
 
 
-def request_id() -> str | None:
-    """The request id: that of the current job, or the one that our API or a web application has bound."""
+def of_request() -> dict[str, str]:
+    """The `request_id` of the current job, or the one that our API or a web application has bound, and the W3C `traceparent` of
+    the API request; each only if there is one. Read by every enqueue."""
+    found = {name: text for name, text in _bound().items() if name in OF_REQUEST and isinstance(text, str)}
     attempt = _attempt.get()
-    found = None if attempt is None else carried_by(attempt).get("request_id")
-    if found is None:
-        found = _bound("request_id")
-    return found if isinstance(found, str) else None
+    carried = None if attempt is None or attempt.trace is None else carried_by(attempt).get("request_id")
+    return found | {"request_id": carried} if isinstance(carried, str) else found
 
 
-def traceparent() -> str | None:
-    """The W3C `traceparent` of the API request, if there is one."""
-    found = _bound("traceparent")
-    return found if isinstance(found, str) else None
-
-
-def _bound(name: str) -> Any:
-    """A context variable of structlog. Where structlog is not loaded, which takes long, nothing can be bound."""
+def _bound() -> dict[str, Any]:
+    """The context variables of structlog. Where structlog is not loaded, which takes long, nothing can be bound."""
     contextvars = sys.modules.get("structlog.contextvars")
-    return None if contextvars is None else contextvars.get_contextvars().get(name)
+    found: dict[str, Any] = {} if contextvars is None else contextvars.get_contextvars()
+    return found
 
 
 def carried_by(attempt: Attempt) -> dict[str, Any]:

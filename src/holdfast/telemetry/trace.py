@@ -23,10 +23,9 @@ _configuration: str | None = None
 
 def carrier() -> str | None:
     """The trace context to store with a new job; None: there is none."""
-    request = fields.request_id()
-    found = {"request_id": request[:LONGEST]} if request else {}
-    if (asked_in := fields.traceparent()) is not None:
-        found["traceparent"] = asked_in
+    found = fields.of_request()
+    if request := found.pop("request_id", None):
+        found["request_id"] = request[:LONGEST]
     if _tracing is not None:
         _tracing.inject(found)  # the current span replaces the span of the request
     return json.dumps(found) if found else None

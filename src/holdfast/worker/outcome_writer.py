@@ -126,7 +126,8 @@ class OutcomeWriter:
     def record_completions(self, claims: Sequence[Claim]) -> None:
         """These jobs were completed."""
         self._completed += len(claims)
-        for kind, count in Counter(claim.kind for claim in claims).items():
+        counts = {claims[0].kind: 1} if len(claims) == 1 else Counter(claim.kind for claim in claims)
+        for kind, count in counts.items():
             attempts_ended.labels(kind, "complete").inc(count)
         if not _logger.isEnabledFor(logging.INFO):
             return

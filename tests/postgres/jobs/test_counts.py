@@ -75,6 +75,7 @@ async def _looked_at(conn: Any, statement: str, **parameters: int) -> list[int]:
     return found
 
 
+@pytest.mark.more
 async def test_count_reads_no_more_rows_than_its_cap(counting: tuple[State, Any]) -> None:
     _, conn = counting
 

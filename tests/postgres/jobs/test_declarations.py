@@ -237,6 +237,7 @@ def test_pattern_check_takes_linear_time_and_skips_unsupported_patterns() -> Non
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 async def test_published_declaration_outlives_its_worker(database: str, conn: Any) -> None:
     await Worker(database, [render], WorkerOptions(name="first", queues=("q",))).run(until_empty=True)
 

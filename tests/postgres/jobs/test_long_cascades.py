@@ -46,6 +46,7 @@ async def _states(conn: Any) -> dict[str, int]:
     return dict(await rows(conn, "SELECT state, count(*) FROM holdfast.jobs GROUP BY 1"))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("chain", [True, False], ids=["chain", "fan-out"])
 @pytest.mark.parametrize("way", ["fail", "cancel", "quarantine", "overdue"])
 async def test_cancel_of_a_job_cancels_ten_thousand_dependants(conn: Any, chain: bool, way: str) -> None:
@@ -87,6 +88,7 @@ async def test_completion_of_a_job_wakes_ten_thousand_dependants(conn: Any, chai
 ONLY_PENDING = "INSERT INTO holdfast.jobs (kind, queue, payload) SELECT 'k', 'default', '{}' FROM generate_series(1, 3000)"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("chain", [True, False], ids=["chain", "fan-out"])
 @pytest.mark.parametrize("seen", ["everything", "only pending jobs"])
 async def test_cascade_takes_linear_time_with_any_statistics(conn: Any, chain: bool, seen: str) -> None:
@@ -128,6 +130,7 @@ def _rows(node: dict[str, Any]) -> float:
     return float(sum(node.get(count, 0) for count in counts) * node["Actual Loops"])
 
 
+@pytest.mark.more
 async def test_a_pipeline_of_a_thousand_steps_can_be_aborted(conn: Any) -> None:
     line = Pipeline("long")
     line.add(NewJob("k"))

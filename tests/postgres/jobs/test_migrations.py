@@ -53,6 +53,7 @@ def _tables(url: str) -> set[str]:
         return {name for (name,) in conn.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'")}
 
 
+@pytest.mark.more
 def test_upgrade_downgrade_upgrade_gives_the_same_schema(empty_database: str) -> None:
     nothing = migrate.status(empty_database)
     assert (nothing.current, nothing.is_current) == (None, False)

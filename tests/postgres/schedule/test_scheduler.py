@@ -275,6 +275,7 @@ async def test_scheduler_starts_without_a_database(said: list[dict[str, Any]]) -
     await away.stop()
 
 
+@pytest.mark.more
 async def test_f_60_two_hundred_due_loops_with_dead_holders_all_run(conn: Conn, start: Start) -> None:
     """The rest is done by whoever looks next, and each tick succeeds once."""
 

@@ -297,6 +297,7 @@ async def test_f_42_poller_finds_all_jobs_after_a_crash(database: str, conn: Any
             assert (await ended(conn, job_id)).state == "completed"
 
 
+@pytest.mark.more
 async def test_ten_idle_workers_poll_less_than_once_a_second(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """K-58: every statement that they execute is counted, on a clock that runs fifty times as fast."""
     asked: list[str] = []

@@ -35,6 +35,7 @@ def working(database: str, *kinds: Job[..., Any], options: WorkerOptions = SELDO
     return beside(Worker(database, kinds, options))
 
 
+@pytest.mark.more
 async def test_w_23_more_than_fifty_jobs_are_polled_while_the_only_lane_is_busy(database: str, conn: Any):
     """W-23, W-25: an hour of work in the lane is no reason for an engine to give up what nobody asks about."""
     may_end, begun, asked = asyncio.Event(), asyncio.Event(), Counter[int]()

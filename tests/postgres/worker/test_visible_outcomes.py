@@ -106,6 +106,7 @@ asyncio.run(holdfast.Worker(sys.argv[1], [broken]).run(until_empty=True))
 """
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("configure", "tracebacks"), [("", 1), ("logging.basicConfig()", 1), ("logging.getLogger('holdfast').disabled = True", 0)]
 )

@@ -593,6 +593,7 @@ async def test_until_empty_waits_for_pending_rescues(database, conn, monkeypatch
     assert (await get_job(conn, claim.id)).state == "completed"
 
 
+@pytest.mark.more
 async def test_until_empty_leaves_no_held_job(database, conn):
     """A claim that is on its way when the worker decides to leave must not be forgotten by it."""
 

@@ -303,6 +303,7 @@ async def test_what_a_mapping_would_compute_is_not_computed_before_its_columns_a
     assert (await analyst.post("/api/mappings", json=mapping(nodes=[never], edges=[]))).status_code == 201
 
 
+@pytest.mark.more
 async def test_an_engine_that_does_not_say_its_columns_in_time_is_interrupted_and_the_mapping_refused(
     analyst: Client, here: Exports, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ TABLE = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("point", "runtime"), TABLE.values(), ids=TABLE)
 async def test_w_19_a_worker_is_killed_and_every_row_is_there_once(
     ops: Client, conn: Any, database: str, coordinator: TrinoServer, tmp_path: Path, point: str, runtime: str

@@ -171,6 +171,7 @@ class TestDirect:
             "or change the declared type",
         )
 
+    @pytest.mark.more
     @pytest.mark.parametrize("point", ["export.part_put", "export.uploaded", "run.after"])
     async def test_a_crash_anywhere_leaves_no_duplicated_row(self, ops: Client, h: Harness, point: str) -> None:
         """W-01, W-19, E-06: files of a dead attempt are named by nobody, and removed."""

@@ -161,6 +161,7 @@ async def test_siblings_of_a_failure_are_stopped_and_the_snapshot_fails(ops: Cli
     assert await rows(conn, "SELECT state FROM holdfast.jobs ORDER BY id") == [("failed",), ("cancelled",), ("cancelled",)]
 
 
+@pytest.mark.more
 async def test_the_safety_net_ends_what_was_missed_and_counts_it(app: Any, ops: Client, conn: Any, ctx: Any) -> None:
     """X-04, X-09."""
     made = await make(ops)
@@ -178,6 +179,7 @@ async def test_the_safety_net_ends_what_was_missed_and_counts_it(app: Any, ops: 
     assert (await reconcile.reconcile(ctx)).fields["snapshots_finalized"] == 0
 
 
+@pytest.mark.more
 async def test_every_finalised_snapshot_and_every_stale_claim_is_counted_whoever_does_it(
     app: Any, ops: Client, conn: Any, ctx: Any, database: str
 ) -> None:
@@ -235,6 +237,7 @@ async def test_one_row_that_raises_undoes_no_other_and_stops_no_step(ops: Client
     assert result.failed >= 2
 
 
+@pytest.mark.more
 async def test_one_snapshot_that_cannot_be_ended_does_not_keep_the_others(app: Any, ops: Client, conn: Any, ctx: Any) -> None:
     """S-16."""
     first, second = await make(ops), (await ops.post("/api/snapshots", json={"mapping_id": 1})).json()["data"]
@@ -252,6 +255,7 @@ async def test_one_snapshot_that_cannot_be_ended_does_not_keep_the_others(app: A
     assert shown["snapshots_ready_to_finalize_total",] == 2
 
 
+@pytest.mark.more
 async def test_the_gauges_show_export_jobs_by_status_whatever_queue_they_are_in(app: Any, ops: Client, conn: Any) -> None:
     """X-08: all statuses; delayed jobs, retries and those that wait for a lock are pending. No pass of the loop is needed."""
     await make(ops)

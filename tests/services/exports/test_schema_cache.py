@@ -157,6 +157,7 @@ async def test_without_an_engine_it_is_skipped_and_says_why(ctx: Any, caplog: py
     assert measures.refreshes.labels("skipped")._value.get() == skipped + 1
 
 
+@pytest.mark.more
 async def test_the_entries_are_counted_from_the_database_by_every_process(
     app: Any, viewer: Client, conn: Any, ctx: Any, here: Any, engine: Warehouse
 ) -> None:

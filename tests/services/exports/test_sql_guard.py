@@ -142,6 +142,7 @@ def refused(sandbox: Sandbox, sql: str, *, files: bool = False, **place: str) ->
     return None
 
 
+@pytest.mark.more
 def test_every_table_function_of_this_duckdb_is_on_the_allow_list_or_refused(sandbox: Sandbox) -> None:
     found = sandbox.database.execute(
         "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type IN ('table', 'table_macro', 'pragma')"

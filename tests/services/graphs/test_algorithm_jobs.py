@@ -105,6 +105,7 @@ async def until_it_counts(client: Client, job_id: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.more
 async def test_a_run_is_a_job_and_its_rows_are_read_by_the_id_of_the_job(
     analyst: Client, conn: Any, database: str, running: int
 ) -> None:
@@ -135,6 +136,7 @@ async def test_a_run_is_a_job_and_its_rows_are_read_by_the_id_of_the_job(
     assert await holders_of(conn, f"graph-algorithm:{running}") == [], "the lock is free"
 
 
+@pytest.mark.more
 async def test_one_at_a_time_queries_go_on_and_a_cancel_stops_the_run(
     analyst: Client, ops: Client, conn: Any, database: str, graph: Served, running: int
 ) -> None:
@@ -165,6 +167,7 @@ async def test_one_at_a_time_queries_go_on_and_a_cancel_stops_the_run(
     assert graph.http.get(f"/algorithms/runs/{first['id']}").json()["state"] == "cancelled"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("point", POINTS if EVERYTHING else POINTS[:1])
 async def test_the_successor_of_a_killed_worker_finds_the_run_or_starts_it(
     analyst: Client, conn: Any, database: str, graph: Served, running: int, tmp_path: Path, point: str
@@ -221,6 +224,7 @@ async def test_a_wrong_request_is_refused_in_the_words_of_the_graph_server(
     assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE kind = 'graphs.algorithm'") == 0
 
 
+@pytest.mark.more
 async def test_a_run_that_fails_fails_its_job_without_a_retry(conn: Any, database: str, here: Graphs, running: int) -> None:
     """ALGORITHM_TIMEOUT of the graph server is the error of the job."""
     asked = {**LONG, "timeout_seconds": 0.3}
@@ -233,6 +237,7 @@ async def test_a_run_that_fails_fails_its_job_without_a_retry(conn: Any, databas
     assert done.errors == 1
 
 
+@pytest.mark.more
 async def test_a_submit_that_arrives_after_its_stop_starts_nothing(graph: Served, runtime: Any) -> None:
     """The tag of a job that has ended is stopped: a request of its attempt that was delayed on the way is refused."""
     stopped = graph.http.delete("/algorithms/runs/77", params={"tag": "late"})

@@ -32,6 +32,7 @@ async def running(conn: Any, database: str, here: Any, mapping_id: int) -> int:
     return await running_instance(conn, database, mapping_id, owner=OWNER)
 
 
+@pytest.mark.more
 async def test_a_suspended_instance_has_no_process_and_resumes_with_a_new_token_and_secret(
     analyst: Client, conn: Any, database: str, runtime: Any, running: int
 ) -> None:
@@ -60,6 +61,7 @@ async def _is_empty(runtime: Any) -> bool:
     return await runtime.observe() == []
 
 
+@pytest.mark.more
 async def test_a_resume_at_once_waits_for_the_removal_and_leaves_one_process(
     analyst: Client, conn: Any, database: str, runtime: Any, running: int
 ) -> None:

@@ -75,6 +75,7 @@ async def test_a_deletion_that_takes_longer_answers_with_its_job(
         await until(lambda: nothing_is_left(conn, runtime, instance_id))
 
 
+@pytest.mark.more
 async def test_delete_in_any_state_leaves_nothing(
     analyst: Client, conn: Any, database: str, says: Path, runtime: Any, mapping_id: int
 ) -> None:
@@ -108,6 +109,7 @@ async def test_a_snapshot_that_others_made_is_not_cancelled(
     assert await value(conn, "SELECT state FROM holdfast.snapshots WHERE id = %s", snapshot_id) == "ready"
 
 
+@pytest.mark.more
 async def test_bulk_deletion_needs_a_filter_a_dry_run_and_the_right_count(
     ops: Client, analyst: Client, conn: Any, database: str, runtime: Any, mapping_id: int
 ) -> None:
@@ -204,6 +206,7 @@ async def process(database: str, log: Path, runtime: Any, says: Path, crash_at: 
         started.kill_group()
 
 
+@pytest.mark.more
 @pytest.mark.processes
 @pytest.mark.parametrize("point", POINTS if EVERYTHING else POINTS[:2])
 async def test_a_worker_that_is_killed_anywhere_leaks_nothing(

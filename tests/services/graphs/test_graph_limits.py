@@ -43,6 +43,7 @@ async def in_parallel(database: str, count: int, create: Any) -> list[Any]:
         return await asyncio.gather(*map(one, range(count)))
 
 
+@pytest.mark.more
 async def test_of_200_parallel_creates_against_a_limit_of_5_exactly_5_are_made(
     conn: Any, database: str, here: Any, mapping_id: int
 ) -> None:
@@ -74,6 +75,7 @@ async def test_creates_from_mappings_are_counted_too_and_a_refused_one_leaves_no
     assert "the limit concurrency.per_analyst is 5, 5 are in use" in problem["detail"]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("key", "allowed", "most"), [(limits.TOTAL, 7, 7), (limits.OWNER_MEMORY, 3, 3), (limits.TOTAL_MEMORY, 4, 4)]
 )

@@ -97,6 +97,7 @@ def grown(before: dict[str, float], after: dict[str, float], *names: str) -> dic
     return {name: after[name] - before.get(name, 0.0) for name in names}
 
 
+@pytest.mark.more
 async def test_a_pass_of_reconciliation_fixes_all_and_has_the_events_and_metrics_of_the_documents(
     conn: Any, database: str, runtime: Any, says: Any, ops: Client, place: Place, mapping_id: int, events: Events
 ) -> None:
@@ -148,6 +149,7 @@ async def test_instances_without_a_pod_name_are_counted(conn: Any, ops: Client, 
     assert (await served(ops))["instances_without_pod_name"] == 1
 
 
+@pytest.mark.more
 async def test_lifecycle_has_the_metrics_of_the_documents(
     conn: Any, database: str, ops: Client, place: Place, mapping_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +207,7 @@ async def test_lifecycle_has_the_metrics_of_the_documents(
     }
 
 
+@pytest.mark.more
 async def test_orchestration_has_the_metrics_of_the_documents(
     conn: Any, database: str, ops: Client, runtime: Any, place: Place, mapping_id: int
 ) -> None:

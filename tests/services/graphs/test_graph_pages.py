@@ -83,6 +83,7 @@ class TestQueries:
             assert await made.remove(instance_id)
         await made.close()
 
+    @pytest.mark.more
     async def test_a_result_is_a_table_json_a_drawing_and_a_file_for_its_owner_and_refused_to_others(
         self, analyst: Client, as_role: Any, conn: Any, database: str, mapping_id: int
     ) -> None:
@@ -271,6 +272,7 @@ async def test_the_filter_of_the_list_is_in_the_address(analyst: Client, conn: A
     assert (await analyst.get("/console/graphs", params={"status": "broken"})).status_code == 422
 
 
+@pytest.mark.more
 async def test_buttons_extend_suspend_resume_and_delete_with_a_reason_in_the_audit_log(
     browser: Client, conn: Any, database: str, mapping_id: int
 ) -> None:

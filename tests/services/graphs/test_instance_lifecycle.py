@@ -45,6 +45,7 @@ async def age(conn: Any, instance_id: int, by: str, *columns: str) -> None:
     await conn.execute(f"UPDATE holdfast.graph_instances SET {changes} WHERE id = %(id)s", {"by": by, "id": instance_id})
 
 
+@pytest.mark.more
 async def test_an_instance_is_deleted_with_its_process_when_its_ttl_is_over(
     conn: Any, database: str, runtime: Any, run: Any, mapping_id: int
 ) -> None:

@@ -34,6 +34,7 @@ from workers import until
 Client = httpx2.AsyncClient
 
 
+@pytest.mark.more
 async def test_an_instance_of_a_mapping_waits_for_its_snapshot_then_loads_and_runs(
     analyst: Client, conn: Any, database: str, mapping_id: int
 ) -> None:
@@ -200,6 +201,7 @@ async def test_a_cancelled_start_job_fails_its_instance_and_a_rerun_starts_it(
         await until_status(conn, instance_id, "running")
 
 
+@pytest.mark.more
 async def test_no_worker_lane_is_held_while_a_graph_loads(
     conn: Any, database: str, says: Path, here: Any, mapping_id: int
 ) -> None:
@@ -223,6 +225,7 @@ async def test_no_worker_lane_is_held_while_a_graph_loads(
             await until_status(conn, instance_id, "running")
 
 
+@pytest.mark.more
 async def test_memory_follows_the_size_of_the_snapshot_unless_it_was_chosen(
     conn: Any, database: str, here: Any, mapping_id: int
 ) -> None:

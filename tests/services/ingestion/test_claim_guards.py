@@ -110,6 +110,7 @@ async def test_recover_by_the_path_of_the_documents(ops: Client, back: Back, con
     assert (run.state, run.attempts) == ("NOT_STARTED", 1)
 
 
+@pytest.mark.more
 async def test_the_poller_of_another_pod_takes_a_job_that_was_never_scheduled(back: Back, conn: Any, database: str) -> None:
     """Z-06, K-48: the worker starts after the job was inserted, so it hears of it only by looking."""
     await back.provision()

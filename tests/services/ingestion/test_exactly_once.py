@@ -113,6 +113,7 @@ async def empty(conn: Any) -> None:
         await conn.execute(f"DELETE FROM holdfast.{table}")
 
 
+@pytest.mark.more
 async def test_every_accepted_row_is_there_exactly_once_wherever_a_worker_dies(back: Back, conn: Any) -> None:
     """E-38: data and end are one transaction. N-02: a killed job is run again by another worker. K-48."""
     await back.provision()
@@ -233,6 +234,7 @@ async def test_a_worker_that_is_killed_at_any_point_loads_no_row_twice_and_loses
     assert await staging_tables(conn) == []
 
 
+@pytest.mark.more
 @pytest.mark.processes
 async def test_two_worker_processes_of_which_one_is_killed_race_for_the_slots(
     back: Back, conn: Any, forks: Callable[[str | None], Forked]

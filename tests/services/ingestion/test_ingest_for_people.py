@@ -114,6 +114,7 @@ def run(capsys: pytest.CaptureFixture[str], served: tuple[str, str], monkeypatch
     return command
 
 
+@pytest.mark.more
 def test_a_back_office_at_the_terminal_while_workers_are_killed(run: Run, working: None, folder: Path, database: str) -> None:
     """N-02, K-48: the first worker is killed with SIGKILL inside the transaction of its load; nothing is lost or twice."""
     assert run("ingest", "model", "apply", str(EXAMPLE))[0] == 0

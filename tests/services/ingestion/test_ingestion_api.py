@@ -77,6 +77,7 @@ async def test_a_body_that_is_no_upload_is_refused(analyst: Client, content_type
     assert says in answer.json()["detail"]
 
 
+@pytest.mark.more
 async def test_a_pipeline_by_the_paths_of_the_documents(analyst: Client, back: Back, conn: Any) -> None:
     """N-01, N-06, K-51: dispatch, factors, units and recalculation by the documents' paths, with the status of each."""
     await provisioned(analyst, back)

@@ -105,6 +105,7 @@ async def test_a_load_that_is_aborted_stops_its_statement_and_leaves_nothing(
     assert await tables.drop_unneeded(conn) == 2
 
 
+@pytest.mark.more
 async def test_an_append_that_loses_a_race_for_a_key_lists_the_row_as_existing(
     back: Back, conn: Any, connect: Any, working: None
 ) -> None:

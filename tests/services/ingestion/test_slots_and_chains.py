@@ -109,6 +109,7 @@ async def test_a_trigger_during_a_recalculation_causes_exactly_one_follow_up(bac
     assert await statistics_of(conn) == await from_scratch(conn)
 
 
+@pytest.mark.more
 async def test_a_factor_upload_recalculates_only_what_it_changes_and_aggregates_once(back: Back, conn: Any) -> None:
     """N-06: factors and their recalculations are one pipeline; fan-in runs one aggregation over the union."""
     await back.provision()

@@ -100,6 +100,7 @@ def terminal(served: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return run
 
 
+@pytest.mark.more
 async def test_table_is_planned_maintained_and_shown_from_the_terminal(
     terminal: Any, conn: Any, here: Maintenance, database: str, at_work: Any, tmp_path: Path
 ):
@@ -160,6 +161,7 @@ async def test_mistakes_are_printed_with_their_places(terminal: Any, conn: Any, 
     assert "actions/0/action: 'optimize' is not an action" in request[2]
 
 
+@pytest.mark.more
 async def test_notebook_maintains_a_table_and_shows_cards(
     hf: Connection, here: Maintenance, database: str, at_work: Any, tmp_path: Path
 ):

@@ -25,6 +25,7 @@ from maintenance_factories import ORDERS, PATH, STATS, actions_of, know, make_ta
 Conn = psycopg.AsyncConnection[Any]
 
 
+@pytest.mark.more
 async def test_every_action_has_its_figures_before_and_after(ops: Any, conn: Conn, here: Maintenance, database: str):
     """T-03, T-04, T-05: actions run in their order, each result is stored, and the end frees the table."""
     count = await asyncio.to_thread(make_table, here, database)
@@ -67,6 +68,7 @@ async def test_dry_run_has_numbers_and_changes_nothing(ops: Any, conn: Conn, her
     assert (await asyncio.to_thread(engine.stats, ORDERS)).data_files == 12
 
 
+@pytest.mark.more
 async def test_failed_action_does_not_stop_the_others_and_a_retry_repeats_only_it(
     ops: Any, conn: Conn, here: Maintenance, database: str
 ):

@@ -63,6 +63,7 @@ async def stands(observer: Conn) -> None:
     await until(lambda: value(observer, IS_BLOCKED))
 
 
+@pytest.mark.more
 async def test_sigterm_releases_the_job_while_the_engine_is_blocked_and_the_next_worker_finishes_it(
     ops: Any, connect: Any, here: Maintenance, database: str, start: Start
 ):
@@ -89,6 +90,7 @@ async def test_sigterm_releases_the_job_while_the_engine_is_blocked_and_the_next
     assert await asyncio.to_thread(read_ids, here, database) == list(range(120))
 
 
+@pytest.mark.more
 async def test_sigterm_fails_the_job_as_document_001_says(
     ops: Any, connect: Any, here: Maintenance, database: str, start: Start
 ):
@@ -109,6 +111,7 @@ async def test_sigterm_fails_the_job_as_document_001_says(
     assert await moves_of(observer, job_id) == ["fail"]
 
 
+@pytest.mark.more
 async def test_cancel_inside_an_action_ends_the_job_and_frees_the_table(
     ops: Any, connect: Any, here: Maintenance, database: str, start: Start
 ):

@@ -79,6 +79,7 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.more
 async def test_a_select_becomes_files_that_a_manifest_names(database: str, conn: Conn, folder: Path):
     """W-06, W-15, W-16: one step, counted from the files, columns in the order of the query."""
     to = folder / "out"
@@ -317,6 +318,7 @@ async def test_the_configured_maximum_duration_limits_an_export_unless_its_job_h
     assert [query.max_seconds for query in engine.asked] == [77, 5]
 
 
+@pytest.mark.more
 async def test_f_58_a_full_disk_fails_the_attempt_and_the_worker_goes_on(
     database: str, conn: Conn, full_disk: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -347,6 +349,7 @@ def s3_settings(proxy: ObjectProxy, key_file: Path, monkeypatch: pytest.MonkeyPa
     settings.cache_clear()
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("s3_settings")
 async def test_an_export_to_s3_survives_a_cut_upload_a_rotated_key_and_a_lost_answer(
     database: str, conn: Conn, s3_store: ObjectStore, proxy: ObjectProxy, key_file: Path, engine: FakeEngine

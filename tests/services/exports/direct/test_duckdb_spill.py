@@ -47,6 +47,7 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.more
 def test_two_that_spill_at_the_same_time_have_each_their_own_rows(two: tuple[Sandbox, Sandbox], scratch: Path):
     readers = [
         sandbox.database.sql(SORTED.format(mine=mine, rows=ROWS)).to_arrow_reader(10_000) for mine, sandbox in enumerate(two)
@@ -65,6 +66,7 @@ def test_two_that_spill_at_the_same_time_have_each_their_own_rows(two: tuple[San
 LONG = "SELECT hash(i) AS k, repeat('x', 100) || i AS long FROM range(1000000) t(i) ORDER BY k"
 
 
+@pytest.mark.more
 async def test_a_query_that_spills_more_than_it_may_fails_and_says_what_to_set(scratch: Path):
     async def exported(**limits: str) -> int:
         engine = DuckDbEngine(partial(open_sandbox, memory="32MB", threads=1, scratch=scratch, **limits))

@@ -45,6 +45,7 @@ def _between(table: pa.Table, start: int, end: int) -> list[pa.RecordBatch]:
     return table.slice(start, end - start).to_batches() if end > start else []
 
 
+@pytest.mark.more
 @given(table=tables(), data=st.data())
 @how(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_any_table_survives(table: pa.Table, data: st.DataObject, tmp_path: Path):

@@ -223,6 +223,7 @@ async def test_f_49_an_answer_that_is_none_is_asked_for_again_and_then_a_protoco
         await engine.poll(handle, asking())
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", ["plain", "gzip"])
 async def test_f_49_a_body_without_end_is_not_read_to_its_end(
     server: TrinoServer, engines: Callable[..., TrinoEngine], kind: str

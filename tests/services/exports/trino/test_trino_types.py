@@ -134,6 +134,7 @@ def test_texts_that_look_like_the_page_around_them_stay_texts(tricky: str):
 TEXTS = st.text(st.sampled_from('ab,[]{}"\\\n\t\r/\x01\x07é漢😀 nul') | st.characters(exclude_categories=["Cs"]))
 
 
+@pytest.mark.more
 @given(st.lists(st.tuples(TEXTS | st.none(), st.integers(-(2**63), 2**63 - 1) | st.none(), TEXTS, st.booleans() | st.none())))
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_any_texts_and_numbers_come_back_as_they_were(rows: list[tuple[Any, ...]]):

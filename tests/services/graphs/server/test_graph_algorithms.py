@@ -230,6 +230,7 @@ def run(served: Served, name: str, **body: Any) -> dict[str, Any]:
     return served.until_ended(started.json()["id"])
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_a_run_returns_keys_and_values(people: Served):
     ended = run(people, "degree", node_labels=["Person"], weight="weight", parameters={"direction": "out"})
@@ -241,6 +242,7 @@ def test_a_run_returns_keys_and_values(people: Served):
     assert found["truncated"]
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_keys_of_several_labels_are_text(people: Served):
     ended = run(people, "wcc")
@@ -252,6 +254,7 @@ def test_keys_of_several_labels_are_text(people: Served):
     assert {component for label, key, component in rows if key == "chur"} == {1}
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_a_path_between_two_nodes(people: Served):
     ends = {"source": {"label": "Person", "key": 1}, "target": {"label": "Person", "key": 4}}
@@ -263,6 +266,7 @@ def test_a_path_between_two_nodes(people: Served):
     assert (missing["state"], missing["error"]) == ("failed", "there is no Person with the key 99")
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_a_result_is_written_to_a_property_and_written_again(people: Served):
     ended = run(people, "pagerank", node_labels=["Person"], property="rank")
@@ -333,6 +337,7 @@ def until_it_counts(served: Served, number: int) -> dict[str, Any]:
         time.sleep(0.02)
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_one_run_at_a_time_queries_go_on_and_a_run_can_be_cancelled(tangle: Served):
     """D.15: 409 names the holder; queries are never blocked by a run."""
@@ -365,6 +370,7 @@ def test_one_run_at_a_time_queries_go_on_and_a_run_can_be_cancelled(tangle: Serv
     assert (result.status_code, result.json()["code"]) == (409, "NO_RESULT")
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_a_run_that_takes_too_long_fails(tangle: Served):
     ended = run(tangle, "betweenness", timeout_seconds=0.5, **LONG)
@@ -372,6 +378,7 @@ def test_a_run_that_takes_too_long_fails(tangle: Served):
     assert (ended["state"], ended["error_code"]) == ("failed", "ALGORITHM_TIMEOUT")
 
 
+@pytest.mark.more
 @pytest.mark.processes
 def test_the_child_ends_with_its_graph_server(tmp_path: Path):
     """A graph server that is killed leaves no process behind."""

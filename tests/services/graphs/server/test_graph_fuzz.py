@@ -61,6 +61,7 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
+@pytest.mark.more
 @ANY
 @given(
     body=st.one_of(QUERY, JSON),
@@ -72,6 +73,7 @@ def test_any_query(people: Served, body: Any, accept: str):
     assert answer.status_code < 500, (body, answer.text)
 
 
+@pytest.mark.more
 @ANY
 @given(name=st.sampled_from(["pagerank", "shortest_path", "degree", "x"]), body=st.one_of(RUN, JSON))
 def test_any_run(people: Served, name: str, body: Any):

@@ -146,6 +146,7 @@ def test_a_plan_that_is_not_one_is_said(tmp_path: Path, text: str):
     assert (found["phase"], found["error_code"]) == ("failed", "MAPPING_FETCH_ERROR")
 
 
+@pytest.mark.more
 def test_empty_tables_strange_paths_and_nanoseconds(tmp_path: Path):
     """A table without files; a folder with quotes and patterns in its name; timestamps that the engine cannot read."""
     files = tmp_path / "it's [a] folder*"
@@ -163,6 +164,7 @@ def test_empty_tables_strange_paths_and_nanoseconds(tmp_path: Path):
         assert served.rows("MATCH (n:Empty) RETURN count(*)") == [[0]]
 
 
+@pytest.mark.more
 def test_a_second_start_in_one_folder_begins_anew(tmp_path: Path):
     """A killed graph server leaves its files; the next start does not read them."""
     plan = social(tmp_path / "files")
@@ -197,6 +199,7 @@ def served_from_buckets(plan: dict[str, Any], folder: Path, address: str) -> Any
     return graph_server(plan, folder, **own)
 
 
+@pytest.mark.more
 def test_files_of_s3_and_gcs(tmp_path: Path, bucket: str):
     """Nodes are loaded from S3, edges from GCS; an object that is missing is DATA_LOAD_ERROR with the name of its table."""
     plan = social(tmp_path / "files")

@@ -219,6 +219,7 @@ def test_many_small_queries_at_once(people: Served):
     assert found == [[[number]] for number in range(200)]
 
 
+@pytest.mark.more
 def test_a_large_result_is_streamed_and_its_memory_is_freed(tangle: Served):
     """Rows come in several batches; a reader that stops early leaves nothing behind."""
     cypher = "MATCH (a:N)-[:E]->(b:N)-[:E]->(c:N) RETURN a.id, b.id, c.id"
@@ -250,6 +251,7 @@ def test_queries_are_counted(people: Served):
     assert "graph_edges 7.0" in text
 
 
+@pytest.mark.more
 def test_it_ends_in_order_while_a_query_runs(tmp_path: Path):
     with graph_server(ring(tmp_path / "files", 3000, more=20), tmp_path / "server") as served:
         assert served.until_loaded()["phase"] == "ready", served.log()

@@ -77,6 +77,7 @@ def until(condition: Any) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.more
 def test_queries_are_reported_in_batches_and_none_is_lost(plane: Plane, tmp_path: Path):
     """Every query counts as activity, also those of a time in which the control plane did not answer; none counts twice."""
     own = {"HOLDFAST_GRAPH_CALLBACK_URL": plane.url, "HOLDFAST_GRAPH_REPORT_SECONDS": "0.1"}
@@ -105,6 +106,7 @@ def test_queries_are_reported_in_batches_and_none_is_lost(plane: Plane, tmp_path
     assert SECRET not in served.log()
 
 
+@pytest.mark.more
 def test_a_graph_server_that_is_not_wanted_ends(plane: Plane, tmp_path: Path):
     own = {"HOLDFAST_GRAPH_CALLBACK_URL": plane.url, "HOLDFAST_GRAPH_REPORT_SECONDS": "0.1"}
     with graph_server(social(tmp_path / "files"), tmp_path / "server", **own) as served:

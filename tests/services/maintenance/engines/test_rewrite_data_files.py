@@ -121,6 +121,7 @@ def test_files_are_split_at_the_target_size(engine: PyIcebergEngine, writer: Cat
     assert max(sizes) < 2 * 64 * 1024
 
 
+@pytest.mark.more
 def test_sorted_files_do_not_overlap(engine: PyIcebergEngine, writer: Catalog, fence: Fence):
     create(writer)
     expected = fill(writer, 8, each=5_000)

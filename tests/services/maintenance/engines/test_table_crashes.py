@@ -77,6 +77,7 @@ def unreferenced(writer: Catalog) -> set[str]:
     return {path for path in paths_on_disk(writer) if path not in used}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("action", "point"), KILLS, ids=[f"{action['action']}-{point}" for action, point in KILLS])
 async def test_a_killed_attempt_is_repeated_by_another(
     writer: Catalog,
@@ -118,6 +119,7 @@ async def test_a_killed_attempt_is_repeated_by_another(
     assert rows_of(writer) == expected
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("point", "then"), FROZEN)
 async def test_a_frozen_attempt_that_comes_back_is_refused(
     writer: Catalog,

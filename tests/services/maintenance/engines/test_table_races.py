@@ -266,6 +266,7 @@ def test_a_group_that_always_conflicts_fails_and_leaves_no_files(engine: PyIcebe
     assert on_disk == {path.removeprefix("file://") for path in live}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seed", range(20 if EVERYTHING else 1))
 def test_a_random_writer_races_with_all_actions(engine: PyIcebergEngine, writer: Catalog, fence: Fence, seed: int):
     """One writer commits what it likes while all actions run again and again. Its own commits may fail; then nothing

@@ -36,6 +36,7 @@ def bucket() -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.more
 def test_every_file_of_a_table_on_s3_is_maintained(bucket: str, database: str, fence: Fence):
     found = given(**KEY, s3_endpoint=bucket, iceberg_catalogs={"lake": {"type": "embedded", "warehouse": "s3://lake/tables"}})
     s3 = boto3.client("s3", endpoint_url=bucket, aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1")
