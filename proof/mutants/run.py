@@ -165,7 +165,17 @@ def _meet_tests(mutant: Mutant | None, server_url: str, paths: Sequence[Path]) -
     """Run these tests on the mutant, until so many have failed that one of them must tell why."""
     if not paths:
         return Failures()
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", f"--maxfail={MOST_FAILURES}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--no-header",
+        "-m",
+        "more or not more",
+        "--tb=no",
+        f"--maxfail={MOST_FAILURES}",
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HOLDFAST_TEST_DATABASE_URL": server_url}
     environment.pop(VARIABLE, None)
     if mutant is not None:

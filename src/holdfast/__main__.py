@@ -6,12 +6,18 @@ import sys
 from holdfast.extras import MissingExtra, loaded
 from holdfast.process_exit import exit_code_of, exit_process
 
+# New objects until the next search for garbage. By default it is 700, and nearly all objects that a start makes stay.
+RARELY = 50_000
+
 
 def program() -> None:
     """Run the command line and end the process. Without the extra `cli`, print how to install it and exit 1."""
-    code = 0
+    code, usual = 0, gc.get_threshold()
+    gc.set_threshold(RARELY)
     try:
         cli = loaded("holdfast.cli", extra="cli")
+        if cli.is_program(sys.argv[1:]):
+            gc.set_threshold(*usual)
         try:
             cli.main()
         except SystemExit as ending:

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from holdfast.cli.errors import print_error
+from holdfast.cli.parameters import validate_when_needed
 from holdfast.cli.table import commands, plurals
 from holdfast.distribution import VERSION
 from holdfast.extras import missing_extra
@@ -51,10 +52,17 @@ class CommandTable(TyperGroup):
             for name, entry in commands().items()
         }
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        validate_when_needed(self, ctx)  # here, because Typer adds the options for completion after __init__
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that the first argument names, loaded."""
         name, command, rest = super().resolve_command(ctx, [plurals().get(args[0], args[0]), *args[1:]])
-        return name, command.load() if isinstance(command, LazyCommand) else command, rest
+        if isinstance(command, LazyCommand):
+            command = command.load()
+            validate_when_needed(command, ctx)
+        return name, command, rest
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
