@@ -116,9 +116,11 @@ def storable(text: str, longest: int = 20_000) -> str:
 
 def refuse_bad_text(value: str | None, what: str) -> None:
     """The same checks for a key, a name or a message that goes into a text column."""
-    if value is not None:
-        if not isinstance(value, str):
-            raise wrong(what, value, "must be text; use str(…)")
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise wrong(what, value, "must be text; use str(…)")
+    if "\x00" in value or not value.isascii():
         _refuse_bad_characters(value, what)
 
 

@@ -7,8 +7,7 @@ a quarter of a microsecond. An application with its own structlog configuration 
 from __future__ import annotations
 
 import json
-import sys
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -32,7 +31,9 @@ class Attempt(Protocol):
     def trace(self) -> str | None: ...
 
 
-OF_REQUEST = ("request_id", "traceparent")
+# The context variables that structlog makes when a web application or our API binds these. They are read here without
+# structlog, which takes long to import and copies all of its variables.
+OF_REQUEST = {f"structlog_{name}": name for name in ("request_id", "traceparent")}
 
 _attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 _worker: ContextVar[str | None] = ContextVar("holdfast_worker", default=None)
@@ -67,17 +68,12 @@ def add_job(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
 def of_request() -> dict[str, str]:
     """The `request_id` of the current job, or the one that our API or a web application has bound, and the W3C `traceparent` of
     the API request; each only if there is one. Read by every enqueue."""
-    found = {name: text for name, text in _bound().items() if name in OF_REQUEST and isinstance(text, str)}
+    found = {
+        OF_REQUEST[var.name]: text for var, text in copy_context().items() if var.name in OF_REQUEST and isinstance(text, str)
+    }
     attempt = _attempt.get()
     carried = None if attempt is None or attempt.trace is None else carried_by(attempt).get("request_id")
     return found | {"request_id": carried} if isinstance(carried, str) else found
-
-
-def _bound() -> dict[str, Any]:
-    """The context variables of structlog. Where structlog is not loaded, which takes long, nothing can be bound."""
-    contextvars = sys.modules.get("structlog.contextvars")
-    found: dict[str, Any] = {} if contextvars is None else contextvars.get_contextvars()
-    return found
 
 
 def carried_by(attempt: Attempt) -> dict[str, Any]:
