@@ -218,7 +218,7 @@ def delete_by_position(catalog: Catalog, numbers: Iterable[int], *, ref: TableRe
             if number in wanted:
                 by_partition.setdefault(task.file.partition, []).append((task.file.file_path, position))
     files = [_position_file(table, partition, sorted(found)) for partition, found in by_partition.items()]
-    _commit_deletes(table, files)
+    _commit_deletes(table, files, may_repeat=False)  # the positions are those of this snapshot
 
 
 def _position_file(table: Table, partition: Record, found: list[tuple[str, int]]) -> DataFile:
@@ -280,12 +280,15 @@ def _write(
     return file
 
 
-def _commit_deletes(table: Table, files: list[DataFile]) -> None:
+def _commit_deletes(table: Table, files: list[DataFile], *, may_repeat: bool = True) -> None:
+    """`may_repeat`: PyIceberg may commit on a newer snapshot, which may not have the data files of this one."""
     transaction = table.transaction()
     producer = _RowDelta(operation=Operation.APPEND, transaction=transaction, io=table.io)
     for file in files:
         producer.append_data_file(file)
     producer.commit()
+    if not may_repeat:
+        transaction._snapshot_producers.clear()
     transaction.commit_transaction()
 
 

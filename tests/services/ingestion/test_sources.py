@@ -35,6 +35,34 @@ def rows_of(path: Path, given: Dialect | None = None) -> tuple[list[list[str]], 
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "is_trimmed"),
+    [
+        ("a,b c\nd,e\n", True),
+        (" a,b\n", False),
+        ("a,b \n", False),
+        ("a ,b\n", False),
+        ("a, b\n", False),
+        ("a,b\n c,d\n", False),
+        ("a,' b'\n", False),
+        ("a,'b '\n", False),
+    ],
+)
+@pytest.mark.parametrize("piece", [4, 512 * 1024])
+def test_spaces_around_a_field_are_noticed_wherever_a_piece_begins(
+    text: str, is_trimmed: bool, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only then are the fields trimmed, which takes long."""
+    monkeypatch.setattr(csv_chunks, "CHUNK", piece)
+    path = tmp_path / "f.csv"
+    path.write_text(f"x,y\n{text}")
+
+    file = open_csv(path, Dialect("utf-8", ",", "'", "."))
+    list(file.pieces())
+
+    assert file.is_trimmed is is_trimmed
+
+
 FIELDS = st.text(st.sampled_from('ab ";,\n\\.äß€0'), max_size=6)
 
 

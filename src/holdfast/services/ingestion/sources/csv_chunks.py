@@ -103,8 +103,8 @@ class _Splitter:
         self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"
         self._decoder = codecs.getincrementaldecoder(self._encoding)()
         self._line = file.first_line
-        delimiter = self._delimiter
-        self._around = (b" " + delimiter, delimiter + b" ", b" \n", b"\n ", b'" ', b' "')
+        around = (self._delimiter, self._quote)
+        self._spaces = (b" \n", b"\n ", *(b" " + one for one in around), *(one + b" " for one in around))  # around a field
 
     def pieces(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         left = b""  # the beginning of a row whose end is in the next chunk
@@ -154,8 +154,8 @@ class _Splitter:
 
     def _rows(self, data: bytes) -> bytes:
         """These complete rows, one for each line."""
-        if b" " in data and self._file.is_trimmed and any(around in data for around in self._around):
-            self._file.is_trimmed = False
+        if b" " in data and self._file.is_trimmed:
+            self._file.is_trimmed = not data.startswith(b" ") and not any(one in data for one in self._spaces)
         if self._quote in data or b"\0" in data or b"\\." in data or (b'"' in data and self._quote != b'"'):
             return self._parsed(data)
         lines = data.split(b"\n")
