@@ -266,7 +266,6 @@ def test_a_group_that_always_conflicts_fails_and_leaves_no_files(engine: PyIcebe
     assert on_disk == {path.removeprefix("file://") for path in live}
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("seed", range(20 if EVERYTHING else 1))
 def test_a_random_writer_races_with_all_actions(engine: PyIcebergEngine, writer: Catalog, fence: Fence, seed: int):
     """One writer commits what it likes while all actions run again and again. Its own commits may fail; then nothing
@@ -275,6 +274,7 @@ def test_a_random_writer_races_with_all_actions(engine: PyIcebergEngine, writer:
     create(writer)
     there = fill(writer, 4)
     failures: list[BaseException] = []
+    done: list[str] = []  # what the writer did, for the message of a failure
 
     def write() -> None:
         nonlocal there
@@ -297,11 +297,13 @@ def test_a_random_writer_races_with_all_actions(engine: PyIcebergEngine, writer:
                     changed = rows([some], text="o")
                     overwrite(writer, changed, f"id = {some}")
                     there = [*without(there, some), *changed]
-            except (CommitFailedException, ValidationException, FileNotFoundError):
-                continue
+            except (CommitFailedException, ValidationException, FileNotFoundError) as refused:
+                done.append(f"{kind} {some}: {refused}")
             except BaseException as error:
                 failures.append(error)
                 raise
+            else:
+                done.append(f"{kind} {some}")
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -316,4 +318,4 @@ def test_a_random_writer_races_with_all_actions(engine: PyIcebergEngine, writer:
     thread.join()
 
     assert not failures
-    assert rows_of(writer) == sorted(there)
+    assert rows_of(writer) == sorted(there), done
