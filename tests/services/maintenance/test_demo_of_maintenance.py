@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from typing import Any
 
 import pytest
@@ -13,10 +12,7 @@ from factories import rows
 from holdfast.services.maintenance import demo
 from holdfast.services.maintenance.setup import Maintenance
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif("HOLDFAST_TEST_EVERYTHING" not in os.environ, reason="tests/processes/test_up.py plays it as a whole"),
-]
+pytestmark = [pytest.mark.processes, pytest.mark.more]  # tests/processes/test_up.py plays it as a whole
 
 
 async def test_demo_compacts_a_table_and_prints_before_and_after(
@@ -38,3 +34,15 @@ async def test_demo_compacts_a_table_and_prints_before_and_after(
            WHERE action = 'rewrite_data_files'""",
     )
     assert (before, after) == ("100", "1")
+
+
+async def test_second_run_replaces_the_table_without_a_warning_for_each_deleted_file(
+    database: str, here: Maintenance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(demo, "FILES", 10)
+    console = Console(file=io.StringIO(), width=120)
+
+    played = [await demo.play(database, console, here.settings) for _ in range(2)]
+
+    assert played == [True, True]
+    assert [line for line in caplog.messages if "Failed to delete" in line] == []
