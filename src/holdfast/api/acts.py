@@ -6,12 +6,19 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
+from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from holdfast.api.bodies import Because, Model, Reason, Text
+from holdfast.api.bodies import Because, Reason, Text
 from holdfast.api.change import NOT_SAID, Change, Do, NotOwn, OwnerOf, ReasonRequired
 from holdfast.api.envelope import respond_with
 from holdfast.api.plane import caller_of, plane_of
+
+
+class Model(BaseModel):
+    """A request body; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def is_alias(request: Request) -> bool:

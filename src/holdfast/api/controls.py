@@ -4,14 +4,14 @@ calls them without a server."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
 import psycopg
-from pydantic import BaseModel, Field, StrictBool
 
 from holdfast.api.answers import Answer
-from holdfast.api.bodies import Because, Model, Reason, Text
+from holdfast.api.bodies import Because, Body, Flag, Reason, Rule, Text
 from holdfast.api.change import Change
 from holdfast.api.reserved_kinds import KINDS
 from holdfast.api.routes import Routes
@@ -22,9 +22,10 @@ from holdfast.jobs.views.workers import WorkerView, require_known_kind
 routes = Routes("workers")
 drain_routes = Routes("ops")
 
-Kind = Annotated[Text, Field(min_length=1, max_length=200)]
+Kind = Annotated[Text, Rule(min_length=1, max_length=200)]
 
 
+@dataclass(frozen=True)
 class QuietAsked(Because):
     """Claim no more jobs, or with `quiet: false` claim again."""
 
@@ -47,7 +48,8 @@ async def quiet_worker(change: Change, worker_id: UUID, asked: QuietAsked) -> An
     return await change.perform(f"worker/{worker_id}", do, reason=asked.reason, detail={"quiet": asked.quiet})
 
 
-class KindControlled(BaseModel):
+@dataclass(frozen=True)
+class KindControlled:
     """Whether a kind is paused or drained; `changed` is false if there was nothing to undo."""
 
     kind: str
@@ -57,10 +59,11 @@ class KindControlled(BaseModel):
 Alter = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Any]]
 
 
+@dataclass(frozen=True)
 class KindAsked(Because):
     """Pause or drain a kind."""
 
-    allow_unknown_kind: bool = Field(False, description="Also if no worker has published the kind.")
+    allow_unknown_kind: Annotated[bool, Rule(description="Also if no worker has published the kind.")] = False
 
 
 async def _control(change: Change, kind: str, reason: str, alter: Alter, *, must_be_known: bool = False) -> Answer:
@@ -102,7 +105,8 @@ async def resume_kind(change: Change, kind: Kind, asked: Because) -> Answer:
     return await _control(change, kind, asked.reason, lambda c: control.resume(c, kind))
 
 
-class Drain(BaseModel):
+@dataclass(frozen=True)
+class Drain:
     """Whether new jobs are refused, and which operator drained them."""
 
     enabled: bool
@@ -110,10 +114,11 @@ class Drain(BaseModel):
     actor: str | None
 
 
-class DrainAsked(Model):
+@dataclass(frozen=True)
+class DrainAsked(Body):
     """Accept no new jobs, or accept them again."""
 
-    enabled: StrictBool
+    enabled: Flag
     reason: Reason
 
 

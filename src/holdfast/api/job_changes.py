@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pydantic import StrictBool
-
 from holdfast.api.answers import Answer, etag_of, jsonable, require_match
-from holdfast.api.bodies import JobNumber, Model, Reason, Small
+from holdfast.api.bodies import Body, Flag, JobNumber, Reason, Small
 from holdfast.api.change import Change, Conn
 from holdfast.api.plane import Principal
 from holdfast.api.routes import Routes
@@ -32,11 +31,12 @@ def shown(job: JobView, caller: Principal) -> dict[str, Any]:
     return found
 
 
-class CancelAsked(Model):
+@dataclass(frozen=True)
+class CancelAsked(Body):
     """Cancel a job; `force` does not wait for its handler."""
 
     reason: Reason | None = None
-    force: StrictBool = False
+    force: Flag = False
 
 
 CHANGES = ["not-found", "wrong-state", "changed-meanwhile", "idempotency-mismatch"]
@@ -58,7 +58,8 @@ async def cancel_job(change: Change, job_id: JobNumber, asked: CancelAsked | Non
     return await _change_job(change, job_id, act, reason=asked.reason, detail={"force": asked.force})
 
 
-class RetryAsked(Model):
+@dataclass(frozen=True)
+class RetryAsked(Body):
     """Run an ended job again, with at least this many attempts left."""
 
     reason: Reason | None = None
@@ -75,7 +76,8 @@ async def retry_job(change: Change, job_id: JobNumber, asked: RetryAsked | None 
     return await _change_job(change, job_id, act, reason=asked.reason, detail={"grant": asked.grant})
 
 
-class RecoverAsked(Model):
+@dataclass(frozen=True)
+class RecoverAsked(Body):
     """Take a job from a worker whose lease has expired."""
 
     reason: Reason = "recovered by an operator"

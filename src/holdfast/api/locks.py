@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from holdfast.api.acts import Acting, Reason, Text
+from holdfast.api.bodies import WHY
 from holdfast.api.envelope import Answer, Data, Listed
 from holdfast.api.paging import Paged
 from holdfast.api.plane import plane_of
@@ -47,7 +48,7 @@ class Released(BaseModel):
     answers=Data[Released],
     refuses=["not-found", "lock-held", "idempotency-mismatch"],
 )
-async def release_lock(key: LockKey, act: Acting, reason: Annotated[Reason, Query()]) -> Response:
+async def release_lock(key: LockKey, act: Acting, reason: Annotated[Reason, Query(description=WHY)]) -> Response:
     """Release a lock whose holders have all ended. If a holder has not ended, cancel that job instead."""
 
     async def do(conn: psycopg.AsyncConnection[Any]) -> Answer:

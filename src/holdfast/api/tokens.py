@@ -13,6 +13,7 @@ from starlette.responses import Response
 from holdfast.api import auth
 from holdfast.api.acts import Acting, Model, Reason, Text
 from holdfast.api.auth import TokenView
+from holdfast.api.bodies import WHY
 from holdfast.api.envelope import Answer, Data, Listed
 from holdfast.api.paging import Paged
 from holdfast.api.plane import plane_of
@@ -78,7 +79,7 @@ async def make_token(asked: TokenAsked, act: Acting) -> Response:
     refuses=["not-found", "idempotency-mismatch"],
 )
 async def revoke_token(
-    token_id: Annotated[str, Path(pattern=r"^[a-z0-9]{8}$")], act: Acting, reason: Annotated[Reason, Query()]
+    token_id: Annotated[str, Path(pattern=r"^[a-z0-9]{8}$")], act: Acting, reason: Annotated[Reason, Query(description=WHY)]
 ) -> Response:
     """Revoke a token: from now on it is not valid."""
 

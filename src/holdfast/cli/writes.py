@@ -1,8 +1,9 @@
 """Changes of the API, run on the database without the web framework. Called by: `direct.py`.
 
 Nothing is written twice: the handler is the one that the API serves, with the same checks, the same audit entry and the same
-idempotency key (`api/change.py`). Its arguments are validated by its own types. What is not valid, and every path that is not
-below, raises `NotHandled`, and the caller repeats the request with the API in memory, which has the exact refusal.
+idempotency key (`api/change.py`). Its arguments are validated by its own types (`certain.py`). What is not certainly valid, and
+every path that is not below, raises `NotHandled`, and the caller repeats the request with the API in memory, which has the
+exact refusal.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import psycopg
-from pydantic import TypeAdapter, ValidationError
 
 from holdfast.api.change import Change
 from holdfast.api.plane import Principal
 from holdfast.api.policy import Role
 from holdfast.api.routes import Route, Routes
+from holdfast.cli import certain
 from holdfast.cli.reads.values import NotHandled
 from holdfast.toolkit.cli.transport import Answer
 
@@ -82,10 +83,7 @@ def arguments_of(route: Route, parts: Mapping[str, str], body: Mapping[str, Any]
     needed = {name for name, one in parameters.items() if one.default is one.empty} - {"change"}
     if not needed <= given.keys() <= parameters.keys():
         raise NotHandled
-    try:
-        return {name: TypeAdapter(parameters[name].annotation).validate_python(value) for name, value in given.items()}
-    except ValidationError:
-        raise NotHandled from None
+    return {name: certain.valid(parameters[name].annotation, value) for name, value in given.items()}
 
 
 def request_of(method: str, path: str, body: Mapping[str, Any] | None, key: str | None) -> Any:
