@@ -179,3 +179,22 @@ def test_a_command_skips_garbage_collection_at_its_end_and_a_program_does_not(wo
     done = subprocess.run([sys.executable, "-c", run, *words], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, str(skips))
+
+
+SEARCHES = """
+import atexit, gc, runpy
+searches = []
+gc.callbacks.append(lambda phase, _: searches.append(phase) if gc.get_threshold()[0] > 700 else None)
+atexit.register(lambda: print(len(searches)))
+runpy.run_module("holdfast", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("command", ["status", "job list", "pause unknown --reason r", "undrain --reason r"])
+def test_a_start_never_searches_for_garbage(command: str, database: str) -> None:
+    words = [*command.split(), "--dsn", database]
+
+    done = subprocess.run([sys.executable, "-c", SEARCHES, *words], capture_output=True, text=True, check=False)
+
+    assert done.stdout.splitlines()[-1] == "0", done.stderr
