@@ -587,18 +587,31 @@ def schema(url: str) -> str:
     with psycopg.connect(url, row_factory=tuple_row) as conn:
         conn.execute("SET search_path TO pg_catalog")  # so that every name is written in full, whoever asks
         found = [table_page(conn, name, remarks.get(name, ""), column_remarks(sql, name)) for name in names]
+        rules = trigger_rules(conn)
     return page(
         "Schema",
         f"The tables in the schema `holdfast`, as the catalog of a migrated database has them (revision "
         f"`{migrate.status(url).wanted}`). Read them as you like. Write to them through the library only: the constraints and "
-        "the trigger refuse what cannot be, but they cannot know what you meant.",
+        "the triggers refuse what cannot be, but they cannot know what you meant.",
         *found,
         "## Trigger `legal_moves_only`",
         "On `holdfast.jobs`, after every update. It refuses a change of state that is not a [legal move](states.md), an "
         "`attempt_no` or a `fence_token` that falls, and an attempt that is replaced without having ended.",
+        "## Trigger `valid_values_only`",
+        "On `holdfast.jobs`, after an insert and after an update of the columns that its rules name. A row that breaks a rule is "
+        "refused like one that breaks a constraint; the error has the name of the rule.",
+        table(["Rule", "Refuses a row with"], rules),
         "## Sequence `holdfast.fence_token`",
         sequence_remark(sql),
     )
+
+
+def trigger_rules(conn: psycopg.Connection[Any]) -> list[list[str]]:
+    """The rules of `valid_values_only`, from the function that names the broken one."""
+    (source,) = conn.execute("SELECT prosrc FROM pg_proc WHERE oid = 'holdfast.refuse_values'::regproc").fetchone() or ("",)
+    found = [[code(rule), code(refused)] for refused, rule in re.findall(r"WHEN (.+) THEN '(\w+)'", source.replace("NEW.", ""))]
+    (last,) = re.findall(r"ELSE '(\w+)'", source)
+    return [*found, [code(last), "a key or step of more than 1,500 bytes"]]
 
 
 def table_page(conn: psycopg.Connection[Any], name: str, remark: str, remarks: dict[str, str]) -> str:

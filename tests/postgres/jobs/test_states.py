@@ -105,6 +105,10 @@ def _job(**columns: str) -> str:
     return _insert("jobs", **{"kind": "'k'"} | columns)
 
 
+def _set(columns: str) -> str:
+    return f"UPDATE holdfast.jobs SET {columns} WHERE id = JOB_ID"
+
+
 def _tie(parent: str, job: str) -> str:
     return _insert("dependencies", parent_id=parent, job_id=job)
 
@@ -133,7 +137,7 @@ RUNNING = {"state": "'running'", "attempt_id": SOME, "worker_id": SOME}
 # The name of a constraint (of a table, or of a column's domain) or unique index → statements of which the last breaks it.
 # JOB_ID stands for a job that exists.
 BROKEN: dict[str, list[list[str]]] = {
-    "jobs_kind_check": [[_job(kind="''")], [_job(kind="repeat('k', 201)")]],
+    "jobs_kind_check": [[_job(kind="''")], [_job(kind="repeat('k', 201)")], [_set("kind = ''")]],
     "a_name": [[_job(queue="''")], [_job(queue="repeat('q', 201)")]],
     "jobs_state_check": [[_job(state="'finished'")]],
     "a_payload": [[_job(payload="to_jsonb(repeat('x', 16000001))")]],
@@ -158,10 +162,25 @@ BROKEN: dict[str, list[list[str]]] = {
     "holders_wait_for_nothing": [
         [_job(ties="33", slot_key="'s'")],
         [_job(ties="33", state="'blocked'", waiting_for="'parents'")],
+        [_set("ties = 33"), _set("slot_key = 's'")],
+        [_set("slot_key = 's'"), _set("ties = 33")],
+        [_set("ties = 33"), _set("state = 'blocked', waiting_for = 'lock'")],
     ],
-    "current_has_a_slot": [[_job(is_current="true")]],
-    "unique_is_whole": [[_job(unique_key="'u'")], [_job(unique_while="'live'")]],
-    "step_has_a_parent": [[_job(step="'s'")], [_job(parent_id="1")]],
+    "current_has_a_slot": [[_job(is_current="true")], [_set("is_current = true")]],
+    "unique_is_whole": [
+        [_job(unique_key="'u'")],
+        [_job(unique_while="'live'")],
+        [_set("unique_key = 'u'")],
+        [_set("unique_while = 'live'")],
+    ],
+    "step_has_a_parent": [[_job(step="'s'")], [_job(parent_id="1")], [_set("step = 's'")], [_set("parent_id = 1")]],
+    "keys_fit_their_index": [
+        [_job(slot_key="repeat('s', 1501)")],
+        [_set("slot_key = repeat('s', 1501)")],
+        [_set("idempotency_key = repeat('i', 1501)")],
+        [_set("unique_key = repeat('u', 1501), unique_while = 'live'")],
+        [_set("step = repeat('s', 1501), parent_id = 1")],
+    ],
     "legal_moves_only": [
         [_job(state="'completed'", finished_at=NOW), "UPDATE holdfast.jobs SET state = 'failed' WHERE state = 'completed'"]
     ],
@@ -235,7 +254,10 @@ async def test_every_kernel_constraint_is_violated_by_a_test(conn: Any) -> None:
            WHERE i.indisunique AND i.indrelid IN (SELECT oid FROM ours)
            UNION
            SELECT tgname FROM pg_trigger t WHERE t.tgrelid IN (SELECT oid FROM ours) AND NOT t.tgisinternal
-             AND tgname LIKE '%%_only'""",
+             AND tgname LIKE '%%_only' AND tgname <> 'valid_values_only'
+           UNION  -- the rules of that trigger
+           SELECT rule[1] FROM regexp_matches((SELECT prosrc FROM pg_proc WHERE oid = 'holdfast.refuse_values'::regproc),
+                                              '(?:THEN|ELSE) ''([a-z_]+)''', 'g') AS rule""",
         list(KERNEL),
     )
 
