@@ -598,8 +598,8 @@ def schema(url: str) -> str:
         "On `holdfast.jobs`, after every update. It refuses a change of state that is not a [legal move](states.md), an "
         "`attempt_no` or a `fence_token` that falls, and an attempt that is replaced without having ended.",
         "## Trigger `valid_values_only`",
-        "On `holdfast.jobs`, after an insert and after an update of the columns that its rules name. A row that breaks a rule is "
-        "refused like one that breaks a constraint; the error has the name of the rule.",
+        "On `holdfast.jobs`, after an insert and after an update of the columns that its rules name. A row that breaks a rule "
+        "is refused like one that breaks a constraint; the error has the name of the rule.",
         table(["Rule", "Refuses a row with"], rules),
         "## Sequence `holdfast.fence_token`",
         sequence_remark(sql),
