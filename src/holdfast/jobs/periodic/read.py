@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row, tuple_row
 
+from holdfast.errors import NotFound
 from holdfast.jobs.model import Json
 from holdfast.jobs.periodic.schedule import PREFIX
-from holdfast.jobs.periodic.steer import not_found
 from holdfast.jobs.states import State
 from holdfast.timetable.due_times import next_due
 
@@ -135,6 +135,13 @@ async def get_periodic(conn: psycopg.AsyncConnection[Any], kind: str) -> Periodi
         async with conn.cursor(row_factory=tuple_row) as cursor:
             raise await not_found(cursor, kind)
     return found
+
+
+async def not_found(cursor: psycopg.AsyncCursor[Any], kind: str) -> NotFound:
+    """The error for a kind without a schedule, with those that have one."""
+    await cursor.execute("SELECT kind FROM holdfast.periodic_jobs ORDER BY kind LIMIT 20")
+    known = ", ".join(row[0] for row in await cursor.fetchall()) or "none"
+    return NotFound(f"no worker has published a schedule for the kind {kind!r}; periodic jobs: {known}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.rows import tuple_row
 
-from holdfast.errors import NotFound, Refused
+from holdfast.errors import Refused
 from holdfast.jobs.model import JobId
 from holdfast.jobs.payload import refuse_bad_word
 from holdfast.jobs.periodic.enqueue_due import enqueue_at
+from holdfast.jobs.periodic.read import not_found
 from holdfast.jobs.periodic.schedule import key_of
 from holdfast.telemetry.lazy_log import log
 from holdfast.timetable.due_times import next_due
@@ -96,10 +97,3 @@ async def run_now(conn: psycopg.AsyncConnection[Any], kind: str, *, actor: str, 
         await cursor.execute(SET_RUN, {"kind": kind, "job_id": job_id, "at": now})
     log.info("manual_job_trigger", job_name=kind, triggered_by=actor, reason=reason, job_id=job_id)
     return Run(job_id, kind, now)
-
-
-async def not_found(cursor: psycopg.AsyncCursor[Any], kind: str) -> NotFound:
-    """The error for a kind without a schedule, with those that have one."""
-    await cursor.execute("SELECT kind FROM holdfast.periodic_jobs ORDER BY kind LIMIT 20")
-    known = ", ".join(row[0] for row in await cursor.fetchall()) or "none"
-    return NotFound(f"no worker has published a schedule for the kind {kind!r}; periodic jobs: {known}")
