@@ -274,3 +274,20 @@ async def test_parent_that_ends_during_the_rerun_of_its_child_is_counted(connect
     await again
 
     assert await _run_all(conn) == [child]
+
+
+async def test_parent_that_ends_during_the_rerun_of_another_parent_is_counted_once(connect: Any) -> None:
+    """The rerun waits for the row of the dependant before it counts its parents again."""
+    conn, other = await connect(), await connect()
+    first, second, third = [await hold(conn) for _ in range(3)]
+    child = await add(conn, after=(first.id, second.id, third.id), if_parent_fails="run")
+    await end(conn, first, Fail("no"))
+
+    async with conn.transaction():
+        await end(conn, second, Done())
+        again = asyncio.create_task(rerun(other, first.id, actor="ada"))
+        await waits(conn, other)
+    await again
+    await end(conn, third, Done())
+
+    assert await _run_all(conn) == [first.id, child]
