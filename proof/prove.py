@@ -145,6 +145,8 @@ def prove_mutants(proof: Proof, server_url: str, processes: int) -> None:
         def on_verdict(verdict: Verdict) -> None:
             verdicts.append(verdict)
             progress.advance(task)
+            if not verdict.caught:
+                progress.console.print(f"missed: {verdict.mutant.name} ({verdict.by}: {verdict.sentence})", highlight=False)
 
         try_all(server_url, processes=processes, on_verdict=on_verdict)
     missed = [verdict.mutant.name for verdict in verdicts if not verdict.caught]

@@ -118,7 +118,7 @@ def _untie_later(original: Any) -> Any:
                     await pipelines.enqueue_children(conn, claim, end.then, end.join)
                 if end.publish is not None:
                     await end.publish(conn)
-                await finishing.untie(cursor, finishing.Ended(*row), claim.attempt_id)
+                await finishing.untie(cursor, finishing.Ended(*row[:4]), claim.attempt_id)
 
     return finish
 

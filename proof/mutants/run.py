@@ -115,7 +115,9 @@ def _meet_schedules(mutant: Mutant | None, server_url: str, seeds: list[int]) ->
     seen = answer.get(timeout=PATIENCE)
     child.join()
     if isinstance(seen, Exception):
-        raise seen
+        if mutant is None:
+            raise seen
+        return Seen(0, f"{type(seen).__name__}: {seen}", runs=False)
     return seen
 
 
@@ -137,7 +139,7 @@ def _play_mutated(mutant: Mutant | None, server_url: str, seeds: list[int], answ
             mutant.apply()
         with database(server_url) as url:
             play_now(url, seeds, on_result)
-    except Exception as error:  # the parent raises it: a mutant that cannot be tried is no mutant
+    except Exception as error:  # the code of the mutant is broken
         answer.put(error)
     else:
         answer.put(seen[0] if seen else None)

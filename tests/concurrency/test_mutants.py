@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from proof.mutants.kernel import MUTANTS
-from proof.mutants.mutations import Change, DoesNotApply, Mutant, Schema, Text, Whole
-from proof.mutants.run import KERNEL_TESTS, RACES
+from proof.mutants.mutations import Change, Code, DoesNotApply, Mutant, Schema, Text, Whole
+from proof.mutants.run import KERNEL_TESTS, RACES, try_out
 from proof.mutants.viability import is_broken, why_it_does_not_run
 
 from holdfast.errors import ClaimLost
@@ -85,6 +86,20 @@ def test_mutant_that_does_not_run_is_detected(database: str, change: Change, rea
 
     assert found is not None
     assert reason in found
+
+
+@pytest.mark.more
+def test_mutant_whose_code_raises_is_reported_and_ends_no_other(database: str, server: str) -> None:
+    def raising(original: Any) -> Any:
+        async def finish(*_: Any) -> None:
+            raise TypeError("takes 5 arguments but 6 were given")
+
+        return finish
+
+    verdict = try_out(Mutant("broken", "it does not run", (Code("finish.finish", raising),)), server, database, schedules=20)
+
+    assert (verdict.caught, verdict.by) == (False, "it does not run")
+    assert "takes 5 arguments" in verdict.sentence
 
 
 @pytest.mark.parametrize(
