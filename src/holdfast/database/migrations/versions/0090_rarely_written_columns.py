@@ -67,11 +67,11 @@ DOWNGRADE = (
     + """
 ALTER TABLE holdfast.jobs
     ADD CONSTRAINT jobs_state_check
-        CHECK (state = ANY ('{blocked,pending,running,submitted,completed,failed,cancelled}')) NOT VALID,
-    ADD CONSTRAINT jobs_kind_check CHECK (kind <> '' AND length(kind) <= 200) NOT VALID,
-    ADD CONSTRAINT unique_is_whole CHECK ((unique_key IS NULL) = (unique_while IS NULL)) NOT VALID,
-    ADD CONSTRAINT step_has_a_parent CHECK ((parent_id IS NULL) = (step IS NULL)) NOT VALID,
-    ADD CONSTRAINT current_has_a_slot CHECK (NOT is_current OR slot_key IS NOT NULL) NOT VALID,
+        CHECK (state = ANY ('{blocked,pending,running,submitted,completed,failed,cancelled}')),
+    ADD CONSTRAINT jobs_kind_check CHECK (kind <> '' AND length(kind) <= 200),
+    ADD CONSTRAINT unique_is_whole CHECK ((unique_key IS NULL) = (unique_while IS NULL)),
+    ADD CONSTRAINT step_has_a_parent CHECK ((parent_id IS NULL) = (step IS NULL)),
+    ADD CONSTRAINT current_has_a_slot CHECK (NOT is_current OR slot_key IS NOT NULL),
     ADD CONSTRAINT holders_wait_for_nothing
         CHECK (ties & 32 = 0 OR (state <> 'blocked' AND slot_key IS NULL)) NOT VALID;
 CREATE FUNCTION holdfast.refuse_key() RETURNS trigger LANGUAGE plpgsql AS $$
