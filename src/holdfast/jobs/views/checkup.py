@@ -93,7 +93,10 @@ async def check_up(conn: psycopg.AsyncConnection[Any]) -> Checkup:
         silent = await _all(cursor, SILENT)
         commits = await _all(cursor, COMMITS)
         left_locks = await _all(cursor, LEFT_LOCKS)
-    found = await figures.figures(conn)
+        poll_lag = (await _all(cursor, figures.POLL_LAG))[0]["poll_lag"]
+        oldest = await _all(cursor, figures.OLDEST)
+        versions = await _all(cursor, figures.VERSIONS)
+    demand = await figures.demand(conn)
     states = await read.count_states(conn)
     return Checkup(
         now=server.pop("now"),
@@ -102,10 +105,10 @@ async def check_up(conn: psycopg.AsyncConnection[Any]) -> Checkup:
         tables=tables,
         jobs={state: _counted(count) for state, count in states.items()},
         quarantined=_counted(await read.count_jobs(conn, condition=Condition.QUARANTINED)),
-        stale=found.demand.stale,
-        poll_lag=found.plain["poll_lag"],
-        oldest=found.oldest,
-        workers=found.versions,
+        stale=demand.stale,
+        poll_lag=poll_lag,
+        oldest=oldest,
+        workers=versions,
         commits=commits,
         silent=silent,
         kinds=[_plain(kind) for kind in await workers.list_kinds(conn)],

@@ -63,12 +63,15 @@ def _like(kind: str) -> str:
     return escaped[:-1] + "%" if escaped.endswith("*") else escaped
 
 
-FIGURES = """
+POLL_LAG = """
+    SELECT coalesce(extract(epoch FROM max(clock_timestamp() - next_poll_at)), 0)::float AS poll_lag FROM (
+        SELECT next_poll_at FROM holdfast.jobs WHERE state = 'submitted' ORDER BY next_poll_at LIMIT 1) AS first
+    WHERE next_poll_at < clock_timestamp()
+"""
+FIGURES = f"""
     SELECT (SELECT count(*) FROM holdfast.lock_holders) AS locks_held,
            (SELECT count(*) FROM holdfast.lock_wants WHERE waiting) AS lock_waiters,
-           (SELECT coalesce(extract(epoch FROM max(clock_timestamp() - next_poll_at)), 0)::float FROM (
-                SELECT next_poll_at FROM holdfast.jobs WHERE state = 'submitted' ORDER BY next_poll_at LIMIT 1) AS first
-            WHERE next_poll_at < clock_timestamp()) AS poll_lag,
+           ({POLL_LAG}) AS poll_lag,
            (SELECT count(*) FROM holdfast.effects WHERE state = 'unwanted') AS unwanted_effects,
            (SELECT coalesce(max(clean_tries), 0) FROM holdfast.effects WHERE state = 'unwanted') AS clean_tries,
            EXISTS (SELECT FROM holdfast.controls WHERE kind = '*' AND drained_at IS NOT NULL) AS draining,
