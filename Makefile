@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-more test-real test-keda test-postgres-versions check lint types imports prove bench tools docs release-check requirements clean
+.PHONY: help up test test-more test-repeat test-real test-keda test-postgres-versions check lint types imports prove bench tools docs release-check requirements clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,10 @@ test-more: $(VENV)/.dev ## more repetitions than `make test` has, and the tests 
 	  tests/faults/test_every_crash_point.py tests/processes/test_isolated.py
 	@env -u PYTHONDONTWRITEBYTECODE HOLDFAST_TEST_EVERYTHING=1 HOLDFAST_FUZZ_EXAMPLES=3 $(BIN)/python -m pytest -n 4 --dist worksteal \
 	  -m more
+
+COUNT ?= 100
+test-repeat: $(VENV)/.dev ## repeat the tests with several processes or connections COUNT times, to find those that fail rarely
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist worksteal --count $(COUNT) -m "races and not more"
 
 test-real: $(VENV)/.dev ## against a real Trino, Spark, REST catalog and Kubernetes API server (fetched or built once; needs mvn, a JDK 17 and go)
 	@HOLDFAST_TEST_REAL=1 $(BIN)/python -m pytest tests/real

@@ -31,6 +31,7 @@ from psycopg.pq import TransactionStatus
 
 import templates
 from databases import Reused, cloned, new_database
+from factories import waits
 from holdfast.database import migrate
 from holdfast.database.cluster import ROLE
 from holdfast.database.embedded import EmbeddedPostgres
@@ -75,6 +76,17 @@ def _more_is_asked_for(config: pytest.Config) -> bool:
     return "HOLDFAST_TEST_EVERYTHING" in os.environ or bool(config.option.markexpr)
 
 
+# Folders of tests whose order of events is up to several processes or connections. `make test-repeat` repeats them.
+RACING = ("processes", "faults", "concurrency")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests that start processes or let one connection wait for another."""
+    steps = getattr(getattr(item, "module", None), "waits", None) is waits
+    if steps or item.get_closest_marker("processes") or set(RACING) & set(_parts(item.path)):
+        item.add_marker("races")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of `make test-more`, unless they are asked for, and put those that take long first: at the end, when
     one process has nothing left, the others have little to go on with.
@@ -101,9 +113,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _rank(file: Path) -> int:
     """Where a file stands in LONG; behind all of them if it is not there."""
+    return min((LONG.index(part) for part in _parts(file) if part in LONG), default=len(LONG))
+
+
+def _parts(file: Path) -> tuple[str, ...]:
+    """The folders below `tests`, and the name."""
     here = Path(__file__).parent
-    parts = file.relative_to(here).parts if file.is_relative_to(here) else ()
-    return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG))
+    return file.relative_to(here).parts if file.is_relative_to(here) else ()
 
 
 def pytest_collection_finish() -> None:
