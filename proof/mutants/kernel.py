@@ -203,8 +203,8 @@ def _takes_only_its_rejects(original: Any) -> Any:
 
 
 def _errors_get_out(_: Any) -> Any:
-    async def claim_tied(conn: Any, worker_id: Any, ids: Any, *, soon: bool = False) -> Any:
-        return await claiming._claim_tied(conn, worker_id, ids, soon)
+    async def claim_tied(conn: Any, worker_id: Any, ids: Any, *, soon: bool = False, begins: bool = True) -> Any:
+        return await claiming._claim_tied(conn, worker_id, ids, soon=soon, begins=begins)
 
     return claim_tied
 

@@ -7,6 +7,7 @@ to find and raises `DoesNotApply` otherwise, so that no mutant silently changes 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +60,9 @@ class Code:
     def apply(self) -> None:
         module, name = _find(self.where)
         original = getattr(module, name)
-        _everywhere(name, original, self.make(original))
+        mutated = self.make(original)
+        _require_same_arguments(original, mutated)
+        _everywhere(name, original, mutated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,17 @@ def _find(where: str) -> tuple[Any, str]:
     if not hasattr(module, name):
         raise DoesNotApply(f"{package}.{where} does not exist")
     return module, name
+
+
+def _require_same_arguments(original: Any, mutated: Any) -> None:
+    """Every argument of the original must be accepted, or the callers fail whatever the mutant does."""
+    wanted = inspect.signature(original).parameters.values()
+    by_position = [None for one in wanted if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    by_name = {one.name: None for one in wanted if one.kind is one.KEYWORD_ONLY}
+    try:
+        inspect.signature(mutated).bind(*by_position, **by_name)
+    except TypeError as error:
+        raise DoesNotApply(f"{original.__name__} has other arguments: {error}") from None
 
 
 def _everywhere(name: str, old: Any, new: Any) -> None:

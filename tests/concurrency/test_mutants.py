@@ -65,6 +65,13 @@ def test_text_that_is_missing_cannot_be_mutated() -> None:
         Text("finish.FINISH", "DROP DATABASE", "").apply()
 
 
+def test_function_with_other_arguments_cannot_replace_the_original() -> None:
+    async def claim_tied(conn: Any, worker_id: Any, ids: Any, *, soon: bool = False) -> None: ...
+
+    with pytest.raises(DoesNotApply, match="claim_tied has other arguments: got an unexpected keyword argument 'begins'"):
+        Code("claim.claim_tied", lambda _: claim_tied).apply()
+
+
 @pytest.mark.more
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_runs(database: str, mutant: Mutant) -> None:
