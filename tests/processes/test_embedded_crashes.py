@@ -130,7 +130,7 @@ def test_acknowledged_writes_survive_killing_everything(root: Path) -> None:
 
 def test_killed_server_is_restarted_by_its_owner(root: Path, said: list[str]) -> None:
     with EmbeddedPostgres(root, on_message=said.append) as server:
-        run(server.url, "CREATE TABLE kept AS SELECT 1 AS one")
+        run(server.url, "CREATE TABLE IF NOT EXISTS kept AS SELECT 1 AS one")
         first = postmaster(root)
 
         kill(first)

@@ -229,9 +229,10 @@ def test_root_needs_no_extra_user_and_changes_no_folder(root: Path, said: list[s
     with EmbeddedPostgres(root, on_message=said.append) as server:
         assert Path(f"/proc/{postmaster(root)}").stat().st_uid == pwd.getpwnam("nobody").pw_uid
         assert Path(f"/proc/{postmaster(root)}/cwd").samefile(server.data_dir)
-        run(server.url, "CREATE TABLE big AS SELECT generate_series(1, 100000) AS n")
+        run(server.url, "CREATE TABLE IF NOT EXISTS big AS SELECT generate_series(1, 100000) AS n")
         run(server.url, "ALTER SYSTEM SET work_mem = '6MB'")
         run(server.url, "SELECT pg_reload_conf()")
+        run(server.url, "DROP DATABASE IF EXISTS another")
         run(server.url, "CREATE DATABASE another")
         eventually(lambda: value(server.url, "SHOW work_mem") == "6MB", "the settings to be read again")
 
