@@ -83,7 +83,7 @@ def test_f_06_killed_at_a_heartbeat_has_extended_its_lease_or_not(scene: Scene, 
     assert dead.wait(120) == -9
     assert scene.value(RENEWED) is extended
     scene.expire(dead)
-    scene.touch("end")  # on a busy machine the first heartbeat may precede the claim: then the next worker has the first attempt
+    scene.touch("end")  # the first heartbeat may precede the claim: then the next worker has the first attempt
 
     scene.everything_ends()
 
