@@ -41,7 +41,7 @@ def test_f_11_a_worker_stopped_past_its_lease_is_refused_everywhere(scene: Scene
     talk = scene.lines("start", talks)[0].attempt
 
     def refusals() -> list[str]:
-        """Of the frozen worker's attempt only: a heartbeat of the successor may report a job that has just ended, too."""
+        """Of the attempt of the frozen worker that still runs."""
         return [line["operation"] for line in scene.said(refused) if line["attempt_id"] == talk]
 
     scene.until(lambda: refusals() == ["heartbeat"])

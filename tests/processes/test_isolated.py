@@ -24,6 +24,7 @@ from holdfast.jobs.control import pause
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.rescue import rescue_worker
 from holdfast.jobs.views.explain import explain
+from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.isolated import parent as isolated
 from holdfast.worker.kinds import registered
 from programs import Started
@@ -276,7 +277,8 @@ async def test_f_18_handler_that_holds_the_gil_does_not_delay_the_event_loop(dat
 
 @pytest.mark.more
 async def test_lost_attempt_is_ended_and_writes_nothing(database: str, conn: Any, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
+    mark, refused = tmp_path / "mark", stale_writebacks.labels("heartbeat")._value.get
+    before = refused()
     made = await enqueue(conn, kinds.deaf.new(mark=str(mark)))
     async with working(database) as worker:
         pid = await said_in(mark)
@@ -285,6 +287,7 @@ async def test_lost_attempt_is_ended_and_writes_nothing(database: str, conn: Any
         await is_gone(pid)
 
     assert await moves_of(conn, made.id) == ["rescue"]
+    assert refused() - before == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -51,11 +51,15 @@ class RunningAttempt:
             attempt.lose()
 
     def lose(self) -> None:
-        """Another worker has this job: the handler learns it at its next checkpoint."""
+        """Another worker has this job: the handler learns it at its next checkpoint.
+
+        A child process reports it itself, because it may have written the end of the job a moment ago.
+        """
         if self.is_ending or self.is_lost:
             return
         self.is_lost = True
-        report_stale_write(ClaimLost(self.claim.id, self.claim.attempt_id, "heartbeat"))
+        if not isinstance(self.context, IsolatedAttempt):
+            report_stale_write(ClaimLost(self.claim.id, self.claim.attempt_id, "heartbeat"))
         if self.context is not None:
             self.context.lose()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from holdfast.jobs.model import AttemptId, Claim
+from holdfast.telemetry.metrics import stale_writebacks
 from holdfast.worker.context import Lease
+from holdfast.worker.isolated.parent import IsolatedAttempt
 from holdfast.worker.lanes import Lanes, RunningAttempt
 from holdfast.worker.prefetch import ANY_KIND_EVERY, Prefetch
 from holdfast.worker.transports.interface import Takes
@@ -98,3 +101,18 @@ def test_claim_under_way_reduces_the_next_limit() -> None:
     prefetch.reserve(100, ahead=True)
 
     assert prefetch.wanted().limit == before - 100
+
+
+def test_loss_of_an_attempt_in_a_child_process_is_not_reported_before_the_child_answers() -> None:
+    """The heartbeat cannot tell whether another worker has the job or the child has just written its end."""
+    told: list[Any] = []
+    child: Any = SimpleNamespace(send=told.append, kill_in=lambda _: None)
+    running = RunningAttempt(a_claim("short"), None, 0.0)
+    running.use_process(IsolatedAttempt(child))
+    refused = stale_writebacks.labels("heartbeat")._value.get
+    before = refused()
+
+    running.lose()
+
+    assert told == [{"type": "lose"}]
+    assert refused() == before

@@ -22,6 +22,7 @@ from typing import Any
 
 from holdfast.crashpoints import from_settings
 from holdfast.database.pool import is_permanent
+from holdfast.errors import ClaimLost
 from holdfast.jobs.given import a_memory, size_text
 from holdfast.jobs.model import Claim
 from holdfast.jobs.outcome import End, Snooze, decide
@@ -35,7 +36,7 @@ from holdfast.worker.context import Lease
 from holdfast.worker.exit_causes import ExitCause, OomCounter, exit_cause
 from holdfast.worker.isolated.transfer import claim_to_json, location_of
 from holdfast.worker.kinds import Job
-from holdfast.worker.outcome_writer import OutcomeWriter
+from holdfast.worker.outcome_writer import OutcomeWriter, report_stale_write
 from holdfast.worker.retries import retry_forever
 from holdfast.worker.transports.direct import Direct
 from holdfast.worker.transports.interface import UNREACHABLE
@@ -328,6 +329,7 @@ class Isolated:
     async def _after_death(self, kind: Job[..., Any], claim: Claim, attempt: IsolatedAttempt, returncode: int) -> End | None:
         """The child has ended. If this worker killed it, it writes the end of the attempt; otherwise it was a crash."""
         if attempt.is_lost:
+            report_stale_write(ClaimLost(claim.id, claim.attempt_id, "heartbeat"))
             return None
         if attempt.stop_reason is not None:
             return End(Move.CANCEL, State.CANCELLED, error=attempt.stop_reason, cause="cancelled")
