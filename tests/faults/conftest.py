@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from holdfast.jobs.model import NewJob
 from leaks import replaceable
 
 LONG_LEASE = 60.0  # never over by itself, however busy the machine is; a test ends it with `expire`
-EXPIRE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = ANY (%s)"
+EXPIRE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = ANY (%s) AND lease_until > clock_timestamp()"
 PATIENCE = 120.0
 MODULES = (HANDLERS, "tests.faults.fault_jobs")
 BUDGET = {"max_crashes": 50, "max_attempts": 20}  # as the kinds of the handlers have it
@@ -96,9 +96,17 @@ class Scene:
         lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
         return [line for line in lines if line.get("event") == event]
 
-    def until(self, reached: Any, seconds: float = PATIENCE, what: str = "it") -> Any:
+    def until(self, reached: Callable[[], Any], seconds: float = PATIENCE, what: str = "it") -> Any:
+        """Wait for a condition. The server may execute the last beat of a process after its death, which makes its lease long
+        again; so leases of dead workers are ended before each look."""
+
+        def look() -> Any:
+            if self._dead:
+                self.conn.execute(EXPIRE, [self._dead])
+            return reached()
+
         try:
-            return until(reached, seconds, every=0.01)
+            return until(look, seconds, every=0.01)
         except TimeoutError:
             log = (self.folder / "log").read_text()[-3000:] if (self.folder / "log").exists() else ""
             raise AssertionError(f"{what} never happened; the workers said last:\n{log}") from None
@@ -118,17 +126,11 @@ class Scene:
 
     def all_is_well(self) -> Account:
         """Everything has ended, or does so now; nothing is wrong with what both logs say."""
-        self.until(self._nothing_is_left)
+        self.until(lambda: self.value(LEFT) == 0)
         self._forks.bury_all()
         account = asyncio.run(read_account(self.postgres.url, self.folder, self.acknowledged, []))
         assert [str(violation) for violation in check(account)] == []
         return account
-
-    def _nothing_is_left(self) -> bool:
-        """The server may execute the last beat of a process after its death, which makes its lease long again."""
-        if self._dead:
-            self.conn.execute(EXPIRE, [self._dead])
-        return self.conn.execute(LEFT).fetchone() == (0,)
 
     def close(self) -> None:
         self._forks.bury_all()
