@@ -255,17 +255,27 @@ def _state(pid: int) -> str | None:
 
 def descendants(pid: int) -> list[int]:
     """All that a process has started, and all that they have."""
-    children: dict[int, list[int]] = {}
+    by_parent = _by_parent()
+    found, left = [], [pid]
+    while left:
+        mine = by_parent.get(left.pop(), [])
+        found += mine
+        left += mine
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """All that a process has started, and the orphans that it has got."""
+    return _by_parent().get(pid, [])
+
+
+def _by_parent() -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):  # ended meanwhile
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found, left = [], [pid]
-    while left:
-        mine = children.get(left.pop(), [])
-        found += mine
-        left += mine
+                found.setdefault(parent, []).append(int(entry.name))
     return found
 
 

@@ -33,7 +33,7 @@ class Scene:
         self.folder = folder
         self.conn = psycopg.connect(self.postgres.url, autocommit=True)
         self.acknowledged: list[Acknowledged] = []
-        self._dead: list[int] = []  # workers whose lease is over
+        self._silent: list[int] = []  # process ids of workers whose lease is over
 
     # ------------------------------------------------------------------------------------------------- acting
 
@@ -60,10 +60,13 @@ class Scene:
         return worker
 
     def expire(self, worker: Forked) -> None:
-        """End the lease of a worker that is dead or stopped: time is moved by moving rows."""
-        self.conn.execute(EXPIRE, [[worker.pid]])
-        if not worker.is_alive:
-            self._dead.append(worker.pid)
+        """End the lease of a worker that is dead or stays stopped: time is moved by moving rows."""
+        self._silent.append(worker.pid)
+        self._expire_silent()
+
+    def _expire_silent(self) -> None:
+        if self._silent:
+            self.conn.execute(EXPIRE, [self._silent])
 
     def touch(self, name: str) -> None:
         """Let the handlers go on that wait for a file of this name (`fault_jobs.wait_for`)."""
@@ -97,12 +100,11 @@ class Scene:
         return [line for line in lines if line.get("event") == event]
 
     def until(self, reached: Callable[[], Any], seconds: float = PATIENCE, what: str = "it") -> Any:
-        """Wait for a condition. The server may execute the last beat of a process after its death, which makes its lease long
-        again; so leases of dead workers are ended before each look."""
+        """Wait for a condition. The server may execute the last heartbeat of a process after its death, which makes its lease
+        long again; so leases that `expire` has ended are ended again before each look."""
 
         def look() -> Any:
-            if self._dead:
-                self.conn.execute(EXPIRE, [self._dead])
+            self._expire_silent()
             return reached()
 
         try:

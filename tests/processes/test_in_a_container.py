@@ -17,7 +17,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from keepers import KILL, TERM, Kept, Start, is_alive, moves, row, state, until
-from proof.processes.fork_server import descendants
+from proof.processes.fork_server import children, descendants
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
@@ -117,13 +117,9 @@ def first(start: Start) -> Kept:
 
 def keeper_of(first: Kept) -> int:
     """Its pid as we see it."""
-    until(lambda: descendants(first.pid), "it did not start")
-    (pid,) = [pid for pid in descendants(first.pid) if parent_of(pid) == first.pid]
+    until(lambda: children(first.pid), "it did not start")
+    (pid,) = children(first.pid)
     return pid
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.mark.more
@@ -143,13 +139,9 @@ def test_keeper_as_pid_1_reaps_orphans(first: Kept, db: Conn):
     until(lambda: state(db, job) == "completed")
     keeper = keeper_of(first)
 
-    def children() -> list[int]:
-        with suppress(OSError):
-            return [pid for pid in descendants(first.pid) if parent_of(pid) == keeper]
-        return []
-
-    until(lambda: len(children()) == 1, "an orphan that has ended is still there")  # its executor
-    assert is_alive(children()[0])
+    until(lambda: len(children(keeper)) == 1, "an orphan that has ended is still there")  # its executor
+    (executor,) = children(keeper)
+    assert is_alive(executor)
 
 
 @pytest.mark.more
