@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -140,6 +141,30 @@ async def test_shutdown_does_not_wait_for_streams(database: str, tmp_path: Path,
                 assert "stream_closed" not in [name async for name, _, _ in stream], "it ends, and the job has not"
             assert served.process.wait(PATIENCE) == 0
     assert await rows(conn, "SELECT count(*) FROM holdfast.workers WHERE stopped_at IS NULL") == [(0,)]
+
+
+@pytest.mark.more
+def test_second_signal_ends_the_wait_for_a_request_without_a_traceback(database: str, tmp_path: Path) -> None:
+    with serving(database, tmp_path, "--no-loops") as served:
+        address = (urlsplit(served.url).hostname, urlsplit(served.url).port)
+
+        def refuses_connections() -> bool:
+            try:
+                socket.create_connection(address).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        with socket.create_connection(address, timeout=PATIENCE) as client:
+            head = ("POST /api/jobs HTTP/1.1", "Host: x", f"Authorization: Bearer {served.token}", "Content-Length: 9")
+            client.sendall("\r\n".join((*head, "Content-Type: application/json", "Expect: 100-continue", "", "")).encode())
+            assert client.recv(100).startswith(b"HTTP/1.1 100"), "it reads the request"
+            served.process.send_signal(signal.SIGINT)
+            served.until(refuses_connections)
+            served.process.send_signal(signal.SIGINT)
+            assert served.process.wait(PATIENCE) == 0
+
+        assert "Traceback" not in served.log.read_text()
 
 
 @pytest.mark.more

@@ -255,6 +255,14 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(number, self._stop)
         yield
 
+    async def shutdown(self, sockets: Any = None) -> None:
+        """A second signal cuts the connections of requests that still run; the application closes what it has opened as always."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            for connection in self.server_state.connections:
+                connection.transport.close()
+            await self.lifespan.shutdown()
+
     def _stop(self) -> None:
         self.force_exit = self.should_exit  # who asks twice does not want to wait
         self.should_exit = True
