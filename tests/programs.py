@@ -64,7 +64,7 @@ class Programs:
     def __init__(self) -> None:
         self._line, theirs = socket.socketpair()
         self._turn = threading.Lock()
-        command = [sys.executable, __file__, str(os.getpid()), str(theirs.fileno())]
+        command = [sys.executable, __file__, str(theirs.fileno())]
         self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
 
@@ -252,14 +252,14 @@ def build_routes() -> None:
     sys.modules["holdfast.api.lazy_routes"].built(app.routes)
 
 
-def main(owner: int, descriptor: int) -> None:
+def main(descriptor: int) -> None:
+    """It ends when its line is closed. A death signal of the parent would come when the thread ends that started it."""
     line = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     for name in HEAVY:
         import_module(name)
     build_routes()
     assert threading.active_count() == 1, "a fork would lose the other threads"
-    sys.modules["holdfast.database.launch"].die_with(owner, signal.SIGKILL)
     gc.freeze()  # otherwise each child copies all this memory to collect its garbage, half a second of CPU time at its end
     request, (out, err) = serve(line)
     line.close()
@@ -267,4 +267,4 @@ def main(owner: int, descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]))
