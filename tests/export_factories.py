@@ -169,3 +169,12 @@ class UnloadingEngine(TablesEngine):
         """Everything that runs ends so."""
         for found in self.queries.values():
             found["phase"], found["error"] = phase, error
+
+
+async def refuse(conn: Any, table: str, *ids: int, key: str = "id") -> None:
+    """A trigger raises for the rows of these ids, whatever is written to them."""
+    await conn.execute(
+        f"CREATE FUNCTION holdfast.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.{key} IN"
+        f" ({', '.join(map(str, ids))}) THEN RAISE EXCEPTION 'row % is broken', NEW.{key}; END IF; RETURN NEW; END $$;"
+        f" CREATE TRIGGER refuse BEFORE UPDATE ON holdfast.{table} FOR EACH ROW EXECUTE FUNCTION holdfast.refuse()"
+    )

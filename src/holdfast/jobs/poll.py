@@ -7,8 +7,9 @@ longer than the job's `max_runtime`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
@@ -94,7 +95,8 @@ async def fail_overdue(conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, 
 
     Each is claimed and failed in one transaction. The engine's work is recorded as an effect, whose cleaner cancels it.
     """
-    return (await _fail_each(conn, FIND_OVERDUE, {"worker_id": worker_id, "begins": True, "limit": 1}, overdue(), limit)).ended
+    which = {"worker_id": worker_id, "begins": True, "limit": 1}
+    return (await fail_each(conn, FIND_OVERDUE, which, partial(_claim_found, conn, which), overdue(), limit=limit)).ended
 
 
 # For a service with a configured limit, which may have changed since the job was made.
@@ -118,12 +120,27 @@ async def fail_longer_than(
 ) -> Failed:
     """Fail jobs of this kind that an engine has had for longer than `longest`, with this error."""
     which = {"worker_id": worker_id, "begins": True, "kind": kind, "longest": longest, "limit": 1}
-    return await _fail_each(conn, FIND_LONGER, which, overdue(error), limit)
+    return await fail_each(conn, FIND_LONGER, which, partial(_claim_found, conn, which), overdue(error), limit=limit)
 
 
-async def _fail_each(conn: psycopg.AsyncConnection[Any], find: str, which: dict[str, Any], end: End, limit: int) -> Failed:
-    """One transaction for each job: an end locks its row, then its dependants and keys, and two ends in one transaction would
-    break that order. An error is logged, and the next job follows."""
+async def _claim_found(conn: psycopg.AsyncConnection[Any], which: dict[str, Any], found: JobId) -> list[Claim]:
+    return await _claim(conn, CLAIM_FOUND, which | {"found": found})
+
+
+async def fail_each(
+    conn: psycopg.AsyncConnection[Any],
+    find: str,
+    which: dict[str, Any],
+    hold: Callable[[JobId], Awaitable[list[Claim]]],
+    end: End,
+    *,
+    limit: int,
+) -> Failed:
+    """End the jobs whose ids `find` returns one by one, under the claims that `hold` returns for them.
+
+    One transaction for each job: an end locks its row, then its dependants and keys, and two ends in one transaction would
+    break that order. An error is logged, and the next job follows.
+    """
     failed = Failed([], [])
     tried: list[JobId] = []
     for _ in range(limit):
@@ -134,7 +151,7 @@ async def _fail_each(conn: psycopg.AsyncConnection[Any], find: str, which: dict[
                 if found is None:
                     break
                 tried.append(found)
-                for claim in await _claim(conn, CLAIM_FOUND, which | {"found": found}):
+                for claim in await hold(found):
                     await finish(conn, claim, end)
                     failed.ended.append(found)
         except Exception as error:

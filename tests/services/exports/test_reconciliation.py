@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg_pool import AsyncConnectionPool
 
-from export_factories import UnloadingEngine, exports, mapping
+from export_factories import UnloadingEngine, exports, mapping, refuse
 from factories import end, hold, rows, silence, state_of, take, value
 from holdfast.api.metrics import Gauges
 from holdfast.engines.port import Phase
@@ -36,15 +36,6 @@ async def scraped(app: Any, client: Client) -> dict[tuple[str, ...], float]:
     app.state.plane.gauges._read_at = None
     families = text_string_to_metric_families((await client.get("/metrics")).text)
     return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
-
-
-async def refuse(conn: Any, table: str, *ids: int, key: str = "id") -> None:
-    """A trigger raises for the rows of these ids, whatever is written to them."""
-    await conn.execute(
-        f"CREATE FUNCTION holdfast.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.{key} IN"
-        f" ({', '.join(map(str, ids))}) THEN RAISE EXCEPTION 'row % is broken', NEW.{key}; END IF; RETURN NEW; END $$;"
-        f" CREATE TRIGGER refuse BEFORE UPDATE ON holdfast.{table} FOR EACH ROW EXECUTE FUNCTION holdfast.refuse()"
-    )
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import uvicorn
 from proof.proxy import relaying
 
-from export_factories import UnloadingEngine, mapping
+from export_factories import UnloadingEngine, mapping, refuse
 from factories import rows, state_of, value
 from holdfast.engines.port import Phase
 from holdfast.jobs.effects import clean
@@ -231,19 +232,23 @@ async def test_what_a_worker_that_vanished_has_written_is_removed_when_its_job_c
 async def test_an_export_that_a_worker_never_submits_fails_with_the_longest_time(
     ops: Client, admin: Client, worker: Client, conn: Any, connect: Any, database: str, here: Exports
 ) -> None:
-    """X-03: once, in the words of the document, and not as a crash that is run again."""
+    """X-03: once, in the words of the document, and not as a crash that is run again. E-23: a broken row stops no other."""
     await admin.put("/api/config/export.max_duration_seconds", json={"value": 120, "reason": "test"})
     await make(ops)
-    long, short, _ = await claimed(worker)
-    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '121 seconds' WHERE id = %s", [long["id"]])
+    broken, long, short = sorted(await claimed(worker), key=itemgetter("id"))
+    made_long = "UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '121 seconds' WHERE id = ANY (%s)"
+    await conn.execute(made_long, [[broken["id"], long["id"]]])
+    await refuse(conn, "jobs", broken["id"])
 
     @asynccontextmanager
     async def borrow() -> Any:
         yield await connect()
 
     term = await taken(conn, Loop(reconcile.NAME, reconcile.reconcile, every=reconcile.EVERY, first_run="at_once"))
-    await reconcile.fail_overlong(Pass(term, Held(LONG), borrow, database))
+    acted = await reconcile.fail_overlong(Pass(term, Held(LONG), borrow, database))
 
+    assert (acted.done, acted.failed) == (1, [broken["id"]])
+    assert await state_of(conn, broken["id"]) == "running"
     found = await rows(conn, "SELECT state, error, crashes FROM holdfast.jobs WHERE id = %s", long["id"])
     assert found == [("failed", "Export job exceeded maximum duration (120s)", 0)]
     assert await state_of(conn, short["id"]) == "running"

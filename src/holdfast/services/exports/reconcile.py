@@ -86,11 +86,11 @@ async def fail_overlong(ctx: Pass) -> Acted:
         error = f"Export job exceeded maximum duration ({seconds}s)"
         longest = timedelta(seconds=seconds)
         failed = await fail_longer_than(conn, WorkerId(str(uuid4())), kind=KIND, longest=longest, error=error, limit=PAGE)
-        while len(failed.ended) < PAGE and (held := await fail_held_too_long(conn, longest=longest, error=error)) is not None:
-            failed.ended.append(held)
-    if failed.ended:
-        log.warning("export_jobs_too_long", jobs=failed.ended, seconds=seconds)
-    return Acted(len(failed.ended), failed.not_ended)
+        held = await fail_held_too_long(conn, longest=longest, error=error, limit=PAGE)
+    ended, not_ended = failed.ended + held.ended, failed.not_ended + held.not_ended
+    if ended:
+        log.warning("export_jobs_too_long", jobs=ended, seconds=seconds)
+    return Acted(len(ended), not_ended)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.jobs.effects import confirm, plan
-from holdfast.jobs.finish import finish
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, JobId, Json, WorkerId
 from holdfast.jobs.outcome import overdue
+from holdfast.jobs.poll import Failed, fail_each
 from holdfast.jobs.release import release_worker
 from holdfast.jobs.renew import resign
 from holdfast.services.exports.export.direct import PREFIX_EFFECT
@@ -84,25 +84,24 @@ async def plan_query(conn: Conn, claim: Claim, handle: dict[str, Json]) -> None:
 
 
 # Claims to run, not to poll: for submitted jobs the time of the submit counts (`fail_longer_than`).
-HELD_TOO_LONG = f"""
-    SELECT {CLAIM_COLUMNS} FROM holdfast.jobs j JOIN holdfast.workers w ON w.id = j.worker_id
+HELD_TOO_LONG = """
+    SELECT j.id FROM holdfast.jobs j JOIN holdfast.workers w ON w.id = j.worker_id
     WHERE w.version = 'protocol' AND j.kind = %(kind)s AND j.handle IS NULL
-      AND j.claimed_at + least(%(longest)s, j.max_runtime) <= clock_timestamp()
+      AND j.claimed_at + least(%(longest)s, j.max_runtime) <= clock_timestamp() AND j.id <> ALL (%(tried)s::bigint[])
     ORDER BY j.id LIMIT 1 FOR UPDATE OF j SKIP LOCKED
 """
+READ_CLAIM = f"SELECT {CLAIM_COLUMNS} FROM holdfast.jobs j WHERE j.id = %s"
 
 
-async def fail_held_too_long(conn: Conn, *, longest: timedelta, error: str) -> JobId | None:
-    """Fail one export that a custom worker has held for longer than `longest`, under its current attempt; its id.
+async def fail_held_too_long(conn: Conn, *, longest: timedelta, error: str, limit: int) -> Failed:
+    """Fail exports that a custom worker has held for longer than `longest`, each under its current attempt.
 
     Holdfast's workers enforce the limit themselves; a custom worker need not.
     """
-    async with conn.transaction():
+
+    async def held(found: JobId) -> list[Claim]:
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(HELD_TOO_LONG, {"kind": KIND, "longest": longest})
-            row = await cursor.fetchone()
-        if row is None:
-            return None
-        claim = Claim._make(row)
-        await finish(conn, claim, overdue(error))
-    return claim.id
+            await cursor.execute(READ_CLAIM, [found])
+            return [Claim._make(row) for row in await cursor.fetchall()]
+
+    return await fail_each(conn, HELD_TOO_LONG, {"kind": KIND, "longest": longest}, held, overdue(error), limit=limit)
