@@ -129,8 +129,8 @@ class Attempts:
         try:
             if kind is None:
                 raise UnknownKind(claim.kind, list(self._kinds))
-            if claim.confirm_start or claim.alone:
-                await self._confirm_start(claim)
+            if (claim.confirm_start or claim.alone) and (refused := await self._confirm_start(claim)) is not None:
+                return decide(claim, refused, kind.policy.retry)
             if isolated is not None and isolated.takes(kind, claim):
                 end, running.written_move = await isolated.run(kind, claim, running.use_process)
                 return end
@@ -151,15 +151,19 @@ class Attempts:
             running.lane.uncancel()  # the handler was stopped, not its lane
             return End(Move.CANCEL, State.CANCELLED, error=running.stop_reason, cause="cancelled")
 
-    async def _confirm_start(self, claim: Claim) -> None:
-        """Write that the attempt begins, before its handler runs: if the process dies, the crash counts for this job."""
+    async def _confirm_start(self, claim: Claim) -> BaseException | None:
+        """Write that the attempt begins, before its handler runs: if the process dies, the crash counts for this job. An error
+        that a retry would meet again is returned: it fails the attempt."""
         async for _ in retry_forever():
             try:
                 await self._environment.transport.begin(claim)
             except UNREACHABLE as error:
+                if is_permanent(error):
+                    return error
                 log.warning("worker_database_lost", error=str(error), job_id=claim.id)
             else:
-                return
+                break
+        return None
 
     def _make_context(self, kind: Job[..., Any], running: RunningAttempt, claim: Claim) -> Context:
         fails_at_shutdown = kind.policy.on_shutdown == "fail"

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
+from holdfast.database.pool import is_permanent
 from holdfast.errors import ClaimLost
 from holdfast.jobs.logs import MOST_LINES, Numbered
 from holdfast.jobs.model import AttemptId, Claim
@@ -136,9 +137,10 @@ class LogBuffer:
     async def _write_batch(self, batch: list[Numbered]) -> None:
         try:
             held = await self._transport.write_logs(batch)
-        except UNREACHABLE:
-            raise
-        except Exception as error:  # the next batch has other lines, and no job fails because of its lines
+        except Exception as error:
+            if isinstance(error, UNREACHABLE) and not is_permanent(error):
+                raise
+            # The next batch has other lines, and no job fails because of its lines.
             log.warning("job_logs_lost", lines=len(batch), error=str(error))
             return
         self._refuse({one.claim.attempt_id: one.claim for one in batch if one.claim.attempt_id not in held})

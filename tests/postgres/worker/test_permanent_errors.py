@@ -1,4 +1,4 @@
-"""An end that the database always refuses fails its attempt and is not retried forever."""
+"""A start, a log line or an end that the database always refuses is not retried forever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from factories import rows, value
+from factories import rows, state_of, value
 from holdfast import Context, Done, Worker, WorkerOptions
 from holdfast.errors import UsageError
 from holdfast.jobs.enqueue import enqueue, enqueue_many
@@ -20,7 +20,7 @@ OPTIONS = WorkerOptions(concurrency=2, grace=timedelta(seconds=5))
 REFUSE = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN RAISE 'index row size 9000 exceeds the maximum' USING ERRCODE = '54000'; END $$;
-    CREATE TRIGGER refuse BEFORE INSERT ON holdfast.{table} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION refuse()
+    CREATE TRIGGER refuse BEFORE {event} ON holdfast.{table} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION refuse()
 """
 
 
@@ -29,7 +29,8 @@ async def _ended(conn: Any, count: int) -> bool:
 
 
 async def test_child_that_cannot_be_stored_fails_its_parent(database: str, conn: Any) -> None:
-    await conn.execute(REFUSE.format(table="jobs", when="NEW.kind = 'permanent.child' AND NEW.parent_id IS NOT NULL"))
+    when = "NEW.kind = 'permanent.child' AND NEW.parent_id IS NOT NULL"
+    await conn.execute(REFUSE.format(event="INSERT", table="jobs", when=when))
 
     @job("permanent.parent", max_attempts=1)
     async def parent(ctx: Context) -> Done:
@@ -55,12 +56,52 @@ async def test_failed_completion_does_not_block_its_batch(database: str, conn: A
 
     made = await enqueue_many(conn, [plain.new() for _ in range(5)])
     when = f"NEW.move = 'complete' AND NEW.job_id = {made[2].id}"
-    await conn.execute(REFUSE.format(table="history", when=when))
+    await conn.execute(REFUSE.format(event="INSERT", table="history", when=when))
     async with beside(Worker(database, [plain], WorkerOptions(concurrency=5, grace=timedelta(seconds=5)))):
         await until(lambda: _ended(conn, 5))
 
     failed = await rows(conn, "SELECT id FROM holdfast.jobs WHERE state = 'failed'")
     assert failed == [(made[2].id,)]
+
+
+async def test_start_that_cannot_be_written_fails_the_attempt(database: str, conn: Any) -> None:
+    ran = []
+
+    @job("permanent.suspect", max_attempts=1)
+    async def suspect() -> None:
+        ran.append(1)
+
+    await enqueue(conn, suspect.new())
+    await conn.execute("UPDATE holdfast.jobs SET confirm_start = true")
+    await conn.execute(REFUSE.format(event="UPDATE OF begun_at", table="jobs", when="NEW.begun_at IS NOT NULL"))
+    async with beside(Worker(database, [suspect], OPTIONS)):
+        await until(lambda: _ended(conn, 1))
+
+    ((state, errors, error),) = await rows(conn, "SELECT state, errors, error FROM holdfast.jobs")
+    assert (state, errors, ran) == ("failed", 1, [])
+    assert "exceeds the maximum" in error
+
+
+async def test_log_line_that_cannot_be_stored_does_not_keep_others(
+    database: str, conn: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await conn.execute(REFUSE.format(event="INSERT", table="log_lines", when="NEW.message = 'refused'"))
+
+    async def is_lost() -> bool:
+        return any("job_logs_lost" in message for message in caplog.messages)
+
+    @job("permanent.talks", max_attempts=1)
+    async def talks(ctx: Context) -> None:
+        ctx.log.info("refused")
+        await until(is_lost)
+        ctx.log.info("stored")
+
+    made = await enqueue(conn, talks.new())
+    async with beside(Worker(database, [talks], OPTIONS)):
+        await until(lambda: _ended(conn, 1))
+
+    assert await state_of(conn, made.id) == "completed"
+    assert await rows(conn, "SELECT message FROM holdfast.log_lines") == [("stored",)]
 
 
 @pytest.mark.parametrize("name", ["unique_key", "slot_key", "idempotency_key", "step"])
