@@ -256,7 +256,7 @@ class Server(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """A second signal cuts the connections of requests that still run; the application closes what it has opened as always."""
+        """A second signal cuts the connections of requests that still run; the application closes what it has opened."""
         await super().shutdown(sockets)
         if self.force_exit:
             for connection in self.server_state.connections:
