@@ -63,6 +63,14 @@ async def test_f_72_hostile_bodies_are_refused_with_a_problem(analyst: Client, b
         assert answer.json()["what_to_do"]
 
 
+async def test_key_that_is_too_long_for_an_index_is_refused_with_its_limit(analyst: Client) -> None:
+    for field in ("unique_key", "slot_key"):
+        answer = await analyst.post("/api/jobs", json={"kind": "k" * 200, field: "😀" * 500, "allow_unknown_kind": True})
+
+        assert (answer.status_code, answer.json()["code"]) == (422, "INVALID_REQUEST"), answer.text
+        assert "it has 2,000 bytes, the limit is 1,500" in answer.text
+
+
 async def test_f_72_lone_surrogate_is_refused_in_every_text(admin: Client) -> None:
     asked = {"name": "ci", "role": "viewer", "days": 7, "reason": "test"}
     for field in ("name", "reason"):

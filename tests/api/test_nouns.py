@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from factories import add, end, hold, holders_of, rows, start_worker, state_of, value
+from holdfast.api.ops import OpsState
 from holdfast.apps.control_jobs import act_in_bulk
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.config_keys import KEYS
@@ -242,6 +243,12 @@ async def test_p_08_overview_has_all_counts(ops: Client, conn: Any) -> None:
     assert state["snapshots"] == dict.fromkeys(("pending", "creating", "ready", "failed", "cancelled"), none)
     statuses = ("pending", "claimed", "submitted", "completed", "failed", "cancelled")
     assert state["export_jobs"] == dict.fromkeys(statuses, none)
+    instances = ("waiting_for_snapshot", "starting", "running", "suspended", "resuming", "stopping", "failed")
+    assert state["instances"] == dict.fromkeys(instances, none)
+    assert state["tables"] == dict.fromkeys(("good", "fair", "poor", "unknown"), none)
+    assert state["maintenance_runs"] == dict.fromkeys(("pending", "blocked", "running", "submitted"), none)
+    assert state["ingestions"] == {}, "by result, of those that were requested"
+    assert set(state) == set(OpsState.model_fields), "the OpenAPI document describes all of it"
     assert not {name for name in METRICS | PLANE_METRICS if re.match("(instances|snapshots)_by_status", name)}
 
 

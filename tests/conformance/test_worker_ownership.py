@@ -16,6 +16,7 @@ from holdfast.jobs.model import Claim
 
 ABOUT = {"name": "w", "host": "h", "pid": 1, "version": "1", "kinds": {"k": 1}, "lease": 30}
 LOOKING = {"kinds": {"k": 1}, "queues": ["default"]}
+LINE = {"number": 1, "said_at": "2026-01-01T00:00:00Z", "level": "info", "message": "m"}
 BEAT = {"name": "w", "lease": 30, "held": [], **LOOKING}
 
 
@@ -40,12 +41,16 @@ def acts(worker_id: str, claim: Claim) -> list[tuple[str, str, Any, dict[str, st
     job = f"/jobs/{claim.id}"
     return [
         ("PUT", f"/{worker_id}", ABOUT, {}),
+        ("PUT", f"/{worker_id}/kinds", {"name": "w", "kinds": []}, {}),
         ("POST", f"/{worker_id}/beat", BEAT, {}),
         ("POST", f"/{worker_id}/claims", LOOKING, {}),
         ("POST", f"/{worker_id}/claims/{claim.id}", LOOKING, {}),
         ("POST", f"/{worker_id}/polls", LOOKING, {}),
         ("POST", f"/{worker_id}/completions", {"completions": [held]}, {}),
         ("POST", f"/{uuid4()}/completions", {"completions": [held]}, {}),
+        ("POST", f"{job}/begin", None, shows(claim)),
+        ("POST", f"{job}/logs", {"lines": [LINE]}, shows(claim)),
+        ("GET", f"{job}/parents", None, shows(claim)),
         ("POST", f"{job}/progress", {"progress": 0.5}, shows(claim)),
         ("POST", f"{job}/checkpoint", None, shows(claim)),
         ("GET", f"{job}/effects", None, shows(claim)),

@@ -7,6 +7,7 @@ import pytest
 from psycopg import errors
 from psycopg_pool import PoolTimeout
 
+from holdfast.api.problems import of_the_database
 from holdfast.database.pool import careful, is_permanent, our_settings, parts_of
 
 OPERATIONAL = {
@@ -35,6 +36,26 @@ def test_lost_connection_without_a_code_is_transient() -> None:
 @pytest.mark.parametrize("kind", [errors.UniqueViolation, errors.UndefinedTable, errors.InvalidTextRepresentation])
 def test_other_errors_are_permanent(kind: type[psycopg.Error]) -> None:
     assert is_permanent(kind("no"))
+
+
+@pytest.mark.parametrize(
+    ("state", "slug"),
+    [
+        *[
+            ("54000", "invalid-request"),
+            ("54001", "invalid-request"),
+            ("22003", "invalid-request"),
+            ("23514", "invalid-request"),
+        ],
+        *[("55000", "internal"), ("39000", "internal")],
+        *[("08006", "database-unavailable"), ("53300", "database-unavailable")],
+        *[("55P03", "busy"), ("57014", "too-slow"), ("25006", "database-unavailable")],
+    ],
+)
+def test_api_offers_a_retry_only_of_what_may_succeed(state: str, slug: str) -> None:
+    problem = of_the_database(errors.lookup(state)("…"))
+
+    assert (problem.slug, "Retry-After" in problem.headers) == (slug, slug not in ("invalid-request", "internal"))
 
 
 def test_no_startup_options_are_sent() -> None:

@@ -37,13 +37,17 @@ class OpsState(BaseModel):
     workers: list[dict[str, Any]]
     controls: list[dict[str, Any]]
     draining: bool
-    snapshots: dict[str, Total] = {}  # by status, where the service exports is served
+    snapshots: dict[str, Total] = {}  # by status, where their service is served, as the following
     export_jobs: dict[str, Total] = {}
+    instances: dict[str, Total] = {}
+    tables: dict[str, Total] = {}
+    maintenance_runs: dict[str, Total] = {}
+    ingestions: dict[str, Total] = {}
 
 
 @routes.add("GET", "/api/ops/state", action="ops.read", answers=Data[OpsState], refuses=["too-slow"])
 async def show_state(request: Request) -> Response:
-    """Show how many jobs, snapshots and export jobs are in each state, the held locks, the workers, and paused or drained
+    """Show how many jobs and objects of services are in each state, the held locks, the workers, and paused or drained
     kinds."""
     plane = plane_of(request)
     async with plane.pool.connection() as conn:

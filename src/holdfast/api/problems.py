@@ -13,6 +13,7 @@ import psycopg
 
 from holdfast import errors
 from holdfast.api.problem_types import PROBLEMS
+from holdfast.database.pool import is_permanent
 
 
 class Problem(Exception):
@@ -105,8 +106,14 @@ def of_the_database(error: Exception) -> Problem:
         return Problem("busy", "another request is changing the same object", headers=SOON)
     if isinstance(error, psycopg.errors.QueryCanceled):
         return Problem("too-slow", "the database did not answer in time", headers=SOON)
-    if isinstance(error, psycopg.DataError | psycopg.errors.IntegrityError | psycopg.errors.ProgramLimitExceeded):
+    if isinstance(error, psycopg.DataError | psycopg.errors.IntegrityError) or _exceeds_a_limit(error):
         return Problem("invalid-request", "the database cannot store this value")
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         return Problem("database-unavailable", "the database takes no writes at the moment", headers=SOON)
+    if is_permanent(error):
+        return Problem("internal", "the database refuses this, and would refuse it again; the log has the reason")
     return Problem("database-unavailable", "the database cannot be reached", headers=SOON)
+
+
+def _exceeds_a_limit(error: Exception) -> bool:
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("54")

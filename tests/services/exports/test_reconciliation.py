@@ -202,6 +202,9 @@ async def test_every_finalised_snapshot_and_every_stale_claim_is_counted_whoever
     same = [key for key in shown if key[0].startswith(read_from_it)]
     assert {key: of_another[key] for key in same} == {key: shown[key] for key in same}
     assert (await reconcile.reconcile(ctx)).failed == 0
+    passes = ("export_reconciliation_passes_total", "export_reconciliation_pass_duration_seconds_count")
+    after = await scraped(app, ops)
+    assert [after[name,] - shown[name,] for name in passes] == [1, 1]
 
 
 async def test_one_row_that_raises_undoes_no_other_and_stops_no_step(ops: Client, conn: Any, ctx: Any) -> None:
