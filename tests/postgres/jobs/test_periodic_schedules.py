@@ -163,6 +163,24 @@ async def test_refused_schedule_keeps_its_error_and_others_run(conn: Conn) -> No
     assert view.next_due_at > datetime.now(UTC)
 
 
+async def test_schedule_that_the_database_refuses_keeps_its_error_and_others_run(conn: Conn) -> None:
+    await conn.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no such jobs here'; END $$;"
+        " CREATE TRIGGER refuse BEFORE INSERT ON holdfast.jobs FOR EACH ROW WHEN (NEW.kind = 'a.refused')"
+        " EXECUTE FUNCTION refuse()"
+    )
+    kinds = [as_json(Declaration(name, periodic=Schedule(HOUR))) for name in ("a.refused", "b.free")]
+    await publish(conn, kinds, worker="a worker")
+    await make_due(conn, HOUR * 2, "a.refused")
+    await make_due(conn, kind="b.free")
+
+    assert len(await enqueue_due(conn)) == 1
+
+    view = await read.get_periodic(conn, "a.refused")
+    assert "no such jobs here" in str(view.last_error)
+    assert view.next_due_at > datetime.now(UTC)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Workers learn of it
 # ---------------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.crashpoints import crashpoint
+from holdfast.database.pool import is_permanent
 from holdfast.errors import Draining, HoldfastError, IdempotencyConflict
 from holdfast.jobs import kinds
 from holdfast.jobs.declare import requested_job
@@ -90,7 +91,8 @@ async def _enqueue_one(conn: psycopg.AsyncConnection[Any]) -> list[JobId] | None
 
 
 async def _enqueue_at(conn: psycopg.AsyncConnection[Any], row: _Row, due_at: datetime) -> tuple[JobId | None, str | None]:
-    """Enqueue one due time. One that is refused, such as by a lock, must not stop those after it: its error is stored."""
+    """Enqueue one due time. One that is refused, by a lock or by the database, must not stop those after it: its error is
+    stored."""
     try:
         async with conn.transaction():
             return await enqueue_at(conn, row.kind, row.payload, row.gives_due_at, due_at, key_of(due_at)), None
@@ -98,7 +100,9 @@ async def _enqueue_at(conn: psycopg.AsyncConnection[Any], row: _Row, due_at: dat
         return JobId(conflict.job_id), None
     except Draining:
         raise
-    except HoldfastError as error:
+    except (HoldfastError, psycopg.Error) as error:
+        if isinstance(error, psycopg.Error) and not is_permanent(error):
+            raise
         log.error("periodic_job_not_enqueued", kind=row.kind, due_at=due_at.isoformat(), error=str(error))
         return None, f"the run due at {due_at.isoformat()} was not enqueued: {error}"
 
