@@ -83,13 +83,9 @@ def _until_open(port: int, running: subprocess.Popen[bytes]) -> None:
     raise AssertionError("pgbouncer does not listen")
 
 
-# `options` is a startup parameter that PgBouncer refuses by default. Once none is sent, this line can go.
-IGNORED = {"ignore_startup_parameters": "options"}
-
-
 @pytest.mark.parametrize("robin", ["0", "1"])
 def test_transaction_mode_is_refused(robin: str, pooled: Pooled) -> None:
-    with pooled("transaction", server_round_robin=robin, **IGNORED) as url:
+    with pooled("transaction", server_round_robin=robin) as url:
         for _ in range(5):
             with pytest.raises(TransactionPooler):
                 pooler.require_own_session(url)
@@ -107,12 +103,30 @@ def test_transaction_mode_is_refused(robin: str, pooled: Pooled) -> None:
 def test_session_mode_is_fine(size: str, pooled: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there is no second backend to compare with."""
     monkeypatch.setattr(pooler, "LONGEST_WAIT", 2.0)
-    with pooled("session", default_pool_size=size, **IGNORED) as url:
+    with pooled("session", default_pool_size=size) as url:
         pooler.require_own_session(url)
 
 
+def test_worker_behind_session_mode_with_the_defaults_of_pgbouncer_completes_its_jobs(pooled: Pooled, tmp_path: Path) -> None:
+    """PgBouncer refuses startup parameters that it does not know, such as `options`."""
+    (tmp_path / "pooled_kinds.py").write_text("from holdfast import job\n\n@job('pooled.quick')\nasync def quick(): ...\n")
+    with pooled("session") as url:
+        with psycopg.connect(url) as conn:
+            for _ in range(20):
+                enqueue_sync(conn, NewJob("pooled.quick"))
+        ended = subprocess.run(
+            [sys.executable, "-m", "holdfast", "worker", "run", "--import", "pooled_kinds", "--drain"],
+            env=os.environ | {"HOLDFAST_DATABASE_URL": url, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        with psycopg.connect(url) as conn:
+            states = conn.execute("SELECT state, count(*) FROM holdfast.jobs GROUP BY state").fetchall()
+
+    assert (ended.returncode, states) == (0, [("completed", 20)]), ended.stderr
+
+
 def test_an_enqueue_goes_through_with_the_documented_setting_and_fails_without(pooled: Pooled) -> None:
-    with pooled("transaction", **IGNORED) as url:
+    with pooled("transaction") as url:
         _enqueue(url, 48, None)
         with pytest.raises(UsageError, match="prepare_threshold=None"):
             _enqueue(url, 200, 5)
