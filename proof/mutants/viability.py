@@ -1,7 +1,8 @@
 """Check that a mutant runs, and which failures count as catching it. Called by: `run.py`, its plugin, tests.
 
 A mutant whose SQL cannot be planned makes every test fail and proves nothing. A mutant is caught if an assertion, an
-invariant of the checker or a constraint of the database reports a wrong result, not if its own code is broken.
+invariant of the checker or a constraint of the database reports a wrong result, not if its own code is broken. A row
+that is missing when a test unpacks it, or a lock timeout of a statement that must not wait, is such a report.
 """
 
 from __future__ import annotations
