@@ -94,9 +94,7 @@ async def register_worker(
 
 
 @router.put("/{worker_id}/kinds", status_code=204)
-async def publish_kinds(
-    worker_id: UUID, said: Annotated[Publication, said_as(Publication)], pool: Pool, actor: Actor
-) -> None:
+async def publish_kinds(worker_id: UUID, said: Annotated[Publication, said_as(Publication)], pool: Pool, actor: Actor) -> None:
     """Publish the declarations of this worker's kinds before it registers: requests to enqueue are validated with them."""
     declared = {one.kind: one.model_dump() for one in said.kinds}
     async with pool.connection() as conn:
