@@ -6,7 +6,6 @@ decides when the server stops and starts. fsync is on, so acknowledged commits a
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -55,7 +54,8 @@ class OwnPostgres:
         self.cluster = Cluster(folder.resolve(), server_account())
         self.binaries = reachable(binaries or find_binaries(), self.cluster.account, lambda _: None)
         self._settings = {**DEFAULTS, **SMALL, **(settings or {})}
-        self.port = _free_port()
+        self._reserved = _reserve_port()
+        self.port: int = self._reserved.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -70,7 +70,12 @@ class OwnPostgres:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it for good, and give up its port."""
         self.end(signal.SIGQUIT)
+        self._reserved.close()
 
     @property
     def pid(self) -> int | None:
@@ -128,21 +133,35 @@ class OwnPostgres:
         return int(row[0]) if row else 0
 
     def kill_backend(self, rng: random.Random) -> bool:
-        """kill -9 of one backend: the postmaster throws out everybody and recovers. False if there was none."""
+        """kill -9 of one backend: the postmaster throws out everybody and recovers. False if there was none.
+
+        Returns when the postmaster has noticed: from then on it accepts nobody until it has recovered."""
         self.wait_until_it_answers()
         with psycopg.connect(self.url, autocommit=True) as conn:
             pids: list[Any] = conn.execute(BACKENDS).fetchall()
-        if not pids:
-            return False
-        for (pid,) in (rng.choice(pids), *pids):
-            with contextlib.suppress(ProcessLookupError):  # its client has left meanwhile
-                os.kill(pid, signal.SIGKILL)
-                return True
+            return bool(pids) and any(self._dies_with(pid, conn) for (pid,) in (rng.choice(pids), *pids))
+
+    def _dies_with(self, pid: int, conn: psycopg.Connection[Any]) -> bool:
+        """Kill this backend, and see whether everybody was thrown out: not if it was just ending by itself."""
+        try:
+            os.kill(pid, signal.SIGKILL)
+            while True:  # until the postmaster has reaped it
+                os.kill(pid, 0)
+                time.sleep(0.001)
+        except ProcessLookupError:
+            pass
+        try:
+            psycopg.connect(self.admin_url, connect_timeout=5).close()
+            conn.execute("SELECT 1")  # the server may have recovered already, but not with this connection
+        except psycopg.OperationalError:
+            return True
         return False
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _reserve_port() -> socket.socket:
+    """A socket that keeps a port for a server, also while that is down. It never listens, and like the server it has
+    SO_REUSEADDR, so the server can listen beside it; a client or a server that takes any free port does not get this one."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved

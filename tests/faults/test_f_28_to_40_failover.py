@@ -79,7 +79,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         try:
             yield Pair(primary, standby)
         finally:
-            standby.end(signal.SIGQUIT)
+            standby.close()
 
 
 def a_standby_of(primary: OwnPostgres, backup: Path, folder: Path) -> OwnPostgres:

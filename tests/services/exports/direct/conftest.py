@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,8 +16,16 @@ from holdfast.stores.credentials import GcsCredentials, S3Credentials
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.paths import location_of
 
-PATIENCE = 60.0
 BUCKET = "bucket"
+# On a port that the system gives it; a port that is chosen before may be somebody else's by then.
+SERVER = """
+import threading
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+threading.Event().wait()
+"""
 # What a token for GCS must look like so that moto, which speaks S3, takes it for a signature.
 GCS_TOKEN = "x/20260101/us-east-1/s3/aws4_request"
 
@@ -37,29 +43,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[int]:
     """The port of an S3 server with one bucket."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _make_bucket(port)
-        yield port
-    finally:
-        server.kill()
-        server.wait()
-
-
-def _make_bucket(port: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         try:
-            asked = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
-            with urllib.request.urlopen(asked, timeout=5):
-                return
-        except OSError:
-            assert time.monotonic() < deadline, "the S3 server did not start"
-            time.sleep(0.1)
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+            with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT"), timeout=60):
+                pass
+            yield port
+        finally:
+            server.kill()
 
 
 @pytest.fixture
