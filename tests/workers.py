@@ -7,10 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sqlalchemy import make_url
+
+from factories import value
 from holdfast import Worker
 from holdfast.jobs.views.read import get_job
 
 PATIENCE = 120.0  # seconds: only a test that fails waits for so long
+DOOMED = "doomed"
+IS_GONE = "SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s"
 
 
 @asynccontextmanager
@@ -30,6 +35,17 @@ async def until(reached: Callable[[], Awaitable[Any]], seconds: float = PATIENCE
         while not (found := await reached()):
             await asyncio.sleep(0.01)
     return found
+
+
+def doomed(url: str) -> str:
+    """The address for a worker that will be killed: its sessions have a name of their own, see `until_gone`."""
+    return make_url(url).update_query_dict({"application_name": DOOMED}).render_as_string(hide_password=False)
+
+
+async def until_gone(conn: Any) -> None:
+    """Wait until no session of killed workers is left. Before that, the server may execute their last heartbeat, which would
+    make a lease long again that the test has ended."""
+    await until(lambda: value(conn, IS_GONE, DOOMED))
 
 
 async def ended(conn: Any, job_id: int) -> Any:

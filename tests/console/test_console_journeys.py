@@ -31,7 +31,7 @@ from iceberg_tables import end_threads
 from maintenance_factories import ORDERS, know, make_table
 from programs import Started
 from serving import serving
-from workers import until
+from workers import doomed, until, until_gone
 
 TokenOf = Callable[[str], Awaitable[str]]
 StartWorker = Callable[..., Started]
@@ -78,14 +78,12 @@ def start_worker(database: str, tmp_path: Path) -> Iterator[StartWorker]:
     (tmp_path / "their_jobs.py").write_text(JOBS)
     started: list[Started] = []
 
-    def start(*words: str, **environment: str) -> Started:
+    def start(*words: str, url: str = database, **environment: str) -> Started:
         own = {"PYTHONPATH": str(tmp_path), "HOLDFAST_BEAT_SECONDS": "0.3", "HOLDFAST_POLL_SECONDS": "0.3"}
         with (tmp_path / f"worker-{len(started)}.log").open("w") as log:
             env = os.environ | own | environment
             started.append(
-                programs.start(
-                    "worker", "run", "--dsn", database, *words, env=env, folder=tmp_path, out=log, err=log, session=True
-                )
+                programs.start("worker", "run", "--dsn", url, *words, env=env, folder=tmp_path, out=log, err=log, session=True)
             )
         return started[-1]
 
@@ -110,9 +108,9 @@ async def runs(conn: Any, job_id: int, attempt: int = 1) -> None:
 
 
 async def kill(conn: Any, worker: Started, job_id: int) -> None:
-    """Kill the worker of this job with SIGKILL, and let its lease be over."""
+    """Kill the worker of this job, which has the address `doomed`, with SIGKILL, and let its lease be over."""
     worker.kill_group()
-    worker.wait()
+    await until_gone(conn)
     await conn.execute(
         "UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '9 min', beat_at = clock_timestamp() - "
         "interval '14 min' WHERE id = (SELECT worker_id FROM holdfast.jobs WHERE id = %s)",
@@ -132,7 +130,7 @@ async def test_3_1_the_first_five_minutes_show_a_killed_worker_and_its_replaceme
     """UX 3.1: the link that is printed signs in; kill -9 of a worker; another one finishes the job, and the page follows."""
     may_end = tmp_path / "now"
     with serving(database, tmp_path / "serve") as served:
-        first = start_worker(*THEIRS)
+        first = start_worker(*THEIRS, url=doomed(database))
         job_id = await add(conn, "exports.nightly", payload={"table": "crm.accounts", "may_end": str(may_end)})
         await runs(conn, job_id)
         async with tab(chromium, served.url, "none", viewport=DESKTOP) as one:
@@ -179,9 +177,10 @@ async def test_3_2_a_data_engineer_gets_from_a_mapping_to_a_graph_query_and_a_re
             await page.get_by_role("link", name="New snapshot").click()
             await page.get_by_role("dialog").get_by_role("button", name="New snapshot").click()
             await page.locator("#snapshots").get_by_role("link").first.click()
-            killed = start_worker(**own)
+            killed = start_worker(url=doomed(database), **own)
             await until(lambda: _claimed(conn))
             killed.kill_group()  # whatever it has written is not published
+            await until_gone(conn)
             await conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '1 s'")
             start_worker(**own)
             await page.locator(".top .badge.completed").wait_for()
@@ -334,11 +333,18 @@ class _NoStreams:
 
 
 async def test_3_5_on_call_a_job_of_a_killed_worker_is_recovered_from_a_phone(
-    app: FastAPI, site: str, conn: Any, token_of: TokenOf, tmp_path: Path, chromium: Any, start_worker: StartWorker
+    app: FastAPI,
+    site: str,
+    database: str,
+    conn: Any,
+    token_of: TokenOf,
+    tmp_path: Path,
+    chromium: Any,
+    start_worker: StartWorker,
 ) -> None:
     """UX 3.5: link of the alert, one tap to the job, what will happen, reason, verified live; the audit has who and why."""
     may_end, taps = tmp_path / "now", 0
-    worker = start_worker(*THEIRS)
+    worker = start_worker(*THEIRS, url=doomed(database))
     job_id = await add(conn, "exports.nightly", payload={"table": "crm.accounts", "may_end": str(may_end)})
     await runs(conn, job_id)
     fence = await value(conn, "SELECT attempt_id FROM holdfast.jobs WHERE id = %s", job_id)

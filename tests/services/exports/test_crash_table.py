@@ -28,6 +28,7 @@ from holdfast.settings import settings
 from programs import Started
 from services.exports.test_trino_exports import ROLE, UNLOAD, warehouse
 from trino_server import TrinoServer
+from workers import doomed, until_gone
 
 pytestmark = pytest.mark.processes
 
@@ -147,9 +148,10 @@ async def test_w_19_the_pod_that_submitted_is_gone_and_another_polls(
         await conn.execute(POLL_NOW)
         return bool(await value(conn, "SELECT coalesce(max(poll_count), 0) >= 2 FROM holdfast.jobs WHERE state = 'submitted'"))
 
-    async with worker(database, log) as first:
+    async with worker(doomed(database), log) as first:
         await until(has_been_polled, "a poll", log)
         first.kill_group()
+    await until_gone(conn)
     await conn.execute(SILENCE)
     await rescue(conn)
     assert await rows(conn, "SELECT state, handle IS NOT NULL FROM holdfast.jobs") == [("submitted", True)]

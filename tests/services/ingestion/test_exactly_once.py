@@ -35,7 +35,7 @@ from holdfast.services.ingestion.sources.dialect import Dialect
 from holdfast.services.ingestion.staging import errors
 from holdfast.services.ingestion.views import runs
 from holdfast.testing import crash_at, harness
-from workers import until
+from workers import doomed, until_gone
 
 EXAMPLES = 300 if os.environ.get("HOLDFAST_TEST_EVERYTHING") else 6
 HEADER = ["trip_id", "unit_id", "date", "cabin", "distance"]
@@ -193,11 +193,6 @@ async def is_as_expected(conn: Any, table: list[list[str]], job_id: int) -> None
 
 
 ALL_ENDED = "SELECT count(*) = 0 FROM holdfast.jobs WHERE state IN ('pending', 'blocked', 'running')"
-NO_OPEN_TRANSACTION = """
-    SELECT count(*) = 0 FROM pg_stat_activity
-    WHERE datname = current_database() AND backend_type = 'client backend' AND xact_start IS NOT NULL
-      AND pid <> pg_backend_pid()
-"""
 EXPIRE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = %s"
 
 
@@ -210,7 +205,7 @@ def forks(here: Ingestion, database: str, tmp_path: Path) -> Iterator[Callable[[
         "lease": 60.0,
     }
     with ForkServer() as server:
-        yield lambda point: server.start(database, tmp_path, crash_at=point, **options)
+        yield lambda point: server.start(doomed(database) if point else database, tmp_path, crash_at=point, **options)
 
 
 @pytest.mark.more  # single crash points are below
@@ -227,7 +222,7 @@ async def test_a_worker_that_is_killed_at_any_point_loads_no_row_twice_and_loses
         table = some_rows(chance)
         made = await back.dispatch(written(table), options=POINT, mode="replace")
         assert await asyncio.to_thread(forks(point).wait) == -signal.SIGKILL, point
-        await until(lambda: value(conn, NO_OPEN_TRANSACTION))  # a rescue leaves out what the session of the dead still locks
+        await until_gone(conn)  # also because a rescue leaves out what their sessions still lock
         await back.harness.move_time(timedelta(hours=1))
         await back.harness.drain()
         await is_as_expected(conn, table, made.job_id)

@@ -21,6 +21,7 @@ from holdfast.jobs.rescue import rescue
 from holdfast.services.maintenance.setup import Maintenance
 from maintenance_factories import ORDERS, PATH, actions_of, make_table, read_ids, until
 from programs import Started
+from workers import doomed, until_gone
 
 pytestmark = pytest.mark.processes
 
@@ -37,8 +38,8 @@ def start(database: str, here: Maintenance, tmp_path: Path) -> Iterator[Start]:
     """Starts `holdfast worker run` in a process group of its own, which is killed after the test."""
     started: list[Started] = []
 
-    def run(*options: str, **environment: str) -> Started:
-        words = ["worker", "run", "--import", "holdfast.services.maintenance.kinds", "--dsn", database, *options]
+    def run(*options: str, url: str = database, **environment: str) -> Started:
+        words = ["worker", "run", "--import", "holdfast.services.maintenance.kinds", "--dsn", url, *options]
         env = {**os.environ, **QUICK, **environment}
         with (tmp_path / "log").open("ab") as log:
             worker = programs.start(*words, env=env, folder=tmp_path, out=log, err=log, session=True)
@@ -139,10 +140,11 @@ async def test_worker_that_is_killed_inside_an_action_is_replaced(
     observer, conn = await connect(), await connect()
     async with conn.transaction():
         job_id = await blocked_run(ops, conn, here, database)
-        worker = start()
+        worker = start(url=doomed(database))
         await stands(observer)
         worker.kill_group()
 
+    await until_gone(observer)
     await observer.execute(SILENCE)
     await rescue(observer)
     start()

@@ -37,8 +37,8 @@ def start(database: str, folder: Path) -> Iterator[Start]:
     """Starts `holdfast worker run` in a process group of its own, which is killed after the test."""
     started: list[Started] = []
 
-    def run(*options: str, **environment: str) -> Started:
-        words = ["worker", "run", "--import", "holdfast.services.exports.kinds", "--dsn", database, *options]
+    def run(*options: str, url: str = database, **environment: str) -> Started:
+        words = ["worker", "run", "--import", "holdfast.services.exports.kinds", "--dsn", url, *options]
         with (folder / "log").open("ab") as log:
             worker = programs.start(*words, env={**os.environ, **environment}, folder=folder, out=log, err=log, session=True)
         started.append(worker)
@@ -116,18 +116,19 @@ async def test_an_executor_dies_at_any_point_and_every_row_is_there_once(
 
 @pytest.mark.more  # the crash points of an export are in this file, the loss of a machine in tests/faults
 async def test_a_pod_that_is_gone_half_way_is_followed_by_another(
-    conn: psycopg.AsyncConnection[Any], start: Start, folder: Path
+    conn: psycopg.AsyncConnection[Any], database: str, start: Start, folder: Path
 ):
     to, rows_wanted = folder / "out", 6_000_000
     sql = f"SELECT i AS id, md5(i::varchar) AS name FROM range({rows_wanted}) t(i)"
     job_id = await add(conn, KIND, payload={"sql": sql, "to": str(to)})
 
-    first = start(HOLDFAST_LEASE_SECONDS="60", HOLDFAST_BEAT_SECONDS="0.1")
+    first = start(url=workers.doomed(database), HOLDFAST_LEASE_SECONDS="60", HOLDFAST_BEAT_SECONDS="0.1")
     await workers.until(lambda: value(conn, HAS_BEGUN, job_id))  # a death before the first beat would not count
     until(lambda: any(file.stat().st_size for file in to.rglob(".part*")), "a file that grows", folder / "log")
     first.kill_group()
     dead = {path.name for path in to.glob("attempt-*")}
     assert not (to / "_manifest.json").exists()
+    await workers.until_gone(conn)
     await conn.execute(SILENCE)  # time is moved by moving rows
     assert await rescue(conn) == [job_id]
     second = start("--drain")
