@@ -56,6 +56,7 @@ HEAVY = (
     "rich.traceback",
 )
 PATIENCE = 120.0  # seconds
+KEEPER_TIMEOUT = "TEST_KEEPER_TIMEOUT"  # in the environment: seconds that a keeper has at its end, however slow the machine is
 
 
 class Programs:
@@ -231,6 +232,10 @@ def become(request: dict[str, Any], out: int, err: int) -> None:
     sys.path[:0] = [request["folder"], *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = ["holdfast", *request["words"]]
     random.seed()  # else all children would have the same random state
+    if KEEPER_TIMEOUT in os.environ:
+        keeper = import_module("holdfast.worker.keeper.keeper")
+        for timeout in ("KILL_TAKES", "RELEASE_TIMEOUT", "RELEASE_TIMEOUT_AFTER_SECOND_SIGNAL"):
+            setattr(keeper, timeout, float(os.environ[KEEPER_TIMEOUT]))
     if loads_new_modules(request["words"]):
         use_a_spare(())
     sys.modules["holdfast.__main__"].program()

@@ -16,6 +16,7 @@ import psycopg
 from proof.processes.handlers import FOLDER, PATIENT, allowed, quick, tell
 
 from holdfast import Context, Done, Lock, job
+from holdfast.database.pool import IDLE_LIMIT
 
 
 async def wait_for(name: str) -> None:
@@ -81,11 +82,14 @@ async def talker(ctx: Context, n: int) -> str:
 
 @job("fault.holder", **PATIENT)
 async def holder(ctx: Context, n: int) -> Done:
-    """Stops its own process with SIGSTOP inside its finish transaction, with its row locked."""
+    """Stops its own process with SIGSTOP inside its finish transaction, with its row locked. If that transaction may not be
+    idle forever, then from here on only for a second."""
     tell("start", ctx.job)
 
     async def write(conn: psycopg.AsyncConnection[Any]) -> None:
         if ctx.job.attempt_no == 1:
+            limited = "SELECT set_config(name, '1s', true) FROM pg_settings WHERE name = %s AND setting <> '0'"
+            await conn.execute(limited, [IDLE_LIMIT])
             os.kill(os.getpid(), signal.SIGSTOP)
 
     tell("finish", ctx.job)

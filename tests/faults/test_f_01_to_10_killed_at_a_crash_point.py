@@ -145,16 +145,13 @@ def test_f_09_killed_after_the_unlock_leaves_nothing_to_do(scene: Scene):
 def test_f_10_killed_rescuer_is_replaced_and_the_job_rescued_once(scene: Scene, point: str):
     job = scene.add("proof.quick")
     scene.doomed("claim.after_commit")
-    scene.doomed(point)
+    scene.doomed(point, kinds=("proof.steps",))  # it may rescue the job, and not claim it in another of its tasks
     assert scene.moves(job) == ([] if point == "reap.in_tx" else ["rescue"])
 
     scene.everything_ends()
 
-    # A reaper that dies after its commit may have claimed the job meanwhile, in another of its tasks: then that is reaped too.
-    again = scene.moves(job).count("rescue") - 1
-    assert again in (0, 1)
-    assert scene.moves(job) == ["rescue"] * (1 + again) + ["complete"]
-    assert scene.job(job)[:2] == ("completed", 2 + again)
+    assert scene.moves(job) == ["rescue", "complete"]
+    assert scene.job(job)[:2] == ("completed", 2)
 
 
 @pytest.mark.parametrize(

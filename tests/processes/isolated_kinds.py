@@ -121,9 +121,11 @@ def deaf(mark: str) -> None:
 
 
 @job("isolated.overruns", run_in="process", max_runtime=timedelta(seconds=0.2), max_attempts=1)
-def overruns(mark: str) -> None:
-    """Holds its interpreter's lock in native code, so that nothing inside its process can stop it."""
-    Path(mark).write_text(str(os.getpid()))
+async def overruns() -> None:
+    """Holds its interpreter's lock in native code, so that nothing inside its process can stop it.
+
+    A coroutine: a plain function might be overdue before its thread has the lock.
+    """
     ctypes.PyDLL(None).sleep(600)
 
 

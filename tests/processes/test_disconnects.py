@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
-from keepers import KILL, Kept, Start, is_alive, moves, row, start_is_written, state, until
+from keepers import CONTINUE, KILL, STOP, Kept, Start, is_alive, moves, row, start_is_written, state, until
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
@@ -20,12 +21,23 @@ SESSION = """
     SELECT w.session_pid FROM holdfast.workers w JOIN pg_stat_activity a ON a.pid = w.session_pid
     WHERE w.pid = %s AND w.session_gone_at IS NULL
 """
+CHECKED = """
+    SELECT FROM holdfast.workers w JOIN pg_stat_activity a ON a.pid = w.session_pid
+    WHERE w.pid = %s AND a.query = 'COMMIT' AND a.query_start > %s
+"""
 
 
 def session_of(db: Conn, keeper: Kept) -> int | None:
     """The process id of the session that stands for its executor, while it lives."""
     found = db.execute(SESSION, [keeper.executor()]).fetchone()
     return None if found is None else int(found[0])
+
+
+def checks_on_others(db: Conn, keeper: Kept) -> None:
+    """Wait for a whole check: the second that ends from now on, because the first may have begun before."""
+    for _ in range(2):
+        ((now,),) = db.execute("SELECT clock_timestamp()").fetchall()
+        until(lambda now=now: db.execute(CHECKED, [keeper.executor(), now]).rowcount, "it never checked")
 
 
 def holder(db: Conn, job: int, keepers: list[Kept]) -> tuple[Kept, Kept]:
@@ -55,7 +67,8 @@ def test_keeper_and_executor_killed_together_lose_their_job_before_the_lease_end
     executor = victim.executor()
 
     os.kill(victim.pid, KILL)
-    os.kill(executor, KILL)
+    with suppress(ProcessLookupError):  # it ends with its keeper
+        os.kill(executor, KILL)
 
     until(lambda: row(db, job)[:2] == ("running", 2), "nobody took the job")
     assert moves(db, job) == [("rescue", "the database session of its worker ended")]
@@ -65,16 +78,20 @@ def test_keeper_and_executor_killed_together_lose_their_job_before_the_lease_end
 
 
 def test_keeper_that_reconnects_keeps_its_job(start: Start, db: Conn):
-    """Its session is ended three times, and each time it is back before anybody takes its job."""
+    """Its session is ended three times, and each time it is back before anybody takes its job. The other keeper is stopped
+    meanwhile: else it would rightly take the job of a keeper that the machine keeps from running for two seconds."""
     keepers = two_keepers(start, db)
     job = enqueue_sync(db, NewJob("endless")).id
     until(lambda: state(db, job) == "running")
-    victim, _ = holder(db, job, keepers)
+    victim, rival = holder(db, job, keepers)
 
     for _ in range(3):
         before = session_of(db, victim)
+        rival.signal(STOP)
         db.execute("SELECT pg_terminate_backend(%s)", [before])
         until(lambda before=before: session_of(db, victim) not in (None, before), "no new session was published")
+        rival.signal(CONTINUE)
+        checks_on_others(db, rival)
 
     assert row(db, job)[:2] == ("running", 1)
     assert moves(db, job) == []

@@ -126,7 +126,7 @@ def keeper_of(first: Kept) -> int:
 def test_keeper_as_pid_1_handles_sigterm_and_exits_with_0(first: Kept, db: Conn):
     """The kernel delivers to process 1 only what it has a handler for."""
     job = enqueue_sync(db, NewJob("until_told")).id
-    until(lambda: state(db, job) == "running")
+    first.has_begun()
 
     os.kill(keeper_of(first), TERM)
 

@@ -248,12 +248,10 @@ async def test_stopped_child_does_not_block_its_worker_and_can_be_cancelled(data
     assert found.state == "cancelled"
 
 
-async def test_f_19_handler_beyond_max_runtime_is_killed(
-    database: str, conn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_f_19_handler_beyond_max_runtime_is_killed(database: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """F-19: it holds the interpreter's lock, so that nothing inside its process could stop it. An error, and no crash."""
     monkeypatch.setattr(isolated, "STOP_TIMEOUT", 1.0)
-    made = await enqueue(conn, kinds.overruns.new(mark=str(tmp_path / "mark")))
+    made = await enqueue(conn, kinds.overruns.new())
     async with working(database):
         found = await ended(conn, made.id)
 

@@ -125,10 +125,10 @@ def test_executor_killed_at_a_crash_point_is_replaced_and_the_job_completes(star
 
 def test_f_18_handler_that_holds_the_gil_beyond_the_lease_keeps_its_job(start: Start, db: Conn):
     """Neither the database nor the handler's own checkpoint finds that the lease has ended."""
-    rival = start("--kinds", "quick", HOLDFAST_LEASE_SECONDS="3")
+    rival = start("--kinds", "quick", HOLDFAST_LEASE_SECONDS="5")
     rival.executor()  # its beats would rescue
     job = enqueue_sync(db, NewJob("native_then_checkpoint", payload={"seconds": 9})).id
-    keeper = start("--kinds", "native_then_checkpoint", HOLDFAST_LEASE_SECONDS="3")
+    keeper = start("--kinds", "native_then_checkpoint", HOLDFAST_LEASE_SECONDS="5")
 
     until(lambda: state(db, job) == "completed")
 
