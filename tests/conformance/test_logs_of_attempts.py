@@ -246,17 +246,29 @@ async def test_failed_lines_are_written_with_the_next_batch(counted: Any, conn: 
     assert await lines_of(conn, job_id) == [(1, "info", "first"), (1, "info", "second")]
 
 
-async def test_thread_that_outlives_its_attempt_logs_nothing(make: Make, conn: Any) -> None:
+async def test_thread_that_outlives_its_attempt_logs_nothing(make: Make, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ran too long and was given up; whatever it says now belongs to nobody."""
-    go_on, over = threading.Event(), threading.Event()
+    longest = timedelta(minutes=7)
+    said, go_on, over = threading.Event(), threading.Event(), threading.Event()
+    wait_for = asyncio.wait_for
+
+    async def until_it_has_spoken(work: Any, timeout: float | None) -> Any:
+        if timeout != longest.total_seconds():
+            return await wait_for(work, timeout)
+        running = asyncio.ensure_future(work)
+        await asyncio.to_thread(said.wait, 120)
+        return await wait_for(running, 0)
+
+    monkeypatch.setattr(asyncio, "wait_for", until_it_has_spoken)
 
     def stubborn(ctx: SyncContext) -> None:
         ctx.log.info("in time")
+        said.set()
         go_on.wait(120)
         ctx.log.info("too late")
         over.set()
 
-    kind = a_kind(stubborn, max_runtime=timedelta(milliseconds=100), max_attempts=1)
+    kind = a_kind(stubborn, max_runtime=longest, max_attempts=1)
     job_id = (await enqueue(conn, kind.new())).id
     async with working(make(), kind):
         await ended(conn, job_id)

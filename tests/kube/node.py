@@ -20,6 +20,7 @@ from kube.access import Access, ApiRefused
 from kube.kubelet import Kubelet, Object
 
 COMMAND = (sys.executable, "-m", "holdfast")
+NETWORK = f"127.0.{8 + int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0').removeprefix('gw'))}"  # of this process's pods
 KEPT = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 
 
@@ -105,7 +106,7 @@ class ProcessNode(Node):
 
     async def start(self, pod: Object) -> None:
         """Each pod has a loopback address of its own, so all of them can listen on the same port."""
-        ip, name = f"127.0.7.{next(self._addresses)}", pod["metadata"]["name"]
+        ip, name = f"{NETWORK}.{next(self._addresses)}", pod["metadata"]["name"]
         home = self.folder / name
         paths = await self._mount(pod, home)
         environment = {key: os.environ[key] for key in KEPT if key in os.environ}

@@ -18,7 +18,10 @@ class Global:
 kept = Global()
 atexit.register(print, "exit handlers ran")
 
+said = threading.Event()
+
 def slow():
+    said.wait()
     time.sleep(0.05)
     print("a thread that is waited for ended")
 
@@ -26,6 +29,7 @@ if "handler" in sys.argv:
     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
 threading.Thread(target=slow).start()
 print("last words", end=" ")
+said.set()
 exit_process(3)
 """
 

@@ -63,6 +63,7 @@ DEFAULTS = {
 }
 THROWAWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}  # for disposable data
 POLL_INTERVAL = 0.01  # seconds
+LONG_START = 3.0  # seconds after which a start is explained
 RECOVERY_PATIENCE = 600.0  # seconds; a long log has to be replayed after a crash
 
 
@@ -225,7 +226,7 @@ class EmbeddedPostgres:
                         raise DatabaseProblem(message) from error
                 else:
                     return supervisor.keep_up()
-            if not told and time.monotonic() - began > 3:
+            if not told and time.monotonic() - began > LONG_START:
                 told = True
                 self._say("the database is still starting: after a crash it replays its log first")
             time.sleep(POLL_INTERVAL)

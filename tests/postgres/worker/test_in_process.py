@@ -101,12 +101,7 @@ async def first() -> Done:
 async def second() -> None: ...
 
 
-@job("in_process.blocks")
-async def blocks(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
-
-
-OURS = [double, first, second, blocks]
+OURS = [double, first, second]
 
 
 def an_app(lifespan: Any) -> FastAPI:
@@ -371,11 +366,20 @@ async def test_heartbeat_returns_the_next_lease_end_of_other_workers(conn: Any, 
 
 async def test_f_18_blocked_event_loop_is_logged_with_its_kind(database: str, conn: Any, said: list[str]) -> None:
     """F-18, E-41: seen from the heartbeat's thread while it lasts."""
-    async with working(database, LOOKING) as worker:
-        made = await enqueue(conn, blocks.new(seconds=2.0))
+
+    def reported() -> list[str]:
+        return [line for line in said if "loop_blocked" in line and "in_process.blocks" in line]
+
+    async def blocks() -> None:
+        deadline = time.monotonic() + 30
+        while not reported() and time.monotonic() < deadline:
+            time.sleep(0.01)  # noqa: ASYNC251 - that is what it is for
+
+    kind = job("in_process.blocks")(blocks)
+    async with working(database, LOOKING, [kind]) as worker:
+        made = await enqueue(conn, kind.new())
         assert (await ended(conn, made.id)).attempt_no == 1, "and its lease was kept"
         assert worker.loop_lag >= 0.0
 
-    reported = [line for line in said if "loop_blocked" in line and "in_process.blocks" in line]
-    assert reported
-    assert "blocks (" in reported[0], "where it is"
+    assert reported()
+    assert "blocks (" in reported()[0], "where it is"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx2
@@ -18,6 +21,11 @@ from graph_servers import KNOWS, Served, graph_server, ring, social
 pytestmark = pytest.mark.processes
 ARROW = "application/vnd.apache.arrow.stream"
 ENDLESS = "MATCH (a:N)-[:E*1..9]->(b:N) RETURN count(*)"
+# Needs no memory; the one above needs more than there is after some seconds.
+LASTING = (
+    "UNWIND range(1, 100000) AS a UNWIND range(1, 100000) AS b UNWIND range(1, 100000) AS c "
+    "WITH a, b, c WHERE a + b * c < 0 RETURN count(*)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -204,11 +212,17 @@ def test_a_client_that_goes_away_stops_its_query(tangle: Served):
 
 
 def test_more_queries_than_threads_wait_and_too_many_are_refused(tangle: Served):
-    with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(tangle.query, ENDLESS, timeout_ms=600 + 100 * number) for number in range(4)]
-        codes = sorted(one.result().json()["code"] for one in asked)
+    with closing(begun(tangle, timeout_ms=600_000)) as first, closing(begun(tangle, timeout_ms=600_000)):
+        wait_until(lambda: tangle.status()["queries_running"] == 2)
+        with closing(begun(tangle, timeout_ms=1)) as third:
+            wait_until(lambda: tangle.status()["queries_running"] == 3)
+            fourth = tangle.query(LASTING, timeout_ms=1)
+            first.close()  # its thread looks at the third
+            waited = json.load(third.getresponse())
 
-    assert codes == ["BUSY", "QUERY_TIMEOUT", "QUERY_TIMEOUT", "QUERY_TIMEOUT"], "the third waited until its timeout"
+    assert (fourth.status_code, fourth.json()["code"]) == (503, "BUSY")
+    assert waited["code"] == "QUERY_TIMEOUT", "the third waited until its timeout"
+    wait_until_idle(tangle)
     assert tangle.rows("RETURN 1") == [[1]]
 
 
@@ -265,6 +279,14 @@ def test_it_ends_in_order_while_a_query_runs(tmp_path: Path):
     assert code == 0, served.log()
     assert "Traceback" not in served.log()
     assert not list((tmp_path / "server" / "data").glob("graph-*")), "the database is removed"
+
+
+def begun(served: Served, timeout_ms: int) -> HTTPConnection:
+    """A query whose answer nobody waits for yet."""
+    http = HTTPConnection(served.url.removeprefix("http://"), timeout=120)
+    body = json.dumps({"query": LASTING, "timeout_ms": timeout_ms})
+    http.request("POST", "/query", body, {"Authorization": served.http.headers["Authorization"]})
+    return http
 
 
 class Reader(io.RawIOBase):
