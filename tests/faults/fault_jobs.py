@@ -59,6 +59,19 @@ async def walker(ctx: Context, n: int) -> str:
     return ctx.attempt_id
 
 
+@job("fault.twice", **PATIENT)
+async def twice(ctx: Context, n: int) -> str:
+    """Acts twice, asking each time whether it may; in between its first attempt waits until its test lets it go on."""
+    tell("start", ctx.job)
+    for step in range(2):
+        await ctx.checkpoint()
+        tell("effect", ctx.job, **allowed(ctx), key=None)
+        if step == 0 and ctx.job.attempt_no == 1:
+            await wait_for("go on")
+    tell("finish", ctx.job)
+    return ctx.attempt_id
+
+
 @job("fault.parent", locks=lambda key, **_: [Lock(key)], **PATIENT)
 async def parent(ctx: Context, n: int, key: str, waits: bool = False) -> Done:
     """Never asks whether it may go on; ends with a lock to give back and a child to make."""

@@ -134,8 +134,10 @@ OF_WORKERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ho
 
 
 def test_f_38_the_databases_clock_steps_forward_and_the_fence_still_holds(scene: Scene):
-    """Time is moved by moving rows: to them, the clock has stepped by ten minutes. Leases end early, nothing is done twice."""
-    job = scene.add("proof.steps", steps=20, pause=0.05)
+    """Time is moved by moving rows: to them, the clock has stepped by ten minutes. Leases end early, nothing is done twice.
+
+    The first worker stops between two effects: its own clock would let it act on an answer that came before the step."""
+    job = scene.add("fault.twice")
     first = scene.worker(name="first")
     scene.until(lambda: scene.lines("effect", job))
     first.stop()
@@ -148,9 +150,12 @@ def test_f_38_the_databases_clock_steps_forward_and_the_fence_still_holds(scene:
     scene.worker(name="second")
     scene.until(runs_elsewhere)
     first.go_on()
+    scene.touch("go on")
+    scene.until(lambda: scene.said("writeback_stale_attempt"))
     account = scene.all_is_well()
 
     assert [move.move for move in account.execution.moves[job]] == ["rescue", "complete"]
+    assert [line.pid == first.pid for line in scene.lines("effect", job)] == [True, False, False]
 
 
 def test_f_38_the_databases_clock_steps_back_and_leases_last_that_much_longer(scene: Scene):

@@ -234,8 +234,8 @@ class Kept:
 
     def executor(self) -> int:
         """The pid of its executor, once that is at work."""
-        self.hears("worker_started")
-        return int(self.events("executor_ready")[-1]["pid"])
+        started = self.hears("worker_started")  # from the executor itself; the keeper may log that it is ready a moment later
+        return int(self.hears("executor_ready", len(started))[-1]["pid"])
 
     def has_begun(self) -> None:
         """Wait until a handler is at work."""
