@@ -108,11 +108,18 @@ def test_f_17_isolated_job_runs_out_of_memory_alone(little_memory: Path, start: 
 
 
 @pytest.fixture
-def first(start: Start) -> Kept:
-    """A keeper that is process 1 of its namespace, as in a container."""
+def first(start: Start) -> Iterator[Kept]:
+    """A keeper that is process 1 of its namespace, as in a container.
+
+    Its end is waited for: the kernel kills it some time after `unshare`, and it would run jobs of the next test."""
     if shutil.which("unshare") is None or subprocess.run([*AS_PROCESS_1, "true"], check=False).returncode:
         pytest.skip("no pid namespace can be made here")
-    return start("--concurrency", "1", inside=AS_PROCESS_1)
+    kept = start("--concurrency", "1", inside=AS_PROCESS_1)
+    yield kept
+    inside = descendants(kept.pid)
+    kept.process.kill()
+    kept.wait()
+    until(lambda: not any(is_alive(pid) for pid in inside), "the kernel left a process of the namespace")
 
 
 def keeper_of(first: Kept) -> int:
