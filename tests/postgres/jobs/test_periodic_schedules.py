@@ -181,6 +181,22 @@ async def test_schedule_that_the_database_refuses_keeps_its_error_and_others_run
     assert view.next_due_at > datetime.now(UTC)
 
 
+async def test_due_time_waits_for_the_end_of_an_error_that_concerns_every_job(conn: Conn) -> None:
+    await declare(conn)
+    due_at = await make_due(conn)
+    await conn.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$;"
+        " CREATE TRIGGER refuse BEFORE INSERT ON holdfast.jobs FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        await enqueue_due(conn)
+
+    assert (await read.get_periodic(conn, KIND)).next_due_at == due_at
+    await conn.execute("DROP TRIGGER refuse ON holdfast.jobs")
+    assert len(await enqueue_due(conn)) == 1
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Workers learn of it
 # ---------------------------------------------------------------------------------------------------------------------

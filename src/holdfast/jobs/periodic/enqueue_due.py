@@ -14,7 +14,6 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.crashpoints import crashpoint
-from holdfast.database.pool import is_permanent
 from holdfast.errors import Draining, HoldfastError, IdempotencyConflict
 from holdfast.jobs import kinds
 from holdfast.jobs.declare import requested_job
@@ -36,6 +35,9 @@ SET_ENQUEUED = """
         last_enqueued_at = CASE WHEN %(job_id)s::bigint IS NULL THEN last_enqueued_at ELSE clock_timestamp() END
     WHERE kind = %(kind)s
 """
+# SQLSTATE classes that concern the values of one job: data, constraints, limits of Postgres, triggers. Other errors concern
+# every job, such as a missing right: then nothing is written, and the due time waits.
+ABOUT_THIS_JOB = ("22", "23", "54", "P0")
 
 
 class _Row(NamedTuple):
@@ -101,7 +103,7 @@ async def _enqueue_at(conn: psycopg.AsyncConnection[Any], row: _Row, due_at: dat
     except Draining:
         raise
     except (HoldfastError, psycopg.Error) as error:
-        if isinstance(error, psycopg.Error) and not is_permanent(error):
+        if isinstance(error, psycopg.Error) and not (error.sqlstate or "").startswith(ABOUT_THIS_JOB):
             raise
         log.error("periodic_job_not_enqueued", kind=row.kind, due_at=due_at.isoformat(), error=str(error))
         return None, f"the run due at {due_at.isoformat()} was not enqueued: {error}"
