@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +18,7 @@ from holdfast.services.maintenance.engines.actions import (
     parse_actions,
 )
 from holdfast.services.maintenance.engines.interface import Fence, TableRefused
-from holdfast.services.maintenance.engines.pyiceberg import remove_orphan_files
+from holdfast.services.maintenance.engines.pyiceberg import list_files, remove_orphan_files
 from holdfast.services.maintenance.engines.pyiceberg.engine import PyIcebergEngine
 from iceberg_tables import REF, arrow, create, delete_by_position, fill, make_old, paths_on_disk, rows, rows_of
 
@@ -135,6 +137,48 @@ def test_if_no_file_is_in_use_nothing_is_deleted(
         engine.run(REF, WEEK, fence)
 
     assert rows_of(writer) == sorted(expected)
+
+
+@pytest.mark.parametrize("gone", ["file", "folder"])
+def test_a_file_that_another_writer_deletes_during_the_listing_is_left_out(
+    engine: PyIcebergEngine, writer: Catalog, fence: Fence, monkeypatch: pytest.MonkeyPatch, gone: str
+):
+    """A commit that is repeated deletes the manifests of its first try."""
+    create(writer)
+    expected = fill(writer, 1)
+    orphan, other = plant(writer), plant(writer, "data/part=1/x.parquet")
+    deleted: list[Path] = []
+
+    class Racing(list[os.DirEntry[str]]):
+        """What the folder had; the file, or its folder, is deleted after that."""
+
+        def __init__(self, folder: str) -> None:
+            with os.scandir(folder) as entries:
+                super().__init__(entries)
+            if Path(folder) == (other.parent if gone == "file" else other.parent.parent):
+                other.unlink()
+                deleted.append(other)
+                if gone == "folder":
+                    other.parent.rmdir()
+
+        def __enter__(self) -> Racing:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(list_files, "os", SimpleNamespace(scandir=Racing))
+    result = engine.run(REF, WEEK, fence)
+
+    assert deleted == [other]
+    assert not orphan.exists()
+    assert result.details["deleted_files"] == 1
+    assert rows_of(writer) == sorted(expected)
+
+
+def test_a_table_whose_folder_is_missing_is_an_error(engine: PyIcebergEngine, writer: Catalog, fence: Fence, tmp_path: Path):
+    """Unknown is not empty."""
+    with pytest.raises(FileNotFoundError):
+        list(list_files.files_below(create(writer).io, f"file://{tmp_path}/nowhere"))
 
 
 def loose_file(writer: Catalog) -> Path:

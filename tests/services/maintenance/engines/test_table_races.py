@@ -10,7 +10,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -308,14 +308,14 @@ def test_a_random_writer_races_with_all_actions(engine: PyIcebergEngine, writer:
     thread = threading.Thread(target=write)
     thread.start()
     rounds = 0
-    while thread.is_alive() or not rounds:
-        for action in (REWRITE, MANIFESTS, ExpireSnapshots(older_than=0, retain_last=5), ORPHANS):
-            try:
-                engine.run(REF, action, fence)
-            except TableConflict:
-                continue
-        rounds += 1
-    thread.join()
+    try:
+        while thread.is_alive() or not rounds:
+            for action in (REWRITE, MANIFESTS, ExpireSnapshots(older_than=0, retain_last=5), ORPHANS):
+                with suppress(TableConflict):
+                    engine.run(REF, action, fence)
+            rounds += 1
+    finally:
+        thread.join()
 
     assert not failures
     assert rows_of(writer) == sorted(there), done

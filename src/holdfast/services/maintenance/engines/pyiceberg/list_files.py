@@ -27,7 +27,10 @@ class Listed:
 
 
 def files_below(io: FileIO, location: str) -> Iterator[Listed]:
-    """The files below a location. Raises if a folder cannot be listed: unknown is not empty."""
+    """The files below a location. Raises if a folder cannot be listed: unknown is not empty.
+
+    What other writers delete during the listing is left out: a try of a commit that is repeated deletes its manifests.
+    """
     if is_local(location):
         yield from _local(normalised(location))
         return
@@ -46,24 +49,35 @@ def is_hidden(name: str) -> bool:
     return name.startswith((".", "_")) and "=" not in name
 
 
-def _local(folder: str) -> Iterator[Listed]:
-    folders = [folder]
+def _local(root: str) -> Iterator[Listed]:
+    folders = [root]
     while folders:
-        with os.scandir(folders.pop()) as entries:
+        folder = folders.pop()
+        try:
+            entries = os.scandir(folder)
+        except FileNotFoundError:
+            if folder == root:
+                raise
+            continue
+        with entries:
             for entry in entries:
                 if is_hidden(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
-                    found = entry.stat(follow_symlinks=False)
+                    try:
+                        found = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
                     yield Listed(entry.path, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
 def _remote(filesystem: pafs.FileSystem, base: str, root: str) -> Iterator[Listed]:
     folders = [base]
     while folders:
-        for info in filesystem.get_file_info(pafs.FileSelector(folders.pop())):
+        folder = folders.pop()
+        for info in filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=folder != base)):
             if is_hidden(info.base_name):
                 continue
             if info.type == pafs.FileType.Directory:
