@@ -142,6 +142,53 @@ async def test_polls_without_a_worker_id_come_back_after_two_minutes(ops: Client
     assert await value(conn, left)
 
 
+async def lose(conn: Any, job_id: int) -> tuple[str, int]:
+    """No update comes until the lease of the claim is over; the state and the crashes of the job then."""
+    await conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '1 s'")
+    assert await rescue(conn) == [job_id]
+    ((state, crashes),) = await rows(conn, "SELECT state, crashes FROM holdfast.jobs WHERE id = %s", job_id)
+    return state, crashes
+
+
+async def test_polls_without_an_update_are_no_crashes_of_the_export(ops: Client, worker: Client, conn: Any) -> None:
+    """K-38: the worker of the document logs a poll that failed and sends nothing; the query runs on."""
+    await make(ops)
+    (one,) = await claimed(worker, limit=1)
+    await submit(worker, one, "q1")
+
+    for _ in range(5):
+        await conn.execute("UPDATE holdfast.jobs SET next_poll_at = clock_timestamp() WHERE id = %s", [one["id"]])
+        (poll,) = (await worker.get("/export-jobs/pollable")).json()["data"]
+        assert await lose(conn, poll["id"]) == ("submitted", 0)
+
+
+async def test_first_claim_without_an_update_is_no_crash_and_later_ones_are(ops: Client, worker: Client, conn: Any) -> None:
+    """The response may have been lost; but an export that kills each worker that gets it comes to an end."""
+    await make(ops)
+    job_id = (await claimed(worker, "pod-0", limit=1))[0]["id"]
+    await conn.execute("UPDATE holdfast.jobs SET state = 'cancelled', finished_at = now() WHERE state = 'pending'")
+
+    seen = [await lose(conn, job_id)]
+    for pod in range(1, 4):
+        await conn.execute("UPDATE holdfast.jobs SET run_after = NULL WHERE id = %s", [job_id])
+        assert [again["id"] for again in await claimed(worker, f"pod-{pod}")] == [job_id]
+        seen.append(await lose(conn, job_id))
+
+    assert seen == [("pending", 0), ("pending", 1), ("pending", 2), ("failed", 3)]
+
+
+async def test_claim_that_was_updated_has_begun(ops: Client, worker: Client, conn: Any) -> None:
+    await make(ops)
+    (one,) = await claimed(worker, limit=1)
+    limit = "SELECT deadline_at = begun_at + max_runtime FROM holdfast.jobs WHERE id = %s"
+    assert await value(conn, limit, one["id"]) is None
+
+    await update(worker, one, progress=0.1)
+
+    assert await value(conn, limit, one["id"])
+    assert await lose(conn, one["id"]) == ("pending", 1)
+
+
 async def test_of_two_processes_with_one_worker_id_only_the_last_claimant_holds_the_job(ops: Client, worker: Client) -> None:
     """E-04: given again means a new attempt, so the fence tells them apart."""
     await make(ops)

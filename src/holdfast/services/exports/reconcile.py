@@ -107,7 +107,7 @@ async def poll_orphans(ctx: Pass) -> Acted:
     me = WorkerInfo(WorkerId(str(uuid4())), NAME, host="scheduler", pid=0, version="loop", runner="in process")
     async with ctx.connection() as conn:
         await register(conn, me, lease=ORPHAN_LEASE)
-        claims = await claim_to_poll(conn, me.id, kinds={KIND: export.policy.version}, limit=count)
+        claims = await claim_to_poll(conn, me.id, kinds={KIND: export.policy.version}, limit=count, begins=False)
     try:
         failed = [claim.id for claim in claims if not await _poll(ctx, claim)]
     finally:

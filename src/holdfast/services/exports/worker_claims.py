@@ -6,12 +6,14 @@ key, only its worker id. Every claim creates a separate worker row with a separa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
 from psycopg.rows import tuple_row
 
+from holdfast.jobs.begin import note_begun
 from holdfast.jobs.effects import confirm, plan
 from holdfast.jobs.model import CLAIM_COLUMNS, Claim, JobId, Json, WorkerId
 from holdfast.jobs.outcome import overdue
@@ -66,6 +68,15 @@ ACKNOWLEDGE = """
 async def acknowledge(conn: Conn, worker_id: WorkerId) -> None:
     """Record that an update arrived, so the worker has received the response to its claim, with all jobs in it."""
     await conn.execute(ACKNOWLEDGE, {"worker_id": worker_id})
+
+
+async def note_suspects(conn: Conn, claims: Sequence[Claim]) -> None:
+    """Let those claims begin now whose job was lost before without an update. Call it in the transaction of the claim.
+
+    Whether such a job had begun is not known, so that loss was not counted as a crash. A second one is: an export that kills
+    each worker that gets it must come to an end.
+    """
+    await note_begun(conn, [(one.id, one.attempt_id, 0.0) for one in claims if one.confirm_start])
 
 
 async def plan_folder(conn: Conn, claim: Claim, prefix: str) -> None:

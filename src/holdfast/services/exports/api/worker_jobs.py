@@ -4,6 +4,9 @@ The fence is the same as everywhere: a claim returns an `attempt_id`, and an upd
 replaced attempt gets 412, and its update changes nothing. A claim has a lease of ten minutes that every update renews: a worker
 without updates for longer is considered dead. `pollable` also claims, for two minutes: a poll takes seconds, and engines drop
 queries that are not polled.
+
+A claim without an update may be one whose response was lost, and document 002's worker sends no update after a poll that
+failed. So neither counts as a crash of the job; of a run without an update, only the first is forgiven (`note_suspects`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from holdfast.api.plane import caller_of, plane_of
 from holdfast.api.problems import Problem
 from holdfast.api.routes import Routes
 from holdfast.errors import HoldfastError
+from holdfast.jobs.begin import note_begun
 from holdfast.jobs.claim import claim
 from holdfast.jobs.finish import finish
 from holdfast.jobs.model import Claim, WorkerId
@@ -40,7 +44,14 @@ from holdfast.services.exports.export.server_side import files_in, handle_of
 from holdfast.services.exports.export.written import attempt_prefix
 from holdfast.services.exports.snapshots import read
 from holdfast.services.exports.snapshots.read import ExportView
-from holdfast.services.exports.worker_claims import VERSION, acknowledge, plan_folder, plan_query, release_unanswered
+from holdfast.services.exports.worker_claims import (
+    VERSION,
+    acknowledge,
+    note_suspects,
+    plan_folder,
+    plan_query,
+    release_unanswered,
+)
 from holdfast.stores.opening import StoreOptions, opened_store
 from holdfast.stores.paths import PathRefused, joined, location_of
 
@@ -132,9 +143,10 @@ async def claim_jobs(request: Request, asked: ClaimAsked) -> Response:
     me = _worker(asked.worker_id, caller_of(request).actor)
     async with plane_of(request).pool.connection() as conn, conn.transaction():
         await release_unanswered(conn, me.name, me.host, polls=False)
-        claims = await claim(conn, me.id, kinds=KINDS, limit=asked.limit)
+        claims = await claim(conn, me.id, kinds=KINDS, limit=asked.limit, begins=False)
         if claims:
             await register(conn, me, lease=LEASE)
+            await note_suspects(conn, claims)
         for one in claims:
             await plan_folder(conn, one, prefix_of(one))
     return respond([shown(one).model_dump() for one in claims])
@@ -157,7 +169,7 @@ async def claim_polls(
     async with plane_of(request).pool.connection() as conn, conn.transaction():
         if worker_id is not None:
             await release_unanswered(conn, me.name, me.host, polls=True)
-        claims = await claim_to_poll(conn, me.id, kinds=KINDS, limit=limit)
+        claims = await claim_to_poll(conn, me.id, kinds=KINDS, limit=limit, begins=False)
         if claims:
             await register(conn, me, lease=POLL_LEASE)
     return respond([shown(one).model_dump() for one in claims])
@@ -258,6 +270,8 @@ async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt
         await acknowledge(conn, mine.worker_id)
         ended = ending(mine, asked)
         if ended is None:
+            if not mine.is_poll:
+                await note_begun(conn, [(mine.id, mine.attempt_id, 0.0)])
             await report(conn, mine, progress=asked.progress, message=asked.message)
         else:
             async with conn.transaction():
