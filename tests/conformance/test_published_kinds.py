@@ -96,3 +96,19 @@ async def test_worker_runs_with_an_api_without_declarations(api: Api, database: 
 
     assert (await ended(conn, made.id)).state == "completed"
     assert await rows(conn, "SELECT FROM holdfast.kinds") == []
+
+
+@pytest.mark.parametrize("kind", ["holdfast.bulk", "exports.remove", "graphs.unknown"])
+async def test_reserved_kind_cannot_have_a_published_schedule(api: Api, conn: Any, kind: str) -> None:
+    """A schedule enqueues without a route, and the handler of a reserved kind trusts its payload."""
+    schedule = {"every_seconds": 1, "payload": {"action": "cancel", "actor": "token:admin"}}
+    address = f"{api.url}/api/worker/0e984725-c51c-4bf4-9960-e1c80e27aba0/kinds"
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {api.token}"}) as client:
+        kinds = [{"kind": "mine"}, {"kind": kind, "periodic": schedule}]
+        answer = await client.put(address, json={"name": "w", "kinds": kinds})
+        without = await client.put(address, json={"name": "w", "kinds": [{"kind": kind}]})
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "RESERVED_KIND")
+    assert without.status_code == 204
+    assert await rows(conn, "SELECT FROM holdfast.periodic_jobs") == []
+    assert [name for (name,) in await rows(conn, "SELECT kind FROM holdfast.kinds")] == [kind]

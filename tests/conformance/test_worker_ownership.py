@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from conformance.conftest import Api
-from factories import add, everything, hold, start_worker, state_of, value
+from factories import add, end, everything, hold, start_worker, state_of, value
 from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
 from holdfast.jobs.model import Claim
@@ -55,6 +55,7 @@ def acts(worker_id: str, claim: Claim) -> list[tuple[str, str, Any, dict[str, st
         ("POST", f"{job}/checkpoint", None, shows(claim)),
         ("GET", f"{job}/effects", None, shows(claim)),
         ("POST", f"{job}/effects", {"kind": "e"}, shows(claim)),
+        ("GET", f"{job}/end", None, shows(claim)),
         ("POST", f"{job}/chain", {"child": {"kind": "k"}}, shows(claim)),
         ("POST", f"{job}/finish", {"move": "complete", "state": "completed"}, shows(claim)),
         ("DELETE", f"/{worker_id}", None, {}),
@@ -79,6 +80,21 @@ async def test_requests_for_a_worker_of_another_principal_are_refused(registered
         assert (answer.status_code, answer.json()["code"]) == (403, "NOT_OWN_WORKER"), (method, path)
 
     assert await everything(conn) == before
+
+
+async def test_end_of_an_attempt_is_shown_to_its_owner_only(clients: Any, conn: Any) -> None:
+    """After the end the row of the job has no worker any more."""
+    owner, other = clients
+    worker_id = str(uuid4())
+    await owner.put(f"/{worker_id}", json=ABOUT)
+    claim = await hold(conn, worker=worker_id)
+    await end(conn, claim)
+
+    refused = await other.get(f"/jobs/{claim.id}/end", headers=shows(claim))
+    shown = await owner.get(f"/jobs/{claim.id}/end", headers=shows(claim))
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "NOT_OWN_WORKER")
+    assert (shown.status_code, shown.json()) == (200, {"written": True})
 
 
 async def test_owner_keeps_access_with_a_new_token_of_the_same_name(api: Api, clients: Any, conn: Any) -> None:

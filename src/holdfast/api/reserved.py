@@ -7,9 +7,14 @@ What workers have published does not matter here: a worker must not be able to o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
 from holdfast.api.problems import Problem
-from holdfast.api.reserved_kinds import KINDS, PREFIXES
+from holdfast.api.reserved_kinds import EFFECTS, KINDS, PREFIXES
 from holdfast.jobs.declare import Declaration
+from holdfast.jobs.model import Claim
 
 
 def refuse_reserved(kind: str) -> None:
@@ -17,6 +22,19 @@ def refuse_reserved(kind: str) -> None:
     prefix, dot, _ = kind.partition(".")
     if dot and prefix in PREFIXES and not KINDS.get(kind, False):
         raise Problem("reserved-kind", f"{kind} is a kind of {PREFIXES[prefix]}, which does not declare it public")
+
+
+def refuse_effect(claim: Claim, kind: str, tag: str | None, detail: Mapping[str, Any]) -> None:
+    """Raise a problem if a remote worker may not record this effect for its attempt: a service's cleaner would trust it."""
+    if kind not in EFFECTS:
+        return
+    service, target = EFFECTS.owner_of(kind), EFFECTS[kind]
+    why: str | None = "only its own code records it"
+    if target and claim.kind.startswith(f"{service}."):
+        module, _, name = target.partition(":")
+        why = getattr(import_module(module), name)(claim, kind, tag, detail)
+    if why is not None:
+        raise Problem("reserved-kind", f"{kind} is an effect of {PREFIXES[service]}: {why}")
 
 
 def refuse_private(declared: Declaration) -> None:

@@ -19,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from holdfast.api.fenced import Actor, Attempt, Pool, holding, said_as, workers_only
 from holdfast.api.lazy_routes import LazyRouter
 from holdfast.api.paging import JobNumber
-from holdfast.api.reserved import refuse_reserved
+from holdfast.api.reserved import refuse_effect, refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
 from holdfast.api.worker_bodies import (
     MOST_CLAIMS,
@@ -40,7 +40,7 @@ from holdfast.errors import ClaimLost, UsageError
 from holdfast.jobs import begin, effects, logs, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
-from holdfast.jobs.held import is_known, require_own, require_worker
+from holdfast.jobs.held import is_known, require_own, require_own_attempt, require_worker
 from holdfast.jobs.kinds import publish
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, WorkerId
 from holdfast.jobs.parents import read_parents
@@ -95,7 +95,13 @@ async def register_worker(
 
 @router.put("/{worker_id}/kinds", status_code=204)
 async def publish_kinds(worker_id: UUID, said: Annotated[Publication, said_as(Publication)], pool: Pool, actor: Actor) -> None:
-    """Publish the declarations of this worker's kinds before it registers: requests to enqueue are validated with them."""
+    """Publish the declarations of this worker's kinds before it registers: requests to enqueue are validated with them.
+
+    A reserved kind has no schedule: its periodic jobs would be enqueued without the route of its service.
+    """
+    for one in said.kinds:
+        if one.periodic is not None:
+            refuse_reserved(one.kind)
     declared = {one.kind: one.model_dump() for one in said.kinds}
     async with pool.connection() as conn:
         await is_known(conn, WorkerId(str(worker_id)), owner=actor)
@@ -273,6 +279,7 @@ async def was_written(job_id: JobNumber, attempt: Attempt, pool: Pool) -> dict[s
     """After a lost response: whether the end of this attempt was written. 412 if another process ended it."""
     shown = SaidAttempt(id=job_id, attempt_id=UUID(attempt.id))
     async with pool.connection() as conn:
+        await require_own_attempt(conn, JobId(job_id), attempt.id, owner=attempt.actor)
         return {"written": await resolve_unknown(conn, _shown(shown, WorkerId("")))}
 
 
@@ -330,8 +337,9 @@ async def left_behind(job_id: JobNumber, attempt: Attempt, pool: Pool) -> dict[s
 
 @router.post("/jobs/{job_id}/effects")
 async def plan(job_id: JobNumber, attempt: Attempt, said: Annotated[Plan, said_as(Plan)], pool: Pool) -> dict[str, Json]:
-    """Record an effect before it is made."""
+    """Record an effect before it is made. One that a cleaner of a service cleans must be about the job of the attempt."""
     async with holding(pool, job_id, attempt, "effect") as (conn, mine):
+        refuse_effect(mine, said.kind, said.tag, said.detail or {})
         return of_effect(await effects.plan(conn, mine, **said.model_dump()))
 
 

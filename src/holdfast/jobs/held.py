@@ -77,3 +77,22 @@ async def require_own(conn: psycopg.AsyncConnection[Any], claims: Sequence[Claim
         row = await cursor.fetchone()
     if row is not None:
         raise NotOwnWorker(row[0])
+
+
+# After its end, the worker of an attempt is in the history only.
+FIND_OTHER = f"""
+    SELECT w.id::text FROM (
+        SELECT worker_id FROM holdfast.history WHERE job_id = %(id)s AND attempt_id = %(attempt_id)s
+        UNION ALL SELECT worker_id FROM holdfast.jobs WHERE id = %(id)s AND attempt_id = %(attempt_id)s
+    ) AS mine JOIN holdfast.workers w ON w.id = mine.worker_id
+    WHERE {IS_OTHERS} LIMIT 1
+"""
+
+
+async def require_own_attempt(conn: psycopg.AsyncConnection[Any], job_id: JobId, attempt_id: AttemptId, *, owner: str) -> None:
+    """Check before the end of an attempt is shown that no worker of another owner had it."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(FIND_OTHER, {"id": job_id, "attempt_id": attempt_id, "owner": owner})
+        row = await cursor.fetchone()
+    if row is not None:
+        raise NotOwnWorker(row[0])

@@ -98,6 +98,9 @@ class Service:
     # Jobs and loops
     kinds: tuple[Kind, ...] = ()
     kinds_module: str = ""  # has KINDS; importing it registers the handlers and the cleaners
+    # The kinds of effects that its cleaners clean. A cleaner has the credentials of its process and trusts what was recorded:
+    # a remote worker may record only those with a target: `reason_against(claim, kind, tag, detail)`, None if it may.
+    effects: Mapping[str, str] = field(default_factory=dict)
     loops: tuple[str, ...] = ()  # names
     loops_module: str = ""  # has `loops(settings)`, which returns the loops
 

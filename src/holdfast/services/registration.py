@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.api.policy import POLICY
 from holdfast.api.problem_types import PROBLEMS
-from holdfast.api.reserved_kinds import KINDS, PREFIXES
+from holdfast.api.reserved_kinds import EFFECTS, KINDS, PREFIXES
 from holdfast.crashpoints import POINTS
 from holdfast.database import locations
 from holdfast.errors import ServiceInvalid
@@ -60,7 +60,7 @@ CLIENT: Final = Registry[Namespace | None]("client", dict.fromkeys(KERNEL_NAMESP
 TABLES: Final = Registry[str]("tables", {})
 
 REGISTRIES: Final[tuple[Registry[Any], ...]] = (
-    *(SERVICES, PREFIXES, PARTS, POLICY, PROBLEMS, KEYS, KINDS, LOOPS, EVENTS, METRICS, PLANE_METRICS, POINTS),
+    *(SERVICES, PREFIXES, PARTS, POLICY, PROBLEMS, KEYS, KINDS, EFFECTS, LOOPS, EVENTS, METRICS, PLANE_METRICS, POINTS),
     *(TOPICS, PAGES, COMMANDS, CLIENT, TABLES),
 )
 
@@ -78,6 +78,7 @@ def register(service: Service) -> Service:
         PROBLEMS.add(service.name, service.problems)
         KEYS.add(service.name, service.config_keys)
         KINDS.add(service.name, {kind.name: kind.public for kind in service.kinds})
+        EFFECTS.add(service.name, {kind: f"{service.place}.{of}" if of else "" for kind, of in service.effects.items()})
         LOOPS.add(service.name, _once(service, "loops", service.loops))
         EVENTS.add(service.name, service.events)
         METRICS.add(service.name, service.metrics)
@@ -165,7 +166,8 @@ def _missing_modules(service: Service) -> Iterator[tuple[str, str, str]]:
         yield "migrations", f"there are no revisions in {service.migrations}/", "add one, or remove `migrations`"
 
 
-TARGETS: Final = frozenset({"settings", "client", "topics", "pages", "console_actions"})  # parts that need `module:name`
+# Parts that need `module:name`.
+TARGETS: Final = frozenset({"settings", "client", "topics", "pages", "console_actions", "effects"})
 
 
 def _targets(service: Service) -> list[tuple[str, str]]:
@@ -176,6 +178,7 @@ def _targets(service: Service) -> list[tuple[str, str]]:
         *((part, target) for part, target in single.items() if target),
         *(("commands", command.target) for command in service.commands),
         *(("client", namespace.target) for namespace in service.client),
+        *(("effects", target) for target in service.effects.values() if target),
         *(("topics", topic.target) for topic in service.topics),
         *(("pages", target) for page in service.pages for target in (page.target, page.takes) if target),
         *((("demo", service.demo),) if service.demo else ()),

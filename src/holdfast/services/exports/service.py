@@ -25,6 +25,12 @@ SERVICE: Final = register(
         console_actions="pages.actions:ACTIONS",
         kinds=(Kind("exports.run", public=True), Kind("exports.export"), Kind("exports.remove")),
         kinds_module="kinds",
+        effects={
+            "export.prefix": "export.recorded:reason_against",
+            "export.query": "export.recorded:reason_against",
+            "export.table": "export.recorded:reason_against",
+            "export.files": "",
+        },
         loops=("export_reconciliation", "lifecycle", "schema_cache"),
         loops_module="loops",
         settings="settings:ExportsSettings",

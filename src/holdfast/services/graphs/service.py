@@ -28,6 +28,7 @@ SERVICE: Final = register(
         console_actions="pages.actions:ACTIONS",
         kinds=(Kind("graphs.start"), Kind("graphs.resize"), Kind("graphs.remove"), Kind("graphs.algorithm")),
         kinds_module="kinds",
+        effects={"graphs.server": "", "graphs.run": ""},
         loops=("reconciliation", "instance_lifecycle", "instance_orchestration", "resource_monitor"),
         loops_module="loops",
         settings="settings:GraphsSettings",

@@ -24,6 +24,7 @@ SERVICE: Final = register(
         console_actions="pages.actions:ACTIONS",
         kinds=(Kind("maintenance.run"),),
         kinds_module="kinds",
+        effects={"maintenance.remote_work": ""},
         loops=("table_health", "maintenance_policies"),
         loops_module="loops",
         settings="settings:MaintenanceSettings",
