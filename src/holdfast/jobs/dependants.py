@@ -29,7 +29,7 @@ HOLD_DEPENDANTS = f"""
         UNION
         SELECT d.job_id FROM below AS one CROSS JOIN {DEPENDANTS_OF_ONE} WHERE %(deep)s
     )
-    SELECT j.id, j.slot_key FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM below)) ORDER BY j.id FOR UPDATE OF j
+    SELECT j.id FROM holdfast.jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM below)) ORDER BY j.id FOR UPDATE OF j
 """
 
 
@@ -49,10 +49,10 @@ def holding(some: str) -> str:
     """
 
 
-async def hold_dependants(cursor: Cursor, parents: list[JobId], *, deep: bool) -> dict[JobId, str | None]:
-    """Lock the rows of jobs that wait for these, with `deep` also of indirect dependants. Returns each with its slot."""
+async def hold_dependants(cursor: Cursor, parents: list[JobId], *, deep: bool) -> list[JobId]:
+    """Lock the rows of jobs that wait for these, with `deep` also of indirect dependants. Returns their ids."""
     await cursor.execute(HOLD_DEPENDANTS, {"parents": parents, "deep": deep})
-    return dict(await cursor.fetchall())
+    return [row[0] for row in await cursor.fetchall()]
 
 
 # The jobs that wait for `parent`. OFFSET 0 forces an index lookup for each, whatever the statistics say. The state is read

@@ -222,18 +222,22 @@ async def untie_all(cursor: Cursor, ended: Sequence[tuple[Ended, AttemptId | Non
         await _untie(cursor, one, attempt_id)
     if parents := {one.id: State(one.state) for one, _ in ended if _has_dependants(one)}:
         for row in await dependants.settle(cursor, parents):  # direct and indirect dependants that are cancelled
-            await _untie(cursor, Ended(*row), None)
+            await _untie(cursor, Ended(*row)._replace(slot_key=None), None)
 
 
 async def _lock_ties(cursor: Cursor, ended: Sequence[Ended]) -> None:
     """Lock rows in the order of their ids, then slots, then lock keys. Every transaction that ends jobs uses this order, so
-    they cannot deadlock."""
+    they cannot deadlock.
+
+    A job that waits for its parents is never the current one of its slot, so the slots of dependants do not come free. They are
+    not locked: Postgres has room for a limited number of such locks, and there may be any number of dependants.
+    """
     parents = [one for one in ended if _has_dependants(one)]
-    below: dict[JobId, str | None] = {}
+    below: list[JobId] = []
     if parents:
         spoils = any(one.state != State.COMPLETED for one in parents)
         below = await dependants.hold_dependants(cursor, [one.id for one in parents], deep=spoils)
-    await slots.hold(cursor, {slot for slot in (*below.values(), *map(_slot_left, ended)) if slot})
+    await slots.hold(cursor, {slot for slot in map(_slot_left, ended) if slot})
     locked = [one.id for one in ended if one.ties & LOCKS]
     if below or len(locked) > 1:
         await locks.hold_keys_of(cursor, [*locked, *below])

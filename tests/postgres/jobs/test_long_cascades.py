@@ -85,6 +85,20 @@ async def test_completion_of_a_job_wakes_ten_thousand_dependants(conn: Any, chai
     assert await _states(conn) == expected
 
 
+@pytest.mark.parametrize(("ended_with", "state"), [(Done(), "pending"), (Fail("no"), "cancelled")], ids=["done", "failed"])
+async def test_end_of_a_job_locks_no_slot_of_its_dependants(conn: Any, ended_with: Any, state: str) -> None:
+    """They are never current. Postgres has room for some thousands of such locks, and a job whose end needs more never ends."""
+    claim = await hold(conn, slot_key="of the head")
+    waiting = [await add(conn, slot_key=f"unit:{number}", after=[claim.id]) for number in range(3)]
+
+    async with conn.transaction():
+        await end(conn, claim, ended_with)
+        taken = await value(conn, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
+
+    assert taken == 1
+    assert [await state_of(conn, job) for job in waiting] == [state] * 3
+
+
 ONLY_PENDING = "INSERT INTO holdfast.jobs (kind, queue, payload) SELECT 'k', 'default', '{}' FROM generate_series(1, 3000)"
 
 
