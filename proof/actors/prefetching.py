@@ -50,7 +50,7 @@ def beat_and_return(world: World, worker: Worker) -> Work | None:
         await renew_lease(world, worker, [*worker.held, *worker.lanes.waiting])
         begun = world.witness.tick()
         running = worker.lanes.running()
-        await note_begun(worker.conn, running)
+        await note_begun(worker.conn, worker.id, running)
         for job_id, attempt, _ in running:
             world.witness.note("begin by beat", begun, OK, job=job_id, attempt=attempt, worker=worker.id)
         begun = world.witness.tick()

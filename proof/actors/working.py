@@ -186,7 +186,7 @@ def write_something(world: World, worker: Worker, one: Claim) -> Work:
 async def _note_begun(world: World, worker: Worker, one: Claim) -> None:
     """As the heartbeat does it. It says nothing about an attempt that was replaced, and must not begin its successor."""
     begun = world.witness.tick()
-    await note_begun(worker.conn, [(one.id, one.attempt_id, 1.0)])
+    await note_begun(worker.conn, worker.id, [(one.id, one.attempt_id, 1.0)])
     world.witness.note("begin by beat", begun, OK, job=one.id, attempt=one.attempt_id, worker=worker.id)
 
 

@@ -97,6 +97,24 @@ async def test_end_of_an_attempt_is_shown_to_its_owner_only(clients: Any, conn: 
     assert (shown.status_code, shown.json()) == (200, {"written": True})
 
 
+async def test_beat_writes_no_start_of_an_attempt_of_another_worker(clients: Any, conn: Any) -> None:
+    """A job that is said to run has a deadline, and one beyond it is quarantined."""
+    worker_id, mine = str(uuid4()), str(uuid4())
+    owner, other = clients
+    await owner.put(f"/{worker_id}", json=ABOUT)
+    await other.put(f"/{mine}", json=ABOUT)
+    await add(conn, "k")
+    (claim,) = (await owner.post(f"/{worker_id}/claims", json={**LOOKING, "begins": False})).json()["claims"]
+    running = [{"id": claim["id"], "attempt_id": claim["attempt_id"], "seconds": 1000}]
+    begun = "SELECT begun_at IS NOT NULL FROM holdfast.jobs"
+
+    assert (await other.post(f"/{mine}/beat", json={**BEAT, "running": running})).status_code == 200
+    assert await value(conn, begun) is False
+
+    assert (await owner.post(f"/{worker_id}/beat", json={**BEAT, "running": running})).status_code == 200
+    assert await value(conn, begun) is True
+
+
 async def test_owner_keeps_access_with_a_new_token_of_the_same_name(api: Api, clients: Any, conn: Any) -> None:
     owner, _ = clients
     worker_id = str(uuid4())

@@ -121,7 +121,7 @@ async def beat(
         found = await renew(conn, me, mine, lease=lease, kinds=said.kinds, queues=said.queues)
         if said.running:
             running = [(JobId(one.id), AttemptId(str(one.attempt_id)), one.seconds) for one in said.running]
-            await begin.note_begun(conn, running)
+            await begin.note_begun(conn, me, running)
     if found.strays or found.can_rescue or found.can_wake:
         afterwards.add_task(_sweep, pool, me, said.name, found)
     return of_beat(found) | {"strays": [], "can_rescue": False, "can_wake": False, "can_clean": False}

@@ -28,7 +28,7 @@ NOTE_BEGUN = f"""
         SELECT j.id, greatest(j.claimed_at, clock_timestamp() - interval '1 second' * mine.seconds) AS began
         FROM unnest(%(ids)s::bigint[], %(attempts)s::uuid[], %(seconds)s::float8[]) AS mine(id, attempt_id, seconds)
         JOIN holdfast.jobs j ON j.id = mine.id AND j.attempt_id = mine.attempt_id
-        WHERE NOT {HAS_BEGUN}
+        WHERE j.worker_id = %(worker_id)s AND NOT {HAS_BEGUN}
         FOR UPDATE OF j SKIP LOCKED
     )
     UPDATE holdfast.jobs j SET begun_at = unseen.began, deadline_at = unseen.began + j.max_runtime
@@ -37,9 +37,13 @@ NOTE_BEGUN = f"""
 """
 
 
-async def note_begun(conn: psycopg.AsyncConnection[Any], running: Sequence[tuple[JobId, AttemptId, float]]) -> list[JobId]:
-    """Write the start of these attempts, each with the seconds since then. Returns the ids whose start was not known before."""
+async def note_begun(
+    conn: psycopg.AsyncConnection[Any], worker_id: WorkerId, running: Sequence[tuple[JobId, AttemptId, float]]
+) -> list[JobId]:
+    """Write the start of these attempts of the worker, each with the seconds since then. Returns the ids whose start was not
+    known before. Attempts of other workers are left out: their ids are not secret."""
     parameters = {
+        "worker_id": worker_id,
         "ids": arrays.of_words(one[0] for one in running),
         "attempts": arrays.of_words(one[1] for one in running),
         "seconds": [one[2] for one in running],

@@ -26,6 +26,11 @@ async def hold_ahead(conn: Any, count: int, **fields: Any) -> list[Claim]:
     return await claim(conn, worker, kinds=["k"], limit=count, begins=False)
 
 
+async def noted(conn: Any, seconds: float, *claims: Claim) -> list[int]:
+    """The heartbeat of their worker says that these attempts have run for so long."""
+    return list(await note_begun(conn, claims[0].worker_id, run_for(seconds, *claims)))
+
+
 def run_for(seconds: float, *claims: Claim) -> list[Any]:
     return [(one.id, one.attempt_id, seconds) for one in claims]
 
@@ -34,7 +39,7 @@ async def test_max_runtime_counts_from_the_start_and_not_from_the_claim(conn: An
     waiting, running = await hold_ahead(conn, 2, max_runtime=HOUR)
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '1 day'")
 
-    assert await note_begun(conn, run_for(60, running)) == [running.id]
+    assert await noted(conn, 60, running) == [running.id]
 
     assert await column(conn, waiting.id, "deadline_at") is None
     left = await value(conn, "SELECT deadline_at - clock_timestamp() FROM holdfast.jobs WHERE id = %s", running.id)
@@ -44,11 +49,11 @@ async def test_max_runtime_counts_from_the_start_and_not_from_the_claim(conn: An
 async def test_start_is_written_once_and_not_before_the_claim(conn: Any) -> None:
     (held,) = await hold_ahead(conn, 1)
 
-    await note_begun(conn, run_for(86_400, held))
+    await noted(conn, 86_400, held)
     first = await column(conn, held.id, "begun_at")
 
     assert first == await column(conn, held.id, "claimed_at")
-    assert await note_begun(conn, run_for(5, held)) == []
+    assert await noted(conn, 5, held) == []
     await begin(conn, held)
     assert await column(conn, held.id, "begun_at") == first
 
@@ -107,7 +112,7 @@ async def test_locked_start_row_does_not_delay_the_heartbeat(conn: Any, connect:
 
     async with other.transaction():
         await finish(other, held, COMPLETED)
-        assert await note_begun(conn, run_for(9, held)) == []
+        assert await noted(conn, 9, held) == []
 
 
 async def test_a_replaced_attempt_cannot_begin(conn: Any) -> None:
@@ -118,13 +123,13 @@ async def test_a_replaced_attempt_cannot_begin(conn: Any) -> None:
     with pytest.raises(ClaimLost):
         await begin(conn, held)
 
-    assert await note_begun(conn, run_for(1, held)) == []
+    assert await noted(conn, 1, held) == []
     assert await everything(conn) == before
 
 
 async def test_jobs_that_had_not_begun_are_not_charged_for_a_crash(conn: Any) -> None:
     claims = await hold_ahead(conn, 20, max_crashes=2)
-    await note_begun(conn, run_for(3, *claims[:2]))
+    await noted(conn, 3, *claims[:2])
 
     await silence(conn, *claims)
     await rescue(conn)
@@ -144,7 +149,7 @@ async def test_jobs_that_had_not_begun_are_not_charged_for_a_crash(conn: Any) ->
 async def test_single_job_known_to_have_begun_is_not_blamed_for_the_crash(conn: Any) -> None:
     """One of the others may have begun after the last beat, and killed the process."""
     claims = await hold_ahead(conn, 5, max_crashes=1)
-    await note_begun(conn, run_for(3, claims[0]))
+    await noted(conn, 3, claims[0])
 
     await silence(conn, *claims)
     await rescue(conn)
@@ -191,7 +196,7 @@ async def test_claim_that_starts_immediately_counts_from_the_claim(conn: Any) ->
 async def test_explain_distinguishes_waiting_for_a_lane_from_running(conn: Any) -> None:
     claims = await hold_ahead(conn, 4)
     await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '48 s'")
-    await note_begun(conn, run_for(5, *claims[:2]))
+    await noted(conn, 5, *claims[:2])
 
     assert await explain(conn, claims[0].id) == "It runs: attempt 1 on keen, for 5 s."
     assert await explain(conn, claims[3].id) == (

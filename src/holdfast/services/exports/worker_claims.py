@@ -70,13 +70,13 @@ async def acknowledge(conn: Conn, worker_id: WorkerId) -> None:
     await conn.execute(ACKNOWLEDGE, {"worker_id": worker_id})
 
 
-async def note_suspects(conn: Conn, claims: Sequence[Claim]) -> None:
+async def note_suspects(conn: Conn, worker_id: WorkerId, claims: Sequence[Claim]) -> None:
     """Let those claims begin now whose job was lost before without an update. Call it in the transaction of the claim.
 
     Whether such a job had begun is not known, so that loss was not counted as a crash. A second one is: an export that kills
     each worker that gets it must come to an end.
     """
-    await note_begun(conn, [(one.id, one.attempt_id, 0.0) for one in claims if one.confirm_start])
+    await note_begun(conn, worker_id, [(one.id, one.attempt_id, 0.0) for one in claims if one.confirm_start])
 
 
 async def plan_folder(conn: Conn, claim: Claim, prefix: str) -> None:

@@ -262,7 +262,7 @@ class DirectPulse:
         async with self._link as conn:
             beat = await renew(conn, worker.id, held, lease=lease, kinds=takes.versions, queues=takes.queues)
             if running:
-                await begin.note_begun(conn, running)
+                await begin.note_begun(conn, worker.id, running)
             return beat
 
     async def register(self, worker: WorkerInfo, *, lease: timedelta) -> None:

@@ -146,7 +146,7 @@ async def claim_jobs(request: Request, asked: ClaimAsked) -> Response:
         claims = await claim(conn, me.id, kinds=KINDS, limit=asked.limit, begins=False)
         if claims:
             await register(conn, me, lease=LEASE)
-            await note_suspects(conn, claims)
+            await note_suspects(conn, me.id, claims)
         for one in claims:
             await plan_folder(conn, one, prefix_of(one))
     return respond([shown(one).model_dump() for one in claims])
@@ -271,7 +271,7 @@ async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt
         ended = ending(mine, asked)
         if ended is None:
             if not mine.is_poll:
-                await note_begun(conn, [(mine.id, mine.attempt_id, 0.0)])
+                await note_begun(conn, mine.worker_id, [(mine.id, mine.attempt_id, 0.0)])
             await report(conn, mine, progress=asked.progress, message=asked.message)
         else:
             async with conn.transaction():
