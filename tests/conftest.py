@@ -43,8 +43,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["leaks"]
-# No test depends on the speed of the machine: an example may take as long as it takes.
-hypothesis.settings.register_profile("holdfast", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# No test depends on the speed of the machine: an example may take as long as it takes. Every run tries the same examples.
+hypothesis.settings.register_profile(
+    "holdfast", deadline=None, derandomize=True, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("holdfast")
 # Reading the system's certificates takes longer than most tests; each HTTP client would do it, and the tests speak plain HTTP.
 httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)

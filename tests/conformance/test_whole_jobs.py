@@ -190,12 +190,12 @@ async def test_claim_whose_response_was_lost_is_released(make: Make, conn: Any) 
     async def work() -> None: ...
 
     kind = a_kind(work)
-    options = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=50), lease=timedelta(seconds=1))
+    options = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=50), lease=timedelta(seconds=30))
     async with working(make(), kind, options=options) as worker:
         await until(lambda: _has_worker(conn))
         await conn.execute(
             """INSERT INTO holdfast.jobs (kind, state, attempt_id, attempt_no, worker_id, fence_token, claimed_at)
-               VALUES ('nobody.runs.this', 'running', gen_random_uuid(), 1, %s, 1, clock_timestamp() - interval '2 s')""",
+               VALUES ('nobody.runs.this', 'running', gen_random_uuid(), 1, %s, 1, clock_timestamp() - interval '1 min')""",
             [worker.id],
         )
 

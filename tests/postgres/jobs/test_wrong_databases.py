@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -82,6 +83,9 @@ async def test_unreachable_database_is_reported_before_the_first_call(database: 
 
 async def test_pool_without_a_connection_names_the_cause(database: str) -> None:
     async with pool(changed(database, dbname="no_such_database"), most=1, patience=0.5) as lost:
+        async with asyncio.timeout(60):
+            while lost._connect_error is None:
+                await asyncio.sleep(0.01)
         with pytest.raises(CannotConnect, match='database "no_such_database" does not exist'):
             await lost.getconn()
 

@@ -613,12 +613,12 @@ async def test_claim_whose_response_was_lost_is_released_while_its_worker_lives(
     async def work() -> None: ...
 
     kind = a_kind(work)
-    options = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=50), lease=timedelta(seconds=1))
+    options = WorkerOptions(concurrency=1, beat=timedelta(milliseconds=50), lease=timedelta(seconds=30))
     async with working(database, kind, options=options) as worker:
         made = await enqueue(conn, NewJob("nobody.runs.this"))
         await conn.execute(
             "UPDATE holdfast.jobs SET state = 'running', attempt_id = gen_random_uuid(), attempt_no = 1, worker_id = %s, "
-            "fence_token = 1, claimed_at = clock_timestamp() - interval '2 s' WHERE id = %s",
+            "fence_token = 1, claimed_at = clock_timestamp() - interval '1 min' WHERE id = %s",
             [worker.id, made.id],
         )
 

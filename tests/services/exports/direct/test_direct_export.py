@@ -236,7 +236,8 @@ async def test_an_export_that_takes_too_long_is_stopped(database: str, conn: Con
 
     done = await exported(conn, database, folder / "out", engine="fake", max_seconds=0.2)
 
-    assert (done.state, done.attempt_no, engine.left) == ("failed", 1, 1)
+    assert (done.state, done.attempt_no) == ("failed", 1)
+    assert engine.left == engine.tries, "on a busy machine the time may be over before the engine is asked"
     assert done.error == "Export job exceeded maximum duration (0s)"
 
 
