@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from graph_factories import (
     new_instance,
     ready_snapshot,
     running_instance,
+    status,
     tell,
     until_status,
     worker,
@@ -36,20 +38,36 @@ Client = httpx2.AsyncClient
 
 @pytest.mark.more
 async def test_an_instance_of_a_mapping_waits_for_its_snapshot_then_loads_and_runs(
-    analyst: Client, conn: Any, database: str, mapping_id: int
+    analyst: Client, conn: Any, database: str, runtime: Any, mapping_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I-01, I-03, O-01, O-04, O-12: created before the snapshot exists; it starts at once when the last export has ended."""
+    """I-01, I-03, O-01, O-04, O-12: created before the snapshot exists; it starts at once when the last export has ended, and
+    is `starting` in the database before there is a graph server. A worker that has other work does not start it earlier."""
+    ensure, when_made = runtime.ensure, []
+
+    async def noted(given: Any) -> Any:
+        when_made.append((given.instance_id, await status(conn, given.instance_id)))
+        return await ensure(given)
+
+    runtime.ensure = noted
+    other = await new_instance(conn, mapping_id=mapping_id)
     asked = await analyst.post("/api/instances", json={"name": "bank", "mapping_id": mapping_id})
     made = asked.json()["data"]
 
     assert (asked.status_code, asked.headers["Location"]) == (202, f"/api/instances/{made['id']}")
     assert (made["status"], made["owner"], made["wrapper_type"]) == ("waiting_for_snapshot", "token:analyst", "ladybug")
-    assert made["pending_snapshot_id"] == made["snapshot_id"]
-    async with worker(database):
-        await finish_exports(conn, made["snapshot_id"])
-        await until_status(conn, made["id"], "running")
+    assert (made["pending_snapshot_id"], made["instance_url"]) == (made["snapshot_id"], None)
+    with caplog.at_level(logging.INFO):
+        async with worker(database):
+            assert (await analyst.delete(f"/api/instances/{other}")).status_code == 204
+            assert (await status(conn, made["id"]), await runtime.observe()) == ("waiting_for_snapshot", [])
+            await finish_exports(conn, made["snapshot_id"])
+            await until_status(conn, made["id"], "running")
 
+    assert when_made == [(made["id"], "starting")]
+    (told_once,) = [one for one in caplog.records if "transitioning_instance_to_starting" in one.getMessage()]
+    assert f"instance_id={made['id']} snapshot_id={made['snapshot_id']} " in told_once.getMessage()
     shown = (await analyst.get(f"/api/instances/{made['id']}")).json()["data"]
+    assert shown["instance_url"] == f"/api/instances/{made['id']}/graph"
     assert (shown["status"], shown["pending_snapshot_id"]) == ("running", None)
     assert shown["pod_name"].startswith("pid ")
     health = (await analyst.get(f"/api/instances/{made['id']}/health")).json()["data"]
@@ -65,7 +83,15 @@ def size_of(path: str) -> int:
 async def test_an_instance_loads_the_mapping_version_of_its_snapshot(
     ops: Client, conn: Any, database: str, runtime: Any, mapping_id: int
 ) -> None:
-    """E-18: a change of the mapping between the export and the start does not matter."""
+    """E-18, O-08: a change of the mapping between the export and the start does not matter. The runtime gets what names the
+    instance, its owner, its engine, its snapshot and the place of the files."""
+    ensure, given = runtime.ensure, []
+
+    async def noted(spec: Any) -> Any:
+        given.append(spec)
+        return await ensure(spec)
+
+    runtime.ensure = noted
     snapshot_id = await ready_snapshot(conn, mapping_id)
     changed = {"change_description": "accounts only", "nodes": [mapping()["nodes"][1]], "edges": []}
     assert (await ops.put(f"/api/mappings/{mapping_id}", json=changed)).status_code == 200
@@ -82,6 +108,10 @@ async def test_an_instance_loads_the_mapping_version_of_its_snapshot(
     assert [one.name for one in plan.nodes[0].properties] == ["name", "age"]
     assert all(size_of(file.path) == file.bytes for table in plan.tables for file in table.files)
     assert (plan.instance_id, plan.start_token) == (instance_id, (await get(conn, instance_id)).start_token)
+    (spec,) = given
+    assert spec.labels == {"mapping-id": f"{mapping_id}", "mapping-version": "1", "snapshot-id": f"{snapshot_id}"}
+    assert (spec.instance_id, spec.owner, spec.engine) == (instance_id, "token:analyst", "ladybug")
+    assert spec.plan.location == await value(conn, "SELECT location FROM holdfast.snapshots WHERE id = %s", snapshot_id)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +125,7 @@ async def test_an_instance_loads_the_mapping_version_of_its_snapshot(
 async def test_an_instance_fails_if_its_snapshot_does(
     conn: Any, database: str, here: Any, mapping_id: int, how: str, message: str
 ) -> None:
-    """O-03, O-05, O-06: with DATA_LOAD_ERROR, as soon as the last export has ended."""
+    """I-07, O-03, O-05, O-06: with DATA_LOAD_ERROR, as soon as the last export has ended."""
     instance_id = await new_instance(conn, mapping_id=mapping_id)
     snapshot_id = (await get(conn, instance_id)).snapshot_id
     if how == "failed":
