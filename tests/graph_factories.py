@@ -19,8 +19,12 @@ from factories import end, rows, take
 from holdfast import Worker, WorkerOptions
 from holdfast.jobs.outcome import Done, Fail
 from holdfast.schedule.context import Held, Pass
+from holdfast.schedule.term import ensure
+from holdfast.schedule.tick import Place, tick
+from holdfast.services.exports import loops as export_loops
 from holdfast.services.exports import offers
 from holdfast.services.exports.offers import NewSnapshot
+from holdfast.services.exports.settings import ExportsSettings
 from holdfast.services.graphs.instances import rows as instance_rows
 from holdfast.services.graphs.instances.create import NewInstance, create
 from holdfast.services.graphs.instances.rows import Instance
@@ -31,7 +35,7 @@ from holdfast.services.graphs.runtimes.interface import Runtime
 from holdfast.services.graphs.runtimes.local.runtime import LocalRuntime
 from holdfast.services.graphs.settings import GraphsSettings
 from holdfast.services.graphs.setup import Graphs
-from loop_factories import LONG, taken
+from loop_factories import LONG, make_due, taken
 from workers import beside, until
 
 DOUBLE = Path(__file__).parent / "services" / "graphs" / "graph_double.py"
@@ -175,3 +179,12 @@ async def a_pass(conn: Any, database: str, name: str, *, manual: bool = False) -
     async with AsyncConnectionPool(database, min_size=1, max_size=3, kwargs={"autocommit": True}) as pool:
         ctx = Pass(dataclasses.replace(term, trigger="manual") if manual else term, Held(LONG), pool.connection, database)
         return await loop.function(ctx)  # type: ignore[misc]
+
+
+async def a_tick(conn: Any, place: Place, name: str) -> None:
+    """Run one tick of a loop of graphs or exports, as a scheduler does it."""
+    every = [*loops(GraphsSettings()), *export_loops.loops(ExportsSettings())]
+    loop = dataclasses.replace(next(one for one in every if one.name == name), first_run="at_once")
+    await ensure(conn, [loop])
+    await make_due(conn, name)
+    await tick(loop, place)

@@ -16,7 +16,8 @@ from graph_factories import graphs, new_mapping, quick_runtime
 from holdfast import catalog
 from holdfast.api.app import make_app
 from holdfast.apps.loops import ScheduledLoops
-from holdfast.database.pool import pool
+from holdfast.database.pool import Link, pool
+from holdfast.schedule.tick import Place
 from holdfast.services.graphs.runtimes.local.runtime import LocalRuntime
 from holdfast.services.graphs.setup import Graphs
 
@@ -56,6 +57,16 @@ async def app(database: str, here: Graphs, tmp_path: Path) -> AsyncIterator[Fast
     made = make_app(pool(database, most=20), GENEROUS, loops=ScheduledLoops(), nouns=catalog.nouns(), services=services)
     async with made.router.lifespan_context(made):
         yield made
+
+
+@pytest.fixture
+async def place(database: str, here: Graphs) -> AsyncIterator[Place]:
+    """Where ticks of loops run."""
+    made = Place(database, "here", Link(database), pool(database))
+    await made.pool.open()
+    yield made
+    await made.rows.close()
+    await made.pool.close()
 
 
 @pytest.fixture

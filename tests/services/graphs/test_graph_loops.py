@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,13 @@ import psycopg
 import pytest
 import structlog
 
+from factories import rows
 from graph_factories import (
+    a_tick,
     fail_exports,
+    finish_exports,
     get,
+    many_running,
     new_instance,
     ready_snapshot,
     running_instance,
@@ -24,24 +27,17 @@ from graph_factories import (
     worker,
 )
 from holdfast.api import metrics
-from holdfast.database.pool import Link, pool
 from holdfast.schedule import tick as tick_module
-from holdfast.schedule.term import ensure
-from holdfast.schedule.tick import Place, tick
-from holdfast.services.exports import loops as export_loops
-from holdfast.services.exports.settings import ExportsSettings
-from holdfast.services.graphs.instances import delete
-from holdfast.services.graphs.loops import loops
+from holdfast.schedule.tick import Place
+from holdfast.services.graphs.instances import delete, resize
 from holdfast.services.graphs.runtimes.interface import RuntimeFailed
-from holdfast.services.graphs.settings import GraphsSettings
 from holdfast.settings import settings
-from loop_factories import make_due
 from services.graphs.test_local_runtime import spec
+from services.graphs.test_resource_monitor import sample
 from workers import until
 
 Client = httpx2.AsyncClient
 Events = list[dict[str, Any]]
-EVERY = [*loops(GraphsSettings()), *export_loops.loops(ExportsSettings())]
 
 
 @pytest.fixture(autouse=True)
@@ -68,23 +64,6 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Events:
     return said
 
 
-@pytest.fixture
-async def place(database: str, here: Any) -> AsyncIterator[Place]:
-    made = Place(database, "here", Link(database), pool(database))
-    await made.pool.open()
-    yield made
-    await made.rows.close()
-    await made.pool.close()
-
-
-async def run(conn: Any, place: Place, name: str) -> None:
-    """One tick of a loop, as a scheduler does it."""
-    one = dataclasses.replace(next(loop for loop in EVERY if loop.name == name), first_run="at_once")
-    await ensure(conn, [one])
-    await make_due(conn, name)
-    await tick(one, place)
-
-
 async def served(ops: Client) -> dict[str, float]:
     """The metrics of this process and of the control plane, by name and labels."""
     text = (await ops.get("/metrics")).text
@@ -105,7 +84,7 @@ async def test_a_pass_of_reconciliation_fixes_all_and_has_the_events_and_metrics
     missing = await running_instance(conn, database, mapping_id)
     drifted = await running_instance(conn, database, mapping_id)
     await runtime.ensure(spec(4711))
-    await run(conn, place, "reconciliation")  # the first pass that sees the orphan
+    await a_tick(conn, place, "reconciliation")  # the first pass that sees the orphan
     before = await served(ops)
     await runtime.remove(missing)
     tell(says, drifted, exit=3)
@@ -116,7 +95,7 @@ async def test_a_pass_of_reconciliation_fixes_all_and_has_the_events_and_metrics
     await until(has_ended)
     events.clear()
 
-    await run(conn, place, "reconciliation")
+    await a_tick(conn, place, "reconciliation")
 
     assert [await status(conn, one) for one in (missing, drifted)] == ["failed", "failed"]
     assert await runtime.look(4711) is None
@@ -173,14 +152,14 @@ async def test_lifecycle_has_the_metrics_of_the_documents(
     before = await served(ops)
     with monkeypatch.context() as patch:
         patch.setattr(delete, "begin_if", one_fails)
-        await run(conn, place, "instance_lifecycle")
-    await run(conn, place, "instance_lifecycle")
+        await a_tick(conn, place, "instance_lifecycle")
+    await a_tick(conn, place, "instance_lifecycle")
     async with worker(database):
         for instance_id in (expired, idle, broken):
             await until_status(conn, instance_id, None)
     for table in ("snapshots", "mappings"):
         await conn.execute(f"UPDATE holdfast.{table} SET ttl = 'PT1H', created_at = now() - interval '2 hours'")
-    await run(conn, place, "lifecycle")
+    await a_tick(conn, place, "lifecycle")
 
     assert grown(
         before,
@@ -219,6 +198,8 @@ async def test_orchestration_has_the_metrics_of_the_documents(
     assert (await ops.post(f"/api/snapshots/{snapshots[1]}/cancel", json={"reason": "test"})).status_code < 300
     await conn.execute("UPDATE holdfast.graph_instances SET snapshot_id = 999, job_id = 999999 WHERE id = %s", [gone])
     not_created = await new_instance(conn, snapshot_id=await ready_snapshot(conn, mapping_id))
+    started = await new_instance(conn, mapping_id=mapping_id)
+    await finish_exports(conn, (await get(conn, started)).snapshot_id)
     ensure_server = runtime.ensure
 
     async def refuses(given: Any) -> Any:
@@ -230,7 +211,8 @@ async def test_orchestration_has_the_metrics_of_the_documents(
     async with worker(database):
         for instance_id in (failed, cancelled, not_created):
             await until_status(conn, instance_id, "failed")
-    await run(conn, place, "instance_orchestration")
+        await until_status(conn, started, "running")
+    await a_tick(conn, place, "instance_orchestration")
 
     assert await status(conn, gone) == "failed"
     assert (await get(conn, not_created)).error == "the quota is used up"
@@ -244,8 +226,46 @@ async def test_orchestration_has_the_metrics_of_the_documents(
     ) == {
         'instance_orchestration_passes_total{status="success"}': 1,
         "instance_orchestration_pass_duration_seconds_count": 1,
-        "instances_transitioned_to_starting_total": 0,
+        "instances_transitioned_to_starting_total": 1,
         "instances_transitioned_to_failed_total": 4,
+    }
+
+
+async def test_the_resource_monitor_has_the_metrics_of_the_documents(
+    conn: Any, ops: Client, place: Place, mapping_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M-02: passes, their duration, resizes by how urgent they were, and instances that could not be handled."""
+    await many_running(conn, await ready_snapshot(conn, mapping_id), 3)
+    ((proactive,), (urgent,), (broken,)) = await rows(conn, "SELECT id FROM holdfast.graph_instances ORDER BY id")
+    await sample(conn, proactive, (120, 0.85), (60, 0.85), (0, 0.85))
+    for instance_id in (urgent, broken):
+        await sample(conn, instance_id, (60, 0.95), (0, 0.95))
+    request = resize.request
+
+    async def one_fails(tx: Any, number: int, **how: Any) -> Any:
+        if number == broken:
+            raise RuntimeError("no")
+        return await request(tx, number, **how)
+
+    monkeypatch.setattr(resize, "request", one_fails)
+    before = await served(ops)
+
+    await a_tick(conn, place, "resource_monitor")
+
+    assert grown(
+        before,
+        await served(ops),
+        'resource_monitor_passes_total{status="success"}',
+        "resource_monitor_pass_duration_seconds_count",
+        "resource_monitor_proactive_resizes_total",
+        "resource_monitor_urgent_resizes_total",
+        "resource_monitor_failures_total",
+    ) == {
+        'resource_monitor_passes_total{status="success"}': 1,
+        "resource_monitor_pass_duration_seconds_count": 1,
+        "resource_monitor_proactive_resizes_total": 1,
+        "resource_monitor_urgent_resizes_total": 1,
+        "resource_monitor_failures_total": 1,
     }
 
 
@@ -262,7 +282,7 @@ async def test_an_instance_that_names_no_snapshot_is_skipped_with_a_warning(
     await conn.execute("UPDATE holdfast.graph_instances SET job_id = 999999 WHERE id = %s", [other])
 
     with caplog.at_level("WARNING"):
-        await run(conn, place, "instance_orchestration")
+        await a_tick(conn, place, "instance_orchestration")
 
     warned = [one for one in caplog.records if "instance_missing_pending_snapshot_id" in one.getMessage()]
     assert [(one.levelname, f"{wrong}" in one.getMessage()) for one in warned] == [("WARNING", True)]

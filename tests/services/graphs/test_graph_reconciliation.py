@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from factories import value
-from graph_factories import a_pass, get, many_running, ready_snapshot, running_instance, tell
+from factories import rows, value
+from graph_factories import a_pass, a_tick, get, many_running, ready_snapshot, running_instance, tell
+from holdfast.schedule.tick import Place
 from holdfast.services.graphs.figures import read as read_metrics
 from holdfast.services.graphs.instances.moving import Moved
 from holdfast.services.graphs.instances.rows import Instance
@@ -75,9 +76,9 @@ async def test_an_orphan_that_is_seen_once_and_gone_is_forgotten(conn: Any, runt
 
 
 async def test_of_ten_orphans_eight_are_removed_and_two_fail(
-    conn: Any, runtime: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+    conn: Any, runtime: Any, run: Any, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R-15, S-16: counters 10, 8 and 2, and the pass is a success."""
+    """R-06, R-10, R-15, S-16: counters 10, 8 and 2, and the pass is a success; each failure is logged at ERROR."""
     planted = [spec(5000 + number) for number in range(10)]
     for one in planted:
         await runtime.ensure(one)
@@ -89,12 +90,17 @@ async def test_of_ten_orphans_eight_are_removed_and_two_fail(
         return bool(await remove(instance_id, **how))
 
     monkeypatch.setattr(runtime, "remove", two_fail)
-    await run()
+    await a_tick(conn, place, "reconciliation")
 
-    result = await run()
+    await a_tick(conn, place, "reconciliation")
     monkeypatch.undo()
 
-    assert (result.items, result.failed) == (8, 2)
+    ended = await rows(conn, "SELECT outcome, items, failed_items FROM holdfast.loop_runs ORDER BY id")
+    assert ended == [("success", 0, 0), ("success", 8, 2)]
+    failures = [one for one in caplog.records if "orphaned_pod_deletion_failed" in one.getMessage()]
+    assert [one.levelname for one in failures] == ["ERROR", "ERROR"]
+    for instance_id in (5003, 5007):
+        assert [f"instance_id={instance_id} " in one.getMessage() for one in failures].count(True) == 1
     found = await metrics(conn)
     assert found["orphaned_pods_detected"] == 10
     assert (found["orphaned_pods_cleaned"], found["orphaned_pods_cleanup_failures"]) == (8, 2)
@@ -104,9 +110,9 @@ async def test_of_ten_orphans_eight_are_removed_and_two_fail(
 
 
 async def test_an_instance_whose_process_is_gone_fails(
-    conn: Any, database: str, runtime: Any, run: Any, mapping_id: int
+    conn: Any, database: str, runtime: Any, run: Any, mapping_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R-03, R-07: UNEXPECTED_TERMINATION, and the message names the process."""
+    """I-07, R-03, R-07, R-10: somebody removed it by hand. UNEXPECTED_TERMINATION, and the message names the process."""
     instance_id = await running_instance(conn, database, mapping_id)
     name = (await get(conn, instance_id)).runtime_name
     await runtime.remove(instance_id)
@@ -117,16 +123,28 @@ async def test_an_instance_whose_process_is_gone_fails(
     assert (found.status, found.error_code) == ("failed", "UNEXPECTED_TERMINATION")
     assert str(name) in str(found.error)
     assert result.fields["missing_pods_handled"] == 1
+    (warned,) = [one for one in caplog.records if "missing_pod_detected" in one.getMessage()]
+    assert warned.levelname == "WARNING"
+    assert f"instance_id={instance_id} name='{name}'" in warned.getMessage()
     counted = await metrics(conn)
     assert (counted["missing_pods_detected"], counted["missing_pods_handled"]) == (1, 1)
 
 
 @pytest.mark.parametrize(("says_so", "code"), [({"exit": 3}, "UNEXPECTED_TERMINATION"), ({"allocate_mb": 300}, "OOM_KILLED")])
 async def test_an_instance_whose_process_has_ended_fails_and_keeps_its_log(
-    conn: Any, database: str, runtime: Any, says: Any, run: Any, mapping_id: int, says_so: Any, code: str
+    conn: Any,
+    database: str,
+    runtime: Any,
+    says: Any,
+    run: Any,
+    mapping_id: int,
+    caplog: pytest.LogCaptureFixture,
+    says_so: Any,
+    code: str,
 ) -> None:
     """R-04, R-08: status drift, with the code that the runtime knows."""
     instance_id = await running_instance(conn, database, mapping_id, memory_mb=256)
+    name = (await get(conn, instance_id)).runtime_name
     tell(says, instance_id, **says_so)
 
     async def has_ended() -> bool:
@@ -138,6 +156,9 @@ async def test_an_instance_whose_process_has_ended_fails_and_keeps_its_log(
     found = await get(conn, instance_id)
     assert (found.status, found.error_code, result.fields["status_drift_fixed"]) == ("failed", code, 1)
     assert "phase Failed" in str(found.error)
+    (warned,) = [one for one in caplog.records if "status_drift_detected" in one.getMessage()]
+    assert warned.levelname == "WARNING"
+    assert f"instance_id={instance_id} name='{name}'" in warned.getMessage()
     assert "the double listens" in await value(conn, "SELECT log_tail FROM holdfast.graph_instances")
 
 
