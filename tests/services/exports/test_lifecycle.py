@@ -219,7 +219,9 @@ async def test_a_store_that_fails_keeps_the_row_and_the_others_are_deleted(
     assert (result.items, result.failed, await ids(conn)) == (1, 1, [stuck["id"]])
     assert counted(measures.cleanup_failures) == before[0] + 1
     assert counted(measures.termination_failures.labels("snapshot")) == before[1] + 1
-    assert f"event='snapshot_cleanup_failed' snapshot_id={stuck['id']}" in caplog.text
+    (logged,) = [one for one in caplog.records if "snapshot_cleanup_failed" in one.getMessage()]
+    assert logged.levelname == "ERROR"
+    assert f"event='snapshot_cleanup_failed' snapshot_id={stuck['id']}" in logged.getMessage()
     assert not other["file"].exists()
 
     monkeypatch.setattr(delete, "remove_place", really)

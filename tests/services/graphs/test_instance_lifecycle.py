@@ -24,6 +24,7 @@ from holdfast.jobs.config import set_value
 from holdfast.services.graphs import limits
 from holdfast.services.graphs.instances import change, delete
 from holdfast.services.graphs.instances.rows import Instance
+from holdfast.services.graphs.loops import pages
 from holdfast.services.graphs.loops.lifecycle import TooManyExpired, decide
 from holdfast.telemetry.metrics import REGISTRY
 
@@ -54,11 +55,14 @@ async def test_an_instance_is_deleted_with_its_process_when_its_ttl_is_over(
     kept = await new_instance(conn, snapshot_id=(await get(conn, gone)).snapshot_id, ttl="PT2H")
     await run()
     assert await status(conn, gone) == "running", "an hour has not passed"
-    await age(conn, gone, "1 hour")
+    await age(conn, gone, "90 minutes")
+    lags = [metric(f"instance_enforcement_lag_seconds_{part}") for part in ("count", "sum")]
 
     result = await run()
 
     assert (result.items, result.fields["ttl_terminated"]) == (1, 1)
+    assert metric("instance_enforcement_lag_seconds_count") == lags[0] + 1
+    assert metric("instance_enforcement_lag_seconds_sum") >= lags[1] + 30 * 60
     async with worker(database):
         await until_status(conn, gone, None)
         await until_status(conn, kept, "running")
@@ -100,8 +104,18 @@ async def test_what_is_extended_while_the_pass_decides_stays(
     assert (result.items, await status(conn, instance_id)) == (0, "running")
 
 
-async def test_a_hundred_that_stay_do_not_hide_the_ones_behind(conn: Any, here: Any, run: Any, mapping_id: int) -> None:
-    """E-15: pages by id, and not the first hundred candidates."""
+async def test_a_hundred_that_stay_do_not_hide_the_ones_behind(
+    conn: Any, here: Any, run: Any, mapping_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L-01, L-02, E-15: pages of a hundred by id, and not the first hundred candidates."""
+    read, lengths = pages.read_page, []
+
+    async def noted(*given: Any, **how: Any) -> Any:
+        page = await read(*given, **how)
+        lengths.append(len(page))
+        return page
+
+    monkeypatch.setattr(pages, "read_page", noted)
     snapshot_id = await ready_snapshot(conn, mapping_id)
     await many_running(conn, snapshot_id, 230)
     last = await value(conn, "SELECT max(id) FROM holdfast.graph_instances")
@@ -110,6 +124,7 @@ async def test_a_hundred_that_stay_do_not_hide_the_ones_behind(conn: Any, here: 
     result = await run()
 
     assert (result.items, await status(conn, last)) == (1, "stopping")
+    assert lengths == [100, 100, 30]
 
 
 async def test_an_error_with_one_does_not_stop_the_others(
