@@ -43,14 +43,23 @@ async def nothing_is_left(conn: Any, runtime: Any, instance_id: int) -> bool:
 async def test_delete_answers_when_everything_is_gone(
     analyst: Client, conn: Any, database: str, runtime: Any, mapping_id: int
 ) -> None:
-    """I-04: no row, no process, no folder when the response arrives; the snapshot is free."""
+    """I-04: no row, no process, no folder when the response arrives; the row was the last of them; the snapshot is free."""
     instance_id = await running_instance(conn, database, mapping_id)
     snapshot_id = (await get(conn, instance_id)).snapshot_id
+    remove, when_removed = runtime.remove, []
+
+    async def noted(number: int, **how: Any) -> Any:
+        is_gone = await remove(number, **how)
+        when_removed.append((is_gone, await status(conn, number)))
+        return is_gone
+
+    runtime.remove = noted
     async with worker(database):
         gone = await analyst.delete(f"/api/instances/{instance_id}")
         at_once = (await status(conn, instance_id), await runtime.observe(), runtime.folders.instances())
 
     assert (gone.status_code, gone.content, at_once) == (204, b"", (None, [], []))
+    assert when_removed[0] == (True, "stopping")
     assert await rows(conn, "SELECT * FROM holdfast.snapshot_uses") == []
     assert await value(conn, "SELECT last_used_at IS NOT NULL FROM holdfast.snapshots WHERE id = %s", snapshot_id)
     assert (await analyst.delete(f"/api/instances/{instance_id}")).status_code == 404
