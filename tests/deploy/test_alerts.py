@@ -39,7 +39,7 @@ RULES = [(path, rule) for path in FILES for rule in rules(path)]
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_alerts_fire_and_stay_silent(path: Path) -> None:
-    """V-11, E-21: the unit tests beside the rules, run by promtool."""
+    """R-09, V-11, E-21: the unit tests beside the rules, run by promtool."""
     promtool = program("promtool")
     for words in (["check", "rules", str(path)], ["test", "rules", str(path.parent / "tests" / path.name)]):
         done = subprocess.run([promtool, *words], capture_output=True, text=True, check=False)
@@ -57,6 +57,13 @@ def test_every_alert_is_tested_for_firing_and_for_staying_silent(path: Path) -> 
     silent = {case["alertname"] for case in tests if not case["exp_alerts"]}
 
     assert fires == silent == {rule["alert"] for rule in rules(path)}
+
+
+def test_one_orphan_is_enough_for_an_alert() -> None:
+    """R-09: also one that was removed between two looks at the metrics."""
+    (rule,) = [rule for _, rule in RULES if rule["alert"] == "OrphanedPods"]
+
+    assert rule["expr"] == "max(orphaned_pods_detected_current) > 0 or max(increase(orphaned_pods_detected_total[1h])) > 0"
 
 
 def test_the_documented_alerts_are_there_with_their_times() -> None:

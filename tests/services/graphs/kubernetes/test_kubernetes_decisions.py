@@ -91,6 +91,7 @@ def test_what_became_of_a_resize(status: dict[str, Any], expected: Resize):
     ],
 )
 def test_the_state_of_a_pod(status: dict[str, Any], phase: str, reason: str | None):
+    """R-04: one whose phase is Unknown has failed, as one whose phase is Failed."""
     state, _ = state_of(pod(**status))
 
     assert (state.phase, state.reason) == (phase, reason)

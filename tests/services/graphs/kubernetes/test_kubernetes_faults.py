@@ -94,6 +94,7 @@ async def test_every_call_takes_a_turn(fake: FakeApi, stage: Stage):
 
 
 async def test_a_list_that_fails_is_unknown_and_not_empty(fake: FakeApi, stage: Stage):
+    """R-10: neither does a deletion take what it cannot list for gone."""
     runtime = stage.open(patience_seconds=0.2)
     await runtime.ensure(make_spec())
 
@@ -190,21 +191,23 @@ async def test_a_connection_that_is_refused_is_unknown(stage: Stage, fake: FakeA
 
 
 async def test_a_pod_that_is_made_while_everything_is_listed_is_not_seen_as_missing(fake: FakeApi, stage: Stage):
-    """Parts are listed before pods: a pod is made after its parts."""
+    """R-01: the objects of this installation are listed by label, parts before pods: a pod is made after its parts."""
     runtime, other = stage.open(), stage.open()
-    answer, lists = fake._respond, 0
+    answer, listed = fake._respond, []
 
     async def made_in_between(request):
-        nonlocal lists
-        is_list = request.method == "GET" and "labelSelector" in request.query_params and "watch" not in request.query_params
-        lists += is_list
-        if is_list and lists == 2:
-            await other.ensure(make_spec())
+        kind = request.url.path.rpartition("/")[2]
+        if request.method == "GET" and kind in ("pods", "secrets", "services") and "watch" not in request.query_params:
+            listed.append((kind, request.query_params.get("labelSelector", "")))
+            if len(listed) == 2:
+                await other.ensure(make_spec())
         return await answer(request)
 
     fake._respond = made_in_between
 
     assert [seen.phase for seen in await runtime.observe()] == ["starting"]
+    assert {kind for kind, _ in listed} == {"pods", "secrets", "services"}
+    assert [one for one in listed if "app.kubernetes.io/instance=holdfast" not in one[1].split(",")] == []
 
 
 # refused

@@ -127,7 +127,8 @@ def test_the_service_selects_the_pod_of_its_own_start_only():
 
 
 def test_a_pod_has_what_the_documents_give_it():
-    """O-08: instance id, slug, wrapper type, snapshot, mapping and version, owner with e-mail, and where the files are."""
+    """O-08, R-06: instance id, slug, wrapper type, snapshot, mapping and version, owner with e-mail, where the files are, and
+    30 seconds to end after a deletion."""
     spec = make_spec(owner="alice@example.com", labels={"mapping-id": "5", "mapping-version": "2", "snapshot-id": "3"})
 
     pod = manifests.pod(spec, PLAIN, "uid")
@@ -146,6 +147,7 @@ def test_a_pod_has_what_the_documents_give_it():
     assert metadata["name"] == objects.object_name(PLAIN.installation, spec.instance_id), "the slug: one name for all objects"
     assert metadata["annotations"]["holdfast/owner"] == "alice@example.com"
     assert metadata["annotations"]["holdfast/location"] == spec.plan.location
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 30
     given = ("instance_id", "engine", "snapshot_id", "mapping_id", "mapping_version", "location")
     assert {name: plan[name] for name in given} == {name: getattr(spec.plan, name) for name in given}
     names = {one["name"]: one for one in pod["spec"]["containers"][0]["env"]}
