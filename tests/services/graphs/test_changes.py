@@ -85,7 +85,7 @@ async def _no_work(conn: Any) -> bool:
 async def test_memory_and_cpu_change_in_place_and_are_written_when_they_are_there(
     analyst: Client, conn: Any, database: str, runtime: Any, running: int
 ) -> None:
-    """E-14: the row has the new memory only when the runtime has it; until then it is reserved."""
+    """E-14, M-02: the row has the new memory only when the runtime has it; until then it is reserved."""
     asked = await analyst.put(f"/api/instances/{running}/memory", json={"memory_gb": 3})
     assert (asked.status_code, asked.json()["data"]["memory_gb"]) == (202, 1), asked.text
     limits_now = (await analyst.get("/api/instances/limits")).json()["data"]
@@ -111,6 +111,7 @@ async def test_memory_and_cpu_change_in_place_and_are_written_when_they_are_ther
 async def test_a_resize_that_fails_is_taken_back_and_recorded(
     analyst: Client, conn: Any, database: str, says: Any, runtime: Any, running: int
 ) -> None:
+    """M-02: as an event."""
     tell(says, running, exit=1)
     await until(lambda: _has_failed(runtime, running))
     await analyst.put(f"/api/instances/{running}/memory", json={"memory_gb": 3})

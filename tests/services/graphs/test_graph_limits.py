@@ -119,7 +119,8 @@ async def test_suspended_and_failed_instances_are_free_and_a_resume_needs_a_plac
     assert (await get(conn, first)).status == "starting"
 
 
-async def test_the_limits_are_shown_with_what_is_in_use(analyst: Client, mapping_id: int) -> None:
+async def test_the_limits_are_shown_with_what_is_in_use(analyst: Client, ops: Client, mapping_id: int) -> None:
+    """M-02: 64 GiB for one user and 256 GiB for all, unless the configuration says something else."""
     await analyst.post("/api/instances", json={"name": "g", "mapping_id": mapping_id, "memory_gb": 4})
 
     shown = (await analyst.get("/api/instances/limits")).json()["data"]
@@ -127,6 +128,7 @@ async def test_the_limits_are_shown_with_what_is_in_use(analyst: Client, mapping
     assert (shown["active"], shown["limit"], shown["free"]) == (1, 5, 4)
     assert (shown["memory_gb"], shown["memory_limit_gb"], shown["cluster_limit"]) == (4, 64, 50)
     assert (await analyst.get("/api/instances/user/status")).json()["data"] == shown
+    assert (await ops.get(f"/api/config/{limits.TOTAL_MEMORY}")).json()["data"]["value"] == 256
 
 
 async def test_more_memory_than_one_instance_may_have_is_refused(analyst: Client, conn: Any, mapping_id: int) -> None:

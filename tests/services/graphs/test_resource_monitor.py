@@ -208,10 +208,14 @@ def samples(*given: tuple[int, float]) -> list[Sample]:
         (samples((0, 0.85), (120, 0.85), (300, 0.85)), "proactive"),
         (samples((0, 0.85), (200, 0.85)), None),  # a gap says nothing
         (samples((0, 0.5), (60, 0.95), (120, 0.95)), None),  # it is over
+        (samples((0, 0.81), (60, 0.81), (120, 0.81)), "proactive"),
+        (samples((0, 0.8), (60, 0.8), (120, 0.8)), None),  # exactly 80 % is not above it
+        (samples((0, 0.91), (60, 0.91)), "urgent"),
+        (samples((0, 0.9), (60, 0.9)), None),
     ],
 )
 def test_how_urgently_memory_is_needed(given: list[Sample], level: str | None) -> None:
-    """M-02."""
+    """M-02: above 80 % for 2 minutes, above 90 % for 1 minute."""
     assert level_of(given) == level
 
 
