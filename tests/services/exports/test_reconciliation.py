@@ -15,7 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 from export_factories import UnloadingEngine, exports, mapping, refuse
 from factories import end, hold, rows, silence, state_of, take, value
 from holdfast.api.metrics import Gauges
-from holdfast.engines.port import Phase
+from holdfast.engines.port import Phase, QueryRefused
 from holdfast.jobs.outcome import Done, Fail, Retry, Submitted
 from holdfast.jobs.rescue import rescue
 from holdfast.jobs.tallies import sum_up
@@ -62,17 +62,19 @@ async def status(conn: Any) -> str:
 
 
 async def test_a_claim_is_stale_when_its_lease_is_over_and_not_when_it_is_old(ops: Client, conn: Any, ctx: Any) -> None:
-    """X-01, K-22, E-01: an export that runs for an hour under a live lease is not taken."""
+    """X-01, X-06, K-22, E-01: an export that runs for an hour under a live lease is not taken, and a submitted one never."""
     made = await make(ops)
     old, lost, submitted = [await take(conn, one["id"]) for one in made["exports"]]
-    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '1 hour' WHERE id = %s", [old.id])
+    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '1 hour' WHERE id <> %s", [lost.id])
     await end(conn, submitted, Submitted({"query": {"query_id": "q"}, "tag": "q", "prefix": "p", "runtime": "unload"}))
-    await silence(conn, lost)
+    await silence(conn, lost, submitted)
 
     result = await reconcile.reconcile(ctx)
 
     assert [await state_of(conn, claim.id) for claim in (old, lost, submitted)] == ["running", "pending", "submitted"]
     assert result.fields["stale_claims_reset"] == 1
+    shown = (await ops.get(f"/api/export-jobs/{lost.id}")).json()["data"]
+    assert (shown["status"], shown["claimed_by"], shown["claimed_at"]) == ("pending", None, None)
 
 
 async def test_what_an_engine_has_for_too_long_fails_in_the_words_of_the_document(
@@ -94,11 +96,8 @@ async def test_what_an_engine_has_for_too_long_fails_in_the_words_of_the_documen
     assert found[1][1] in ("submitted", "cancelled"), "its siblings may have been stopped by then"
 
 
-async def test_an_orphan_is_asked_about_by_its_query_id_and_comes_to_its_end(
-    ops: Client, conn: Any, ctx: Any, engine: UnloadingEngine, here: Exports
-) -> None:
-    """X-02, W-18: no worker is there, and the engine is done."""
-    made = await make(ops)
+async def leave(conn: Any, made: dict[str, Any], engine: UnloadingEngine) -> int:
+    """Submit the first export of a snapshot and complete the others; nobody asks about it from here on."""
     first, *others = [await take(conn, one["id"]) for one in made["exports"]]
     for claim in others:
         await end(conn, claim, Done(WRITTEN))
@@ -107,15 +106,52 @@ async def test_an_orphan_is_asked_about_by_its_query_id_and_comes_to_its_end(
     engine.queries["tag-1"] = {"sql": sql, "phase": Phase.RUNNING, "role": None}
     handle = {"query": {"query_id": "tag-1", "next_uri": None}, "tag": "tag-1", "prefix": "attempt-1", "runtime": "unload"}
     await end(conn, first, Submitted(handle))
+    return first.id
+
+
+async def be_overdue(conn: Any, job_id: int, minutes: int) -> None:
+    """No worker has asked about it for so long."""
+    overdue = "UPDATE holdfast.jobs SET next_poll_at = clock_timestamp() - make_interval(mins => %s) WHERE id = %s"
+    await conn.execute(overdue, [minutes, job_id])
+
+
+async def test_an_orphan_is_asked_about_by_its_query_id_and_comes_to_its_end(
+    ops: Client, conn: Any, ctx: Any, engine: UnloadingEngine, here: Exports
+) -> None:
+    """X-02, W-18: no worker is there, and the engine is done."""
+    left = await leave(conn, await make(ops), engine)
     engine.finish()
 
-    await reconcile.reconcile(ctx)
-    assert await state_of(conn, first.id) == "submitted", "it is asked about by workers, as long as they do"
-    await conn.execute("UPDATE holdfast.jobs SET next_poll_at = next_poll_at - interval '31 minutes' WHERE id = %s", [first.id])
+    await be_overdue(conn, left, 29)
+    result = await reconcile.reconcile(ctx)
+    assert (result.fields["orphans_polled"], await state_of(conn, left)) == (0, "submitted"), "a worker may still ask"
+    await be_overdue(conn, left, 31)
     result = await reconcile.reconcile(ctx)
 
-    assert (result.fields["orphans_polled"], await state_of(conn, first.id)) == (1, "completed")
+    assert (result.fields["orphans_polled"], await state_of(conn, left)) == (1, "completed")
     assert await value(conn, "SELECT node_counts ->> 'Customer' FROM holdfast.snapshots") == "100"
+
+
+@pytest.mark.parametrize(
+    ("phase", "error", "becomes"),
+    [
+        (Phase.FAILED, QueryRefused("no permission"), ("failed", "engine_query_refused: no permission")),
+        (Phase.RUNNING, None, ("submitted", None)),
+    ],
+)
+async def test_an_orphan_fails_with_its_query_and_is_left_alone_while_that_runs(
+    ops: Client, conn: Any, ctx: Any, engine: UnloadingEngine, here: Exports, phase: Phase, error: Any, becomes: Any
+) -> None:
+    """X-02: asking stops no query, and submits none."""
+    left = await leave(conn, await make(ops), engine)
+    engine.end(phase, error)
+    await be_overdue(conn, left, 31)
+
+    result = await reconcile.reconcile(ctx)
+
+    shown = (await ops.get(f"/api/export-jobs/{left}")).json()["data"]
+    assert (result.fields["orphans_polled"], shown["status"], shown["error_message"]) == (1, *becomes)
+    assert (list(engine.queries), engine.cancelled) == (["tag-1"], [])
 
 
 async def test_an_orphan_of_a_worker_of_anybodys_making_comes_to_its_end(
