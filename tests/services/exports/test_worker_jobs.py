@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,10 @@ async def test_claim_submit_poll_and_complete_as_the_document_writes_it(ops: Cli
     }
     submitted = await update(worker, edge, status="submitted", **submission)
     assert (submitted.json()["data"]["status"], submitted.json()["data"]["poll_count"]) == ("submitted", 1)
+    kept = (await ops.get(f"/api/export-jobs/{edge['id']}")).json()["data"]
+    submitted_at, next_poll_at = [datetime.fromisoformat(kept[name]) for name in ("submitted_at", "next_poll_at")]
+    assert submitted_at > datetime.fromisoformat(NOW), "the database has its own clock"
+    assert (next_poll_at - submitted_at).total_seconds() == pytest.approx(2, abs=0.5)
     assert (await worker.get("/export-jobs/pollable")).json()["data"] == [], "not before its time"
 
     (poll,) = await polled(worker, conn)
@@ -111,6 +116,17 @@ async def test_claim_submit_poll_and_complete_as_the_document_writes_it(ops: Cli
 
     snapshot = (await rows(conn, "SELECT state, node_counts, edge_counts FROM holdfast.snapshots"))[0]
     assert snapshot == ("ready", {"Customer": 5, "Account": 5}, {"OWNS": 9})
+
+
+async def test_w_04_a_claim_without_a_limit_takes_ten_jobs(ops: Client, worker: Client) -> None:
+    """W-04."""
+    await make(ops)
+    for _ in range(3):
+        await ops.post("/api/snapshots", json={"mapping_id": 1})
+
+    claims = (await worker.post("/export-jobs/claim", json={"worker_id": "pod-1"})).json()["data"]
+
+    assert len(claims) == 10, "of twelve"
 
 
 async def test_the_failure_of_the_document_is_taken_with_its_time(ops: Client, worker: Client) -> None:
@@ -190,14 +206,15 @@ async def test_a_replaced_attempt_changes_nothing(ops: Client, worker: Client, c
 
 
 async def test_an_update_renews_the_lease_so_a_long_export_is_never_taken(ops: Client, worker: Client, conn: Any) -> None:
-    """E-01, K-22: ten minutes of silence, and not ten minutes of work."""
+    """X-01, E-01, K-22: ten minutes of silence, and not ten minutes of work."""
     await make(ops)
     (one,) = await claimed(worker, limit=1)
     await conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() + interval '1 s'")
 
     assert (await update(worker, one, progress=0.4, message="4 of 10 files")).status_code == 200
 
-    assert await value(conn, "SELECT min(lease_until) > clock_timestamp() + interval '9 minutes' FROM holdfast.workers")
+    left = "SELECT min(lease_until) - clock_timestamp() BETWEEN interval '9 minutes' AND interval '10 minutes'"
+    assert await value(conn, f"{left} FROM holdfast.workers")
     assert await rows(conn, "SELECT progress::float8, message FROM holdfast.jobs WHERE id = %s", one["id"]) == [
         (pytest.approx(0.4, abs=0.01), "4 of 10 files")
     ]
