@@ -20,6 +20,14 @@ def test_idle_worker_polls_every_10_to_12_seconds() -> None:
     assert sum(10 / wait for wait in waits) / len(waits) < 1.0
 
 
+def test_an_idle_worker_without_hints_claims_40_jobs_a_minute() -> None:
+    """W-23: in cycles of at most 15 seconds. 500 concurrent jobs are measured by `benchmarks/submitted.py`."""
+    cycle = USUAL.next_poll(1.0, None)
+
+    assert cycle <= 15
+    assert WorkerOptions().concurrency * 60 / cycle >= 40
+
+
 def test_a_worker_with_jobs_sends_heartbeats_for_its_lease() -> None:
     """W-02: and polls with each heartbeat, every five seconds or a little less."""
     assert (USUAL.next_beat(0.0), USUAL.next_beat(1.0)) == (4.5, 5.0)
