@@ -99,6 +99,7 @@ async def test_w_07_a_snapshot_is_ready_with_every_row(ops: Client, h: Harness, 
     sent = coordinator.sent("POST /v1/statement")
     assert {one.headers.get("x-trino-role") for one in sent} == {"system=ROLE%7Banalysts%7D"}
     assert all(one.headers["x-trino-client-tags"].startswith("holdfast,") for one in sent)
+    assert all(one.headers["x-trino-source"].startswith("holdfast/") for one in sent)
     if runtime == "ctas":
         await h.clean()
         assert sum("unregister_table" in one.sql for one in coordinator.requests if one.method == "POST") == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -98,6 +99,18 @@ async def test_w_11_a_role_is_one_role_whatever_it_is_called(server: TrinoServer
     """W-11: nobody gets every role by calling his `ALL`."""
     await engine.submit(asking(role=role))
     assert server.requests[0].headers["x-trino-role"] == f"system={quote(f'ROLE{{{role}}}', safe='')}"
+
+
+async def test_w_11_concurrent_queries_have_each_their_own_role(server: TrinoServer, engine: TrinoEngine):
+    """W-11."""
+    server.backend = lambda _: PEOPLE
+    asked = [(role, f"job-{number}") for number, role in enumerate(("a", "b", "c") * 5)]
+
+    await asyncio.gather(*(engine.submit(asking(role=role, tag=tag)) for role, tag in asked))
+
+    sent = [one.headers for one in server.sent("POST /v1/statement")]
+    roles = {one["x-trino-client-tags"].split(",")[-1]: one["x-trino-role"] for one in sent}
+    assert (len(sent), roles) == (15, {tag: f"system=ROLE%7B{role}%7D" for role, tag in asked})
 
 
 async def test_a_header_cannot_be_smuggled_in(server: TrinoServer, engine: TrinoEngine):
@@ -205,6 +218,7 @@ async def test_w_08_errors_are_told_by_their_name_and_type(
 
 
 async def test_entries_are_one_statement_a_catalog_and_unknown_is_never_empty(server: TrinoServer, engine: TrinoEngine):
+    """C-01."""
     five = ["table_schema", "table_name", "column_name", "data_type"]
     columns = [(name, sig("varchar", 10)) for name in five] + [("ordinal_position", sig("bigint"))]
 
