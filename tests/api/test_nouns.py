@@ -346,7 +346,7 @@ async def test_a_periodic_job_is_listed_run_paused_and_resumed(ops: Client, conn
 
 
 async def test_g_05_config_is_changed_within_bounds_with_if_match(admin: Client, ops: Client, conn: Any) -> None:
-    """G-05"""
+    """G-05, X-03, C-03: an export may take 3,600 seconds, and a catalog that is gone is known for 24 hours."""
     place = "/api/config/export.max_duration_seconds"
     first = await ops.get(place)
     assert (first.json()["data"]["value"], first.json()["data"]["version"]) == (3600, 0)

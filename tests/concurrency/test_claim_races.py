@@ -31,7 +31,7 @@ async def test_one_of_eight_workers_gets_the_job(connect: Any) -> None:
 
 
 async def test_concurrent_batches_share_all_jobs_without_duplicates(connect: Any) -> None:
-    """K-02, K-03."""
+    """K-02, K-03, W-01: workers that know nothing of each other."""
     pods = [await connect() for _ in range(PODS)]
     made = {m.id for m in await enqueue_many(pods[0], [NewJob("k")] * 400)}
     claimed: list[int] = []

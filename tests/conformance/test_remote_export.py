@@ -19,6 +19,7 @@ pytestmark = pytest.mark.processes
 
 
 async def test_a_remote_worker_exports_and_publishes(api: Api, conn: Any, tmp_path: Path) -> None:
+    """W-03: its environment has the address of the API and a token, and none of the database."""
     made = await add(conn, KIND, payload={"sql": "SELECT i AS id FROM range(1000) t(i)", "to": str(tmp_path / "exports")})
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("HOLDFAST_", "PG"))}
 

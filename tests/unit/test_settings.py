@@ -69,7 +69,7 @@ def test_g_06_compatibility_name_of_the_lease_is_in_minutes(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("_compatible")
 def test_compatibility_names_configure_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the compatibility names switched on. GCP_PROJECT is not read: nothing uses it."""
+    """W-06, W-13: with the compatibility names switched on. GCP_PROJECT is not read: nothing uses it."""
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     bare = Settings()

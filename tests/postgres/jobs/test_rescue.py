@@ -48,7 +48,7 @@ from holdfast.jobs.views.explain import explain
 
 
 async def test_rescued_jobs_can_be_claimed_immediately(conn: Any) -> None:
-    """K-24, K-48, E-33: claimed jobs too, and without an operator."""
+    """X-01, K-24, K-48, E-33: claimed jobs too, and without an operator."""
     worker = await start_worker(conn)
     claims = [await hold(conn, worker=worker) for _ in range(3)]
     await silence(conn, claims[0])

@@ -139,7 +139,7 @@ async def test_w_19_a_worker_is_killed_and_every_row_is_there_once(
 async def test_w_19_the_pod_that_submitted_is_gone_and_another_polls(
     ops: Client, conn: Any, database: str, coordinator: TrinoServer, tmp_path: Path
 ) -> None:
-    """W-19, mid-polling: the address of the next answer is on the row, and whoever takes it goes on from there."""
+    """W-01, W-19, X-06, mid-polling: the address of the next answer is on the row, and whoever takes it goes on from there."""
     log = tmp_path / "log"
     snapshot_id = await begin(ops, "unload")
     coordinator.hold = True

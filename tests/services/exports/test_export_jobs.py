@@ -353,6 +353,7 @@ class TestOnTheServersSide:
     async def test_a_query_that_failed_fails_its_job_unless_another_try_may_work(
         self, ops: Client, h: Harness, engine: UnloadingEngine, error: Any, status: str
     ) -> None:
+        """W-07."""
         snapshot_id = await snapshot_of(ops, nodes=[mapping()["nodes"][0]], edges=[], runtime="unload")
         await h.drain()
         engine.end(Phase.FAILED, error)

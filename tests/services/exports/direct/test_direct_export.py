@@ -192,6 +192,8 @@ async def test_w_12_a_cold_engine_is_asked_again(database: str, conn: Conn, fold
 
 
 async def test_w_12_after_two_retries_it_fails_with_the_type(database: str, conn: Conn, folder: Path, engine: FakeEngine):
+    """W-12."""
+
     def late(number: int, batch: int) -> None:
         raise EngineTimeout("no answer in 30 s")
 
@@ -206,6 +208,8 @@ async def test_w_12_after_two_retries_it_fails_with_the_type(database: str, conn
 
 
 async def test_w_12_the_word_timeout_in_a_message_is_no_timeout(database: str, conn: Conn, folder: Path, engine: FakeEngine):
+    """W-12: other errors fail at once."""
+
     def refused(number: int, batch: int) -> None:
         raise QueryRefused("column timeout does not exist")
 

@@ -33,7 +33,7 @@ def export_in_a_process(rows: int, to: Path, sql: str, *options: str) -> dict[st
 
 @pytest.mark.more
 def test_an_export_fits_into_a_small_pod_however_many_rows_it_has(tmp_path: Path):
-    """Some 420 MB as Arrow has them: held whole, they would not fit beside the rest."""
+    """W-06: it is streamed in batches. Some 420 MB as Arrow has them: held whole, they would not fit beside the rest."""
     large = export_in_a_process(3_000_000, tmp_path / "large", MANY_ROWS)
 
     assert large["peak_mib"] < POD_MIB
