@@ -129,7 +129,7 @@ async def test_metrics_match_the_database(viewer: Client, conn: Any) -> None:
 
 
 async def test_pool_metrics_have_the_documented_names(app: Any, viewer: Client) -> None:
-    """R-13"""
+    """R-13, V-06: saturation of the pool."""
     async with app.state.plane.pool.connection():
         found = samples((await viewer.get("/metrics")).text)
 

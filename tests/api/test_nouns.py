@@ -230,7 +230,7 @@ async def test_drain_is_independent_of_a_pause(ops: Client, conn: Any) -> None:
 
 
 async def test_p_08_overview_has_all_counts(ops: Client, conn: Any) -> None:
-    """I-07, P-08, R-14: inventory is asked of the API, and not of the metrics."""
+    """I-07, P-08, R-14, V-06: inventory is asked of the API, and not of the metrics."""
     await hold(conn, locks=(Lock("a"),))
     await add(conn)
 

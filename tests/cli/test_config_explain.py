@@ -47,7 +47,7 @@ def explained(run: Run, *words: str) -> dict[str, Any]:
 
 
 def test_g_04_every_variable_of_the_documents_is_accepted_and_mapped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G-04: with the names switched on; what has no effect is said so with the reason."""
+    """G-04, G-01: with the names switched on; what has no effect is said so with the reason."""
     monkeypatch.setenv("HOLDFAST_COMPATIBILITY_NAMES", "true")
     for name, value in {**{name: said for name, (said, _, _) in DOCUMENTS.items()}, **WITHOUT_EFFECT}.items():
         monkeypatch.setenv(name, value)

@@ -77,6 +77,7 @@ async def test_sigterm_releases_running_jobs(api: Api, conn: Any, tmp_path: Path
 
 @pytest.mark.more
 async def test_missing_options_are_reported(api: Api, tmp_path: Path) -> None:
+    """G-04: CONTROL_PLANE_URL is required, as HOLDFAST_API_URL."""
     for more, sentence in (
         ({"HOLDFAST_API_URL": ""}, "the address of the API must start with http:// or https://"),
         ({"HOLDFAST_API_TOKEN": "hf_wrong"}, "does not accept this worker's token (401)"),

@@ -167,7 +167,7 @@ WAYS = [
 
 @pytest.mark.parametrize("lose_it", WAYS, ids=lambda way: way.__name__.strip("_"))
 async def test_no_write_of_a_lost_attempt_changes_any_row(transport: Transport, conn: Any, lose_it: Any) -> None:
-    """K-14, K-15, K-17, K-18, K-19, P2."""
+    """K-14, K-15, K-17, K-18, K-19, P2, Z-08."""
     stale = await hold(conn, max_attempts=9, max_crashes=9, locks=(Lock("t"),), slot_key="s")
     await lose_it(conn, stale)
     before = await everything(conn)

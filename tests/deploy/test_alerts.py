@@ -39,7 +39,7 @@ RULES = [(path, rule) for path in FILES for rule in rules(path)]
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_alerts_fire_and_stay_silent(path: Path) -> None:
-    """R-09, V-11, E-21: the unit tests beside the rules, run by promtool."""
+    """R-09, V-11, V-14, E-21: the unit tests beside the rules, run by promtool."""
     promtool = program("promtool")
     for words in (["check", "rules", str(path)], ["test", "rules", str(path.parent / "tests" / path.name)]):
         done = subprocess.run([promtool, *words], capture_output=True, text=True, check=False)

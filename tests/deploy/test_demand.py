@@ -22,7 +22,7 @@ async def demand(conn: Any) -> Any:
 
 
 async def test_a_job_is_demand_from_its_enqueue_to_its_end(conn: Any) -> None:
-    """E-03, E-52: pending, running, submitted and due, and left behind by a worker that is gone."""
+    """Y-06, E-03, E-52: pending, running, submitted and due, and left behind by a worker that is gone."""
     assert await demand(conn) == (0, 0)
 
     claim = await hold(conn)
@@ -41,6 +41,7 @@ async def test_a_job_is_demand_from_its_enqueue_to_its_end(conn: Any) -> None:
 
 
 async def test_what_no_worker_would_take_is_no_demand(conn: Any) -> None:
+    """Y-06: only visible rows count: not those of a later time, and none of a paused kind."""
     await add(conn, run_after=timedelta(hours=1))
     await submit(conn, await hold(conn), poll_after=timedelta(hours=1))
     await add(conn, "paused")

@@ -277,7 +277,7 @@ def test_y_04_the_scaled_object_is_that_of_the_document_with_the_whole_demand() 
 
 
 def test_y_06_the_scaled_job_starts_one_pod_per_job() -> None:
-    """Y-06, E-52: every 30 s, retried by Holdfast alone, and a rollout ends no running job."""
+    """Y-06, G-07, E-52: every 30 s, retried by Holdfast alone, and a rollout ends no running job."""
     scaled = named("overlays/small", "ScaledJob", "maintenance-worker")["spec"]
 
     assert scaled["pollingInterval"] == 30

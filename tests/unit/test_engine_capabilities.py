@@ -14,6 +14,7 @@ from holdfast.engines.options import EngineOptions
 from holdfast.engines.port import SubmittingEngine, submitting
 from holdfast.engines.registry import ENGINES, capabilities_of, configured_engines, open_engine
 from holdfast.engines.select import reasons_against
+from holdfast.engines.settings import EngineSettings
 from holdfast.engines.trino import DIALECT as TRINO
 from holdfast.engines.trino import TrinoOptions, open_trino
 from holdfast.errors import UsageError
@@ -72,6 +73,15 @@ def test_requirement_of_a_role_is_an_option():
 def test_unknown_engine_error_lists_the_known_ones():
     with pytest.raises(UsageError, match="no engine 'oracle'; use one of: duckdb, trino"):
         open_engine("oracle", EngineOptions())
+
+
+@pytest.mark.parametrize("given", [{}, {"trino_url": "https://trino"}, {"trino_user": "export"}], ids=["none", "a url", "a user"])
+def test_trino_without_a_url_and_a_user_is_refused(given: dict[str, str]):
+    """G-04: both are required, also by the names STARBURST_URL and STARBURST_USER."""
+    options = EngineOptions.from_settings(EngineSettings(**given)) if given else EngineOptions()  # type: ignore[arg-type]
+
+    with pytest.raises(UsageError, match="set HOLDFAST_TRINO_URL and HOLDFAST_TRINO_USER"):
+        open_engine("trino", options)
 
 
 def test_invalid_trino_options_do_not_affect_duckdb():

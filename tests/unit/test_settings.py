@@ -69,7 +69,11 @@ def test_g_06_compatibility_name_of_the_lease_is_in_minutes(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("_compatible")
 def test_compatibility_names_configure_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W-06, W-13: with the compatibility names switched on. GCP_PROJECT is not read: nothing uses it."""
+    """W-06, W-13, G-04: with the compatibility names switched on. GCP_PROJECT is not read: nothing uses it.
+
+    An idle worker waits 10 s by default: that of EMPTY_POLL_BACKOFF, which takes precedence over the 5 s of
+    POLL_INTERVAL_SECONDS.
+    """
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     bare = Settings()
@@ -112,6 +116,8 @@ def test_standard_aws_variables_are_always_read(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("prefix", ["HOLDFAST", "GRAPH_OLAP"])
 @pytest.mark.usefixtures("_compatible")
 def test_explicit_interval_overrides_the_preset(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-03: of each preset, and a setting of one loop counts more."""
+
     def seconds(preset: str) -> dict[str, float]:
         monkeypatch.setenv(f"{prefix}_JOB_INTERVAL_PRESET", preset)
         return {loop: every.total_seconds() for loop, every in Settings().intervals.items()}
@@ -123,9 +129,9 @@ def test_explicit_interval_overrides_the_preset(prefix: str, monkeypatch: pytest
     assert seconds("aggressive") == {"reconciliation": 60, "lifecycle": 900, "instance_lifecycle": 300}
 
 
-@pytest.mark.parametrize("loop", ["LIFECYCLE", "SCHEMA_CACHE"])
+@pytest.mark.parametrize("loop", ["RECONCILIATION", "LIFECYCLE", "SCHEMA_CACHE"])
 def test_a_loop_below_a_minute_is_refused_and_the_export_loop_is_exempt(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never below 60 s (export exempt)."""
+    """G-03: never below 60 s (export exempt)."""
     monkeypatch.setenv("HOLDFAST_EXPORT_RECONCILIATION_JOB_INTERVAL_SECONDS", "1")
     monkeypatch.setenv(f"HOLDFAST_{loop}_JOB_INTERVAL_SECONDS", "60")
     Settings()

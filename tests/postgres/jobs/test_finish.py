@@ -44,7 +44,7 @@ from holdfast.jobs.states import Move, State
 
 
 async def test_completed_job_keeps_its_result_and_has_no_holder(conn: Any) -> None:
-    """K-14, K-15: one write is the end and the acknowledgement."""
+    """K-14, K-15, T-05: one write is the end and the acknowledgement."""
     claim = await hold(conn, max_runtime=HOUR)
     before = await clock(conn)
 

@@ -189,6 +189,7 @@ WRITES: dict[str, Step] = {
 
 @pytest.mark.parametrize("lose_it", WAYS, ids=lambda way: way.__name__.strip("_"))
 async def test_no_write_of_a_lost_attempt_changes_any_row(conn: Any, lose_it: Step) -> None:
+    """Z-08: each write after the claim, with its fence rotated in each way."""
     stale = await hold(conn, max_attempts=9, max_crashes=9)
     await lose_it(conn, stale)
     before = await everything(conn)
@@ -201,7 +202,7 @@ async def test_no_write_of_a_lost_attempt_changes_any_row(conn: Any, lose_it: St
 
 @pytest.mark.parametrize("lose_it", WAYS, ids=lambda way: way.__name__.strip("_"))
 async def test_next_heartbeat_reports_the_lost_attempt(conn: Any, lose_it: Step) -> None:
-    """K-16."""
+    """K-16, Z-08."""
     stale = await hold(conn, max_attempts=9, max_crashes=9)
     healthy = await hold(conn)
     await lose_it(conn, stale)
@@ -215,7 +216,7 @@ async def test_next_heartbeat_reports_the_lost_attempt(conn: Any, lose_it: Step)
     "lose_it", [_replaced, _replaced_by_its_own_worker, _cancelled_and_run_again], ids=lambda way: way.__name__.strip("_")
 )
 async def test_lost_attempt_cannot_release_the_lock_or_slot_of_its_successor(conn: Any, lose_it: Step) -> None:
-    """K-27, E-49."""
+    """K-27, T-05, E-49."""
     stale = await hold(conn, max_crashes=9, slot_key="s", locks=(Lock("t"), Lock("u")))
     follow_up = await add(conn, slot_key="s", locks=(Lock("t"),))
     await lose_it(conn, stale)

@@ -76,7 +76,7 @@ async def test_f_59_three_schedulers_run_every_tick_once(conn: Conn, start: Star
 
 
 async def test_timer_has_the_documented_settings(start: Start, said: list[dict[str, Any]]) -> None:
-    """S-02, S-09: coalesce, one instance, a grace of 60 s; a registration replaces an earlier one; the runbook's events."""
+    """S-02, S-09, Z-01: coalesce, one instance, a grace of 60 s; a registration replaces an earlier one; the runbook's events."""
     assert SETTINGS == {"coalesce": True, "max_instances": 1, "misfire_grace_time": 60}
     clock = LoopClock(lambda loop: asyncio.sleep(0))
     clock.register(loop())
@@ -112,7 +112,7 @@ async def test_triggered_run_starts_at_the_next_poll(conn: Conn, start: Start) -
 
 
 async def test_stop_waits_for_the_running_pass(conn: Conn, database: str) -> None:
-    """S-08"""
+    """S-08, Z-01"""
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def work(ctx: Pass) -> int:

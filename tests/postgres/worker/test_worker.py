@@ -368,7 +368,7 @@ async def test_worker_leaves_unknown_kinds_to_others(database, conn, caplog):
 
 
 async def test_function_runs_directly_inline_and_in_a_worker(database, conn):
-    """K-44: a handler does not know what dispatched it."""
+    """K-44, Y-09: a handler does not know what dispatched it."""
     seen: list[int] = []
 
     async def note(number: int) -> None:

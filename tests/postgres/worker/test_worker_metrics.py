@@ -85,6 +85,7 @@ async def test_only_the_first_claim_counts_as_wait(conn: Conn, database: str):
 
 
 async def test_gauges_are_read_at_scrape(conn: Conn, database: str):
+    """V-06: saturation of a worker: its jobs, connections and event loop."""
     may_end = asyncio.Event()
 
     async def endless() -> None:

@@ -375,7 +375,7 @@ class TestOnTheServersSide:
     async def test_a_job_without_a_role_fails_at_once_where_the_engine_needs_one(
         self, ops: Client, h: Harness, engine: UnloadingEngine, conn: Any
     ) -> None:
-        """W-10, W-11: the job fails, the process lives, and no default stands in."""
+        """W-10, W-11, Q-03: the job fails, the process lives, and no default stands in."""
         snapshot_id = await snapshot_of(ops, runtime="unload")
         exports(engine, need_role=["duckdb"]).share()
         await conn.execute('UPDATE holdfast.jobs SET payload = payload || \'{"role": "risk"}\' WHERE priority = 1')

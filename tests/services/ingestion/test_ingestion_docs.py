@@ -31,7 +31,7 @@ def own_folder(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("own_folder")
 async def test_the_tutorial_runs() -> None:
-    """K-44: the handlers know nothing of where they run; here beside the routes, elsewhere in workers."""
+    """K-44, Y-09: the handlers know nothing of where they run; here beside the routes, elsewhere in workers."""
     namespace = {"__name__": "tutorial_ingestion"}
     async with asyncio.timeout(180):
         for block in blocks(TUTORIAL):

@@ -151,7 +151,7 @@ async def test_attempt_records_where_its_work_is_before_it_starts_and_says_when_
 async def test_cancel_between_two_actions_keeps_the_second_from_running(
     ops: Any, conn: Conn, database: str, remote: ProcessEngine
 ):
-    """K-62: the first action has ended when the cancel is seen; it stays completed."""
+    """T-06, K-62, Z-08: the first action has ended when the cancel is seen; it stays completed."""
     await know(conn)
     made = await ops.post(PATH, json={"actions": ["rewrite_data_files", "rewrite_manifests"], "engine": "trino"})
     job_id = made.json()["data"]["id"]

@@ -35,7 +35,7 @@ async def test_submission_answers_202_with_the_location_of_a_readable_run(ops: A
 
 
 async def test_audit_entry_commits_with_the_job(ops: Any, conn: Conn):
-    """T-02: who asked for what and why is in the audit log."""
+    """T-02, Q-05: who asked for what and why is in the audit log."""
     await know(conn)
 
     made = await ops.post(PATH, json={**REWRITE, "reason": "slow queries"})
@@ -48,7 +48,7 @@ async def test_audit_entry_commits_with_the_job(ops: Any, conn: Conn):
 
 
 async def test_draining_comes_before_every_other_refusal(ops: Any, conn: Conn):
-    """T-01, K-63: while the plane drains, even a request with mistakes gets 503 with Retry-After, and nothing is written."""
+    """T-01, K-63, Z-08: while the plane drains, even a request with mistakes gets 503 with Retry-After, and nothing is written."""
     await control.drain(conn, actor="test", reason="upgrade")
     before = await everything(conn)
 

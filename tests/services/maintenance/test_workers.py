@@ -116,7 +116,7 @@ async def test_sigterm_fails_the_job_as_document_001_says(
 async def test_cancel_inside_an_action_ends_the_job_and_frees_the_table(
     ops: Any, connect: Any, here: Maintenance, database: str, start: Start
 ):
-    """K-62, E-53: a cancel is seen inside an action, not only before the next one."""
+    """T-06, K-62, E-53: a cancel is seen inside an action, not only before the next one."""
     observer, conn = await connect(), await connect()
     async with conn.transaction():
         job_id = await blocked_run(ops, conn, here, database)

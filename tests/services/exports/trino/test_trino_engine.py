@@ -82,7 +82,7 @@ async def test_w_13_every_query_says_who_asks(server: TrinoServer, engines: Call
 
 
 async def test_w_10_no_role_no_query(server: TrinoServer, engine: TrinoEngine, engines: Callable[..., TrinoEngine]):
-    """W-10: no default stands in, and nothing is sent."""
+    """W-10, Q-03: no default stands in, and nothing is sent."""
     for act in (engine.submit, engine.describe):
         with pytest.raises(MissingRole, match=r"^Missing use case ID \(X-Use-Case-Id header required\)$"):
             await act(asking(role=None))

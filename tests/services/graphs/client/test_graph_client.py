@@ -65,7 +65,7 @@ def intervals_of(hf: Connection) -> dict[str, int] | None:
 @pytest.mark.more  # each step has a test of its own
 @pytest.mark.processes
 def test_from_a_mapping_to_pagerank(hf: Connection, plane: Served, tmp_path: Path):
-    """D.16, S-01: an analyst names a mapping, gets a running graph, queries it and runs an algorithm; the control plane's
+    """D.16, S-01, G-01: an analyst names a mapping, gets a running graph, queries it and runs an algorithm; the control plane's
     process runs the six periodic jobs of the documents. `lifecycle` is two loops: one for instances, one for what they load."""
     every = plane.until(lambda: intervals_of(hf))  # the API answers before its scheduler has written the rows of the loops
     assert {name: every[name] for name in SIX if name != "instance_orchestration"} == {

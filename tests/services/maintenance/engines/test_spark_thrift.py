@@ -9,7 +9,7 @@ import pytest
 
 from hive_server import HiveServer, hive_server, numbers, texts
 from holdfast.errors import UsageError
-from holdfast.services.maintenance.engines.actions import ExpireSnapshots
+from holdfast.services.maintenance.engines.actions import ExpireSnapshots, RewriteManifests
 from holdfast.services.maintenance.engines.interface import EngineFailed, TableConflict, TableRef, TableRefused, never_cancelled
 from holdfast.services.maintenance.engines.spark import SparkMaintenance
 from holdfast.services.maintenance.engines.spark_thrift import ThriftLink, ThriftOptions
@@ -76,15 +76,21 @@ def test_rows_have_numbers_texts_and_nulls(server: HiveServer, link: ThriftLink)
 def test_the_statement_of_an_action_is_the_same_as_over_connect_with_the_tag_of_its_attempt(
     server: HiveServer, link: ThriftLink
 ):
+    """T-03: all actions of an attempt run in its one session."""
     server.answers["SELECT unix_micros(current_timestamp())"] = [numbers(1_710_028_800_000_000)]
     engine = SparkMaintenance(link, {"lake": "ice"})
-    sql = engine.statement(TableRef("lake", "sales", "orders"), ExpireSnapshots(7 * 86400, 2))
+    table = TableRef("lake", "sales", "orders")
+    actions = {"rewrite_manifests": RewriteManifests(), "expire_snapshots": ExpireSnapshots(7 * 86400, 2)}
+    statements = {name: engine.statement(table, action) for name, action in actions.items()}
     engine.begin(TAG)
 
-    engine.query(sql, TAG, "expire_snapshots")
+    for name, sql in statements.items():
+        engine.query(sql, TAG, name)
 
-    assert server.statements[-1] == f"/* {TAG} expire_snapshots */ {sql}"
-    assert TAG in server.sessions.values()
+    assert server.statements[-2:] == [f"/* {TAG} {name} */ {sql}" for name, sql in statements.items()]
+    assert list(server.sessions.values()).count(TAG) == 1
+    engine.end(TAG)
+    assert TAG not in server.sessions.values()
 
 
 def test_sessions_that_only_read_are_used_again(server: HiveServer, link: ThriftLink):
@@ -150,6 +156,7 @@ def test_cancel_stops_the_statement_on_the_server(server: HiveServer, link: Thri
 
 
 def test_the_session_of_an_attempt_ends_with_the_attempt(server: HiveServer, link: ThriftLink, other: ThriftLink):
+    """T-03"""
     handle = link.begin(TAG)
 
     link.end(TAG)
