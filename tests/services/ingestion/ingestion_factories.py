@@ -3,6 +3,7 @@ tables."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from decimal import Decimal
@@ -12,9 +13,12 @@ from uuid import uuid4
 import httpx2
 import psycopg
 
+import holdfast
 from factories import rows, value
+from holdfast.jobs.model import JobId
 from holdfast.services.ingestion import dispatch
 from holdfast.services.ingestion.dispatch import Dispatched, EntriesAsked, FileOptions
+from holdfast.services.ingestion.kinds import KINDS
 from holdfast.services.ingestion.models import store
 from holdfast.services.ingestion.models.rules import model_of
 from holdfast.services.ingestion.models.yaml_file import EXAMPLE, read_model
@@ -88,6 +92,20 @@ class Back:
     async def pipeline(self, run: Run) -> list[Run]:
         """The jobs of its pipeline, oldest first."""
         return (await runs.listed(self.conn, limit=100, pipeline_id=run.pipeline_id))[::-1]
+
+
+async def run_elsewhere(conn: Conn, database: str, job_id: JobId) -> bool:
+    """Ask the worker of another pod to run this job, as the dispatch of a request does; whether it did."""
+    worker = holdfast.Worker(database, KINDS)
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(60):
+        while not await value(conn, "SELECT count(*) FROM holdfast.workers WHERE id = %s", worker.id):
+            await asyncio.sleep(0.01)
+
+    done = await worker.run_by_id(job_id)
+    worker.stop()
+    await running
+    return done
 
 
 async def entries_of(conn: Conn) -> list[tuple[Any, ...]]:

@@ -11,9 +11,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from ingestion_factories import YEAR, Back, entries_of
+from ingestion_factories import YEAR, Back, entries_of, run_elsewhere
 
 from factories import rows
+from holdfast.jobs.claim import claim_by_id
+from holdfast.jobs.model import JobId
+from holdfast.jobs.release import release_worker
 from holdfast.services.ingestion import dispatch
 from holdfast.services.ingestion.dispatch import EntriesAsked
 from holdfast.services.ingestion.jobs import api_ingest
@@ -120,6 +123,23 @@ async def test_only_listed_origins_are_called(back: Back, conn: Any, source: tup
     assert run.result == "ERROR"
     assert "is not in HOLDFAST_INGESTION_API_ORIGINS (empty); add it there" in str(run.status_message)
     assert found.asked == []
+
+
+async def test_a_lost_claim_asks_the_source_nothing(back: Back, conn: Any, database: str, source: tuple[Source, str]) -> None:
+    """N-03: the claim comes before the first request. The pod that has the job asks for every page once."""
+    found, url = source
+    await with_api(back, url)
+    made = await dispatch.dispatch_api(conn, ASKED, ErrorPolicy(), by="t")
+    claimed = await claim_by_id(conn, back.harness.worker_id, JobId(made.job_id))
+    assert claimed is not None
+
+    assert not await run_elsewhere(conn, database, claimed.id)
+
+    assert found.asked == []
+    assert await entries_of(conn) == []
+    await release_worker(conn, back.harness.worker_id)
+    await back.harness.drain()
+    assert [cursor for cursor, _ in found.asked] == ["0", "1", "2", "3"]
 
 
 async def test_a_job_for_a_type_without_an_api_fails_at_once(back: Back, conn: Any) -> None:

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-from ingestion_factories import FLIGHTS, YEAR, Back, Client, entries_of
+from ingestion_factories import FLIGHTS, YEAR, Back, Client, entries_of, run_elsewhere
 
 import holdfast
 from factories import end, rows, state_of, value
@@ -17,25 +17,32 @@ from holdfast.services.ingestion import dispatch
 from holdfast.services.ingestion.kinds import KINDS
 from holdfast.services.ingestion.views import runs
 
+BOTH_RECALCULATIONS = {"emission_recalc": "flights", "module_emission_recalc": None}
 
-async def recalculation(conn: Any) -> JobId:
-    asked = {"model": "co2", "year": YEAR, "module": "travel", "det": "flights"}
+
+async def recalculation(conn: Any, det: str | None = "flights") -> JobId:
+    """Of one type, or of its module."""
+    asked: dict[str, Any] = {"model": "co2", "year": YEAR, "module": "travel", "det": det}
     return JobId((await dispatch.dispatch_recalculation(conn, **asked, by="t")).job_id)
 
 
-async def test_a_claim_takes_a_waiting_job_once_and_no_other_job(back: Back, conn: Any) -> None:
-    """Z-06: success with the slot taken over from the previous job; duplicate; FINISHED; attempts used up."""
+@pytest.mark.parametrize("kind", BOTH_RECALCULATIONS)
+async def test_a_claim_takes_a_waiting_job_once_and_no_other_job(back: Back, conn: Any, kind: str) -> None:
+    """Z-06, N-04: success with the slot taken over from the previous job; duplicate; FINISHED; attempts used up."""
     await back.provision()
     await back.factors()
     await back.ingest(FLIGHTS)
     me = back.harness.worker_id
-    job_id = await recalculation(conn)
+    previous = await recalculation(conn, BOTH_RECALCULATIONS[kind])
+    await back.harness.drain()
+    job_id = await recalculation(conn, BOTH_RECALCULATIONS[kind])
     slot = await value(conn, "SELECT slot_key FROM holdfast.jobs WHERE id = %s", job_id)
     before = await rows(conn, "SELECT id FROM holdfast.jobs WHERE slot_key = %s AND is_current", slot)
 
+    assert await claim_by_id(conn, me, previous) is None, "it has completed"
     claimed = await claim_by_id(conn, me, job_id)
     assert claimed is not None
-    assert before != [(job_id,)]
+    assert (claimed.kind, before) == (f"ingestion.{kind}", [(previous,)])
     assert await rows(conn, "SELECT id FROM holdfast.jobs WHERE slot_key = %s AND is_current", slot) == [(job_id,)]
     assert (await runs.get(conn, job_id)).state == "RUNNING"
 
@@ -68,26 +75,24 @@ async def test_of_two_claims_that_race_for_a_slot_exactly_one_wins(back: Back, c
         await end(conn, next(one for one in claims if one is not None))
 
 
-@pytest.mark.parametrize("kind", ["ingest", "recalculation"])
+@pytest.mark.parametrize("kind", ["csv_ingest", *BOTH_RECALCULATIONS])
 async def test_a_lost_claim_calls_no_handler_and_is_logged_as_information(
     back: Back, conn: Any, database: str, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    """N-05, Z-06: the ingest guard and the recalculation guard. Another pod has the job: INFO, and nothing is done."""
+    """N-03, N-04, N-05, Z-06: the guards of ingest and of recalculation. Another pod has the job: INFO, and nothing is done."""
     await back.provision()
-    job_id = JobId((await back.dispatch(FLIGHTS)).job_id) if kind == "ingest" else await recalculation(conn)
-    assert await claim_by_id(conn, back.harness.worker_id, job_id) is not None
+    if kind == "csv_ingest":
+        job_id = JobId((await back.dispatch(FLIGHTS)).job_id)
+    else:
+        job_id = await recalculation(conn, BOTH_RECALCULATIONS[kind])
+    claimed = await claim_by_id(conn, back.harness.worker_id, job_id)
+    assert claimed is not None
+    assert claimed.kind == f"ingestion.{kind}"
     before = await rows(conn, "SELECT * FROM holdfast.jobs WHERE id = %s", job_id)
-    worker = holdfast.Worker(database, KINDS)
-    running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(60):
-        while not await value(conn, "SELECT count(*) FROM holdfast.workers WHERE id = %s", worker.id):
-            await asyncio.sleep(0.01)
 
     with caplog.at_level(logging.INFO, logger="holdfast"):
-        assert not await worker.run_by_id(job_id)
+        assert not await run_elsewhere(conn, database, job_id)
 
-    worker.stop()
-    await running
     (lost,) = [record for record in caplog.records if "job_skipped" in record.getMessage()]
     assert (lost.levelno, str(job_id) in lost.getMessage()) == (logging.INFO, True)
     assert await rows(conn, "SELECT * FROM holdfast.jobs WHERE id = %s", job_id) == before

@@ -13,7 +13,8 @@ import os
 import random
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -22,11 +23,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ingestion_factories import FLIGHTS, Back, entries_of, from_scratch, staging_tables, statistics_of
+from ingestion_factories import FLIGHTS, YEAR, Back, entries_of, from_scratch, staging_tables, statistics_of
 from proof.processes.fork_server import Forked, ForkServer
 
 from factories import rows, value
-from holdfast.services.ingestion.dispatch import FileOptions
+from holdfast.jobs.model import JobId
+from holdfast.services.ingestion import dispatch
+from holdfast.services.ingestion.dispatch import Dispatched, FileOptions
 from holdfast.services.ingestion.kinds import KINDS
 from holdfast.services.ingestion.loading.accept import Result
 from holdfast.services.ingestion.names import CRASH_POINTS
@@ -167,6 +170,74 @@ async def test_two_pods_that_race_for_a_slot_load_each_file_once(back: Back, con
     assert await rows(conn, current) == []
     slot = await value(conn, "SELECT slot_key FROM holdfast.jobs WHERE id = %s", more.job_id)
     assert await rows(conn, "SELECT id FROM holdfast.jobs WHERE slot_key = %s AND is_current", slot) == [(more.job_id,)]
+
+
+async def start_units(back: Back) -> Dispatched:
+    file_id = await back.file("code,label\nU1,Maths\nU3,Biology\n")
+    return await dispatch.dispatch_units(back.conn, year=YEAR, file_id=file_id, options=FileOptions(), by="test")
+
+
+async def start_factors(back: Back) -> Dispatched:
+    file_id = await back.file("emission_type,classification,value\nco2,economy,0.3\nch4,business,0.02\n")
+    asked: dict[str, Any] = {"model": "co2", "year": YEAR, "module": "travel", "det": "flights"}
+    return await dispatch.dispatch_factors(back.conn, **asked, file_id=file_id, options=FileOptions(), by="test")
+
+
+async def start_recalculation(back: Back) -> Dispatched:
+    await back.conn.execute("UPDATE holdfast.factors SET value = value * 2")
+    return await dispatch.dispatch_recalculation(back.conn, model="co2", year=YEAR, module="travel", det="flights", by="test")
+
+
+UNITS_NOW = "SELECT code, label FROM holdfast.reference_values WHERE list = 'units' ORDER BY code"
+FACTORS_NOW = """
+    SELECT emission_type, classification, value FROM holdfast.factors ORDER BY emission_type, classification
+"""
+STATISTICS_NOW = "SELECT unit_code, emission_type, sum(kg) FROM holdfast.emission_stats GROUP BY 1, 2 ORDER BY 1, 2"
+RACED: dict[str, tuple[Callable[[Back], Awaitable[Dispatched]], str, list[tuple[Any, ...]]]] = {
+    "units": (start_units, UNITS_NOW, [("U1", "Maths"), ("U2", "Chemistry"), ("U3", "Biology")]),
+    "factors": (
+        start_factors,
+        FACTORS_NOW,
+        [
+            ("ch4", "business", Decimal("0.02")),
+            ("ch4", "economy", Decimal("0.01")),
+            ("co2", "business", Decimal("0.5")),
+            ("co2", "economy", Decimal("0.3")),
+        ],
+    ),
+    "recalculation": (
+        start_recalculation,
+        STATISTICS_NOW,
+        [
+            ("U1", "ch4", Decimal(60)),
+            ("U1", "co2", Decimal(1200)),
+            ("U2", "co2", Decimal("500.5")),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("point", [None, "complete.after_commit_before_ack"])
+@pytest.mark.parametrize("what", RACED)
+async def test_two_pods_that_race_for_a_job_run_it_once(
+    back: Back, conn: Any, database: str, what: str, point: str | None
+) -> None:
+    """N-02: every kind is tracked as a job and claimed; a pod that dies after the commit is not followed by another attempt."""
+    start, query, wanted = RACED[what]
+    await back.provision()
+    await back.factors()
+    await back.ingest(FLIGHTS)
+    made = await start(back)
+
+    with crash_at(point) if point else nullcontext():
+        async with harness(database, KINDS) as other:
+            ran = await asyncio.gather(back.harness.drain(), other.drain())
+
+    run = await runs.get(conn, made.job_id)
+    assert (run.result, run.attempts) == ("SUCCESS", 1)
+    assert [*ran[0], *ran[1]].count(JobId(made.job_id)) == 1
+    assert await rows(conn, query) == wanted
+    assert await statistics_of(conn) == await from_scratch(conn)
 
 
 GOOD = ["first", "U1", "2024-01-01", "economy", "10"]
