@@ -28,6 +28,7 @@ DOCUMENTED = {
     "HighOrphanedPodRate": "30m",
     "InstancesWithoutPodName": "15m",
 }
+THRESHOLDS = {"BackgroundJobHighFailureRate": "> 0.1", "HighOrphanedPodRate": "> 5", "InstancesWithoutPodName": "> 10"}
 
 
 def rules(path: Path) -> list[dict[str, Any]]:
@@ -67,8 +68,12 @@ def test_one_orphan_is_enough_for_an_alert() -> None:
 
 
 def test_the_documented_alerts_are_there_with_their_times() -> None:
-    """V-11"""
+    """V-11: and their thresholds"""
     assert {rule["alert"]: rule["for"] for _, rule in RULES if rule["alert"] in DOCUMENTED} == DOCUMENTED
+    ends = {rule["alert"]: rule["expr"].split()[-2:] for _, rule in RULES if rule["alert"] in THRESHOLDS}
+    assert {name: " ".join(words) for name, words in ends.items()} == THRESHOLDS
+    orphans = next(rule["expr"] for _, rule in RULES if rule["alert"] == "HighOrphanedPodRate")
+    assert "increase(orphaned_pods_detected_total[1h])" in orphans, "by the hour"
 
 
 @pytest.mark.parametrize(("path", "rule"), RULES, ids=[rule["alert"] for _, rule in RULES])

@@ -72,23 +72,71 @@ def test_dashboards_have_unique_ids_and_a_data_source_that_can_be_chosen() -> No
         assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in one["panels"])
 
 
-@pytest.mark.parametrize(
-    ("uid", "titles"),
-    [
-        ("holdfast-background-jobs", ["Executions per minute", "Success", "Duration", "Errors per minute"]),
-        (
-            "holdfast-reconciliation",
-            ["Orphaned pods", "Missing pods", "Status drift", "Instances without a pod name", "Removals that fail"],
-        ),
-        ("holdfast-lifecycle", ["TTL", "TTL of instances", "Inactivity", "Inactivity of instances", "Enforcement lag"]),
-        ("holdfast-export-reconciliation", ["Stale claims", "Finalised", "Finalisation lag"]),
-    ],
-)
-def test_the_documented_dashboards_have_their_panels(uid: str, titles: list[str]) -> None:
-    """V-07, V-08, V-09, V-10"""
-    found = next(one for one in dashboards.ALL if one.uid == uid)
+# By the uid of a dashboard: the metrics of each of its documented panels.
+DOCUMENTED: dict[str, dict[str, set[str]]] = {
+    "holdfast-background-jobs": {
+        "Executions per minute": {"background_job_execution_total"},
+        "Success": {"background_job_execution_total"},
+        "Duration": {"background_job_execution_duration_seconds_bucket"},
+        "Errors per minute": {"background_job_execution_total"},
+    },
+    "holdfast-reconciliation": {
+        "Orphaned pods": {"orphaned_pods_detected_total", "orphaned_pods_cleaned_total", "orphaned_pods_detected_current"},
+        "Missing pods": {"missing_pods_detected_total", "missing_pods_handled_total"},
+        "Status drift": {"status_drift_detected_total", "status_drift_fixed_total"},
+        "Instances without a pod name": {"instances_without_pod_name"},
+        "Removals that fail": {"orphaned_pods_cleanup_failures_total", "orphaned_pods_cleaned_total"},
+    },
+    "holdfast-lifecycle": {
+        "TTL": {"ttl_snapshots_deleted_total", "ttl_mappings_deleted_total"},
+        "TTL of instances": {"ttl_instances_terminated_total"},
+        "Inactivity": {"inactive_snapshots_deleted_total", "inactive_mappings_deleted_total"},
+        "Inactivity of instances": {"inactive_instances_terminated_total"},
+        "Enforcement lag": {"lifecycle_enforcement_lag_seconds_bucket"},
+    },
+    "holdfast-export-reconciliation": {
+        "Stale claims": {"stale_export_claims_detected_total", "stale_export_claims_reset_total"},
+        "Finalised": {
+            "snapshots_ready_to_finalize_total",
+            "snapshots_finalized_total",
+            "snapshots_finalization_failures_total",
+        },
+        "Finalisation lag": {"snapshot_finalization_lag_seconds"},
+    },
+}
 
-    assert set(titles) <= {panel.title for row in found.rows.values() for panel in row}
+
+def panels_of(uid: str) -> dict[str, Panel]:
+    found = next(one for one in dashboards.ALL if one.uid == uid)
+    return {panel.title: panel for row in found.rows.values() for panel in row}
+
+
+@pytest.mark.parametrize("uid", DOCUMENTED)
+def test_the_documented_dashboards_have_their_panels(uid: str) -> None:
+    """V-07, V-08, V-09, V-10"""
+    found = panels_of(uid)
+
+    assert {
+        title: {name for one in found[title].queries for name in metrics_of(one.expr)} for title in DOCUMENTED[uid]
+    } == DOCUMENTED[uid]
+
+
+def test_the_overview_of_loops_has_shares_quantiles_and_errors_by_job() -> None:
+    """V-07: per minute, success as a percentage, p50, p95 and p99, and errors by job; V-08: the share of removals that fail."""
+    found = panels_of("holdfast-background-jobs")
+    (runs,), (success,), (errors,) = (
+        found[title].queries for title in ("Executions per minute", "Success", "Errors per minute")
+    )
+    quantiles = [
+        re.findall(r"^histogram_quantile\((.+?), sum by \(job_name, le\)", one.expr) for one in found["Duration"].queries
+    ]
+
+    by_job = "sum by (job_name) (rate(background_job_execution_total{}[$__rate_interval]))"
+    assert runs.expr == "60 * " + by_job.replace("{}", "")
+    assert success.expr == by_job.replace("{}", '{status="success"}') + " / " + by_job.replace("{}", "")
+    assert errors.expr == "60 * " + by_job.replace("{}", '{status="failed"}')
+    assert quantiles == [["0.5"], ["0.95"], ["0.99"]]
+    assert found["Success"].unit == panels_of("holdfast-reconciliation")["Removals that fail"].unit == "percentunit"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ def test_a_role_can_do_no_more_than_its_program_needs(shared_roles: Any, role: s
 
 @pytest.mark.parametrize("role", ["autoscaler", "reader"])
 def test_a_role_that_reads_writes_nothing_even_where_it_might(shared_roles: Any, role: str) -> None:
+    """Y-05"""
     with psycopg.connect(shared_roles[role]) as conn, pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         conn.execute("CREATE SCHEMA mine")
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from deploy_paths import DEPLOY, containers, documents, named, workloads
+from deploy_paths import DEPLOY, ROOT, containers, documents, named, workloads
 from holdfast.catalog import SERVICES
 from holdfast.cli import app as command_line
 from holdfast.database import roles
@@ -299,12 +299,33 @@ def test_y_07_credentials_of_the_warehouse_come_from_the_documents_secret() -> N
     }
 
 
+def test_the_service_account_of_the_export_worker_names_its_roles_of_google_cloud() -> None:
+    """Y-07: objects are written with one, and the secret may come from Secret Manager with the other."""
+    text = (DEPLOY / "base/export-worker/serviceaccount.yaml").read_text()
+
+    assert {"roles/storage.objectAdmin", "roles/secretmanager.secretAccessor"} <= set(re.findall(r"roles/[\w.]+\w", text))
+
+
 def test_the_files_have_the_names_of_the_document() -> None:
-    """Y-08"""
+    """Y-08: of the export worker; pyproject.toml, Dockerfile and README once for all: a service is a
+    folder of the one package (decision 0022)."""
     names = {"deployment.yaml", "service.yaml", "configmap.yaml", "keda-scaledobject.yaml", "kustomization.yaml"}
 
     assert names <= {path.name for path in (DEPLOY / "base/export-worker").iterdir()}
     assert {"Dockerfile", "README.md", "compose.yaml"} <= {path.name for path in DEPLOY.iterdir()}
+    assert {"pyproject.toml", "README.md"} <= {path.name for path in ROOT.iterdir()}
+
+
+@pytest.mark.parametrize("folder", BASES)
+def test_each_program_has_its_objects_in_files_of_their_names(folder: str) -> None:
+    """Y-08"""
+    here = {path.name for path in (DEPLOY / folder).iterdir()}
+    kinds = {one["kind"] for one in documents(folder)}
+
+    assert "kustomization.yaml" in here
+    assert ("Deployment" in kinds) == ("deployment.yaml" in here)
+    assert ("Service" in kinds) == ("service.yaml" in here)
+    assert ("ConfigMap" in kinds) == ("configmap.yaml" in here)
 
 
 def test_y_09_nothing_but_postgres_is_needed() -> None:

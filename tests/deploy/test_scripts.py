@@ -110,7 +110,7 @@ def _secrets(*words: str) -> dict[str, dict[str, str]]:
 
 
 def test_the_secrets_are_those_that_the_manifests_refer_to() -> None:
-    """Q-02: random each time, and never in a file of this repository."""
+    """Q-02: random each time, and never in a file of this repository. Y-05: KEDA connects as a user that only reads."""
     made, others = _secrets("--in-cluster"), _secrets("--in-cluster")
     needed: dict[str, set[str]] = {}
     for one in documents("overlays/demo"):
@@ -120,6 +120,7 @@ def test_the_secrets_are_those_that_the_manifests_refer_to() -> None:
     assert needed.pop("holdfast-tokens") == {"worker"}
     assert all(keys <= set(made[name]) for name, keys in needed.items())
     assert made["control-plane-db"] != others["control-plane-db"]
+    assert made["control-plane-db"]["url"].startswith("postgresql://holdfast_autoscaler:")
     assert f":{made['holdfast-db-passwords']['worker']}@" in made["control-plane-db"]["worker-url"]
 
 
