@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -295,6 +295,11 @@ async def test_p_01_trigger_of_a_loop_is_audited_and_limited_to_once_a_minute(op
         "token:ops",
         "smoke test after a deploy",
     )
+    queued = (
+        "SELECT r.queued_at FROM holdfast.loops l JOIN holdfast.loop_runs r ON r.id = l.queued_run_id WHERE l.name = 'prune'"
+    )
+    assert datetime.fromisoformat(data["triggered_at"]) == await value(conn, queued)
+    assert {"job_name", "status", "triggered_at", "triggered_by", "reason"} <= set(data)
     again = await ops.post("/api/periodic/prune/trigger", json={"reason": "impatience"})
     assert (again.status_code, again.json()["code"]) == (429, "RATE_LIMITED")
     assert 1 <= int(again.headers["Retry-After"]) <= 60

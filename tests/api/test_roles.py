@@ -122,6 +122,23 @@ async def test_f_76_every_route_allows_exactly_the_roles_of_the_policy(
     assert denied == len(kept_out), "every denial is in the audit"
 
 
+async def test_only_ops_and_admins_trigger_loops_and_recover_jobs(as_role: Any) -> None:
+    """P-02, Q-01: by the paths of the documents; without credentials 401."""
+    let_in = set()
+    for role in Role:
+        client = await as_role(role)
+        trigger = await client.post("/api/ops/jobs/trigger", json={"job_name": "nowhere", "reason": "r"})
+        recover = await client.post("/sync/jobs/1/recover", json={"reason": "r"})
+        assert (trigger.status_code, recover.status_code) in ((403, 403), (404, 404)), role
+        if trigger.status_code == 404:
+            let_in.add(str(role))
+
+    assert let_in == {"ops", "admin"}
+    anyone = await as_role(None)
+    for path in ("/api/ops/jobs/trigger", "/sync/jobs/1/recover"):
+        assert (await anyone.post(path, json={"job_name": "nowhere", "reason": "r"})).status_code == 401
+
+
 async def _strangers(as_role: Any, conn: Any) -> AsyncIterator[tuple[str, Client]]:
     yield "no credentials", await as_role(None)
     expired = await as_role("admin")

@@ -75,7 +75,9 @@ def test_unknown_engine_error_lists_the_known_ones():
         open_engine("oracle", EngineOptions())
 
 
-@pytest.mark.parametrize("given", [{}, {"trino_url": "https://trino"}, {"trino_user": "export"}], ids=["none", "a url", "a user"])
+@pytest.mark.parametrize(
+    "given", [{}, {"trino_url": "https://trino"}, {"trino_user": "export"}], ids=["none", "a url", "a user"]
+)
 def test_trino_without_a_url_and_a_user_is_refused(given: dict[str, str]):
     """G-04: both are required, also by the names STARBURST_URL and STARBURST_USER."""
     options = EngineOptions.from_settings(EngineSettings(**given)) if given else EngineOptions()  # type: ignore[arg-type]

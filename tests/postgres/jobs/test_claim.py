@@ -174,7 +174,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("arrange", REFUSED.values(), ids=REFUSED.keys())
 async def test_a_refused_claim_changes_nothing(conn: Any, arrange: Any) -> None:
-    """K-04, K-08, E-30."""
+    """K-04, K-08, Z-06, E-30."""
     job_id = await arrange(conn)
     worker = await start_worker(conn)
     before = await everything(conn)

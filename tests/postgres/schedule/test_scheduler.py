@@ -76,7 +76,7 @@ async def test_f_59_three_schedulers_run_every_tick_once(conn: Conn, start: Star
 
 
 async def test_timer_has_the_documented_settings(start: Start, said: list[dict[str, Any]]) -> None:
-    """S-02, S-09, Z-01: coalesce, one instance, a grace of 60 s; a registration replaces an earlier one; the runbook's events."""
+    """S-02, S-09, Z-01: coalesce, one instance, a grace of 60 s; a registration replaces the last one; the runbook's events."""
     assert SETTINGS == {"coalesce": True, "max_instances": 1, "misfire_grace_time": 60}
     clock = LoopClock(lambda loop: asyncio.sleep(0))
     clock.register(loop())

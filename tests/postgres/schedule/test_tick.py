@@ -59,7 +59,7 @@ def buckets(job_name: str) -> list[str]:
 
 
 async def test_pass_is_logged_counted_and_recorded(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
-    """S-04, S-05, V-01, V-02, V-05, Z-01: the events, the counter and the histogram with its buckets, by the documents' names."""
+    """S-04, S-05, V-01, V-02, V-05, Z-01: events, counter and histogram with its buckets, by the documents' names."""
 
     async def work(ctx: Pass) -> Result:
         return Result(3, 1, 2, {"orphaned_pods_cleaned": 3})
@@ -82,7 +82,7 @@ async def test_pass_is_logged_counted_and_recorded(conn: Conn, place: Place, eve
 
 
 async def test_failing_pass_is_recorded_with_its_error(conn: Conn, place: Place, events: list[dict[str, Any]]) -> None:
-    """S-04, S-05, S-17, V-01, Z-01: exceptions never crash the process; failures are measured too; the next tick tries again."""
+    """S-04, S-05, S-17, V-01, Z-01: exceptions never crash the process; failures are measured; the next tick tries again."""
 
     async def work(ctx: Pass) -> None:
         raise RuntimeError("the warehouse is away")

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 
 from export_factories import mapping
-from factories import add, hold, rows, silence, take
+from factories import add, hold, rows, silence, submit, take
 
 Client = httpx2.AsyncClient
 EXPORTS_WAITING = "SELECT COUNT(*) FROM export_jobs WHERE status = 'pending'"
@@ -18,6 +18,11 @@ FROM snapshots s
 LEFT JOIN export_jobs e ON s.id = e.snapshot_id
 WHERE s.status = 'creating'
 GROUP BY s.id;"""
+LAST_CHANGED = """
+    UPDATE holdfast.jobs SET (created_at, claimed_at, submitted_at) =
+        (SELECT now, now, now FROM (SELECT clock_timestamp() - make_interval(mins => %s) AS now))
+    WHERE id = %s
+"""
 AS_READER = """
     CREATE ROLE {role};
     GRANT USAGE ON SCHEMA holdfast TO {role};
@@ -48,6 +53,11 @@ async def test_the_documents_queries_run_unchanged(ops: Client, conn: Any, conne
         assert await rows(reader, CREATING) == [(snapshot["snapshot"]["id"], "creating", 3)]
         assert await rows(reader, "SELECT attempt_count FROM job_queue WHERE job_id = %s", claim.id) == [(1,)]
         assert await rows(reader, STALE) == []
+        await submit(conn, claim)
+        await conn.execute(LAST_CHANGED, [29, claim.id])
+        assert await rows(reader, STALE) == []
+        await conn.execute(LAST_CHANGED, [31, claim.id])
+        assert [row[0] for row in await rows(reader, STALE)] == [claim.id]
     finally:
         await reader.execute("RESET ROLE")
         await reader.execute(f"DROP OWNED BY {role}")

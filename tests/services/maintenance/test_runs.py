@@ -156,7 +156,7 @@ WRITES: dict[str, Callable[[Conn, Claim], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("write", WRITES)
 async def test_replaced_attempt_records_nothing(ops: Any, conn: Conn, write: str):
-    """T-05, K-14, K-17, K-18, Z-08: after a rotation of the fence, each write of the old attempt is refused and changes no row."""
+    """T-05, K-14, K-17, K-18, Z-08: after a rotation of the fence, a write of the old attempt is refused and changes no row."""
     old = await begun(conn, ops)
     await replace(conn, old)
     before = await rows(conn, "SELECT t::text FROM holdfast.maintenance_actions t")

@@ -47,8 +47,24 @@ async def test_audit_entry_commits_with_the_job(ops: Any, conn: Conn):
     assert entry[4]["table"] == str(ORDERS)
 
 
+async def test_submission_without_its_audit_entry_is_rolled_back(ops: Any, conn: Conn):
+    """T-02: stronger than best effort; an entry that cannot be written leaves neither job, lock nor run."""
+    await know(conn)
+    await conn.execute(
+        """CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+           CREATE TRIGGER fail BEFORE INSERT ON holdfast.audit FOR EACH ROW EXECUTE FUNCTION public.fail()"""
+    )
+    before = await everything(conn)
+
+    answer = await ops.post(PATH, json=REWRITE)
+
+    assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL")
+    assert await everything(conn) == before
+    assert await value(conn, "SELECT count(*) FROM holdfast.maintenance_runs") == 0
+
+
 async def test_draining_comes_before_every_other_refusal(ops: Any, conn: Conn):
-    """T-01, K-63, Z-08: while the plane drains, even a request with mistakes gets 503 with Retry-After, and nothing is written."""
+    """T-01, K-63, Z-08: while the plane drains, even a request with mistakes gets 503 with Retry-After; nothing is written."""
     await control.drain(conn, actor="test", reason="upgrade")
     before = await everything(conn)
 
