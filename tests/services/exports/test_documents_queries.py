@@ -18,9 +18,9 @@ FROM snapshots s
 LEFT JOIN export_jobs e ON s.id = e.snapshot_id
 WHERE s.status = 'creating'
 GROUP BY s.id;"""
-LAST_CHANGED = """
-    UPDATE holdfast.jobs SET (created_at, claimed_at, submitted_at) =
-        (SELECT now, now, now FROM (SELECT clock_timestamp() - make_interval(mins => %s) AS now))
+SUBMITTED = """
+    UPDATE holdfast.jobs SET submitted_at = clock_timestamp() - make_interval(mins => %s),
+        created_at = clock_timestamp() - interval '1 hour', claimed_at = clock_timestamp() - interval '1 hour'
     WHERE id = %s
 """
 AS_READER = """
@@ -54,10 +54,10 @@ async def test_the_documents_queries_run_unchanged(ops: Client, conn: Any, conne
         assert await rows(reader, "SELECT attempt_count FROM job_queue WHERE job_id = %s", claim.id) == [(1,)]
         assert await rows(reader, STALE) == []
         await submit(conn, claim)
-        await conn.execute(LAST_CHANGED, [29, claim.id])
+        await conn.execute(SUBMITTED, [29, claim.id])
         assert await rows(reader, STALE) == []
-        await conn.execute(LAST_CHANGED, [31, claim.id])
-        assert [row[0] for row in await rows(reader, STALE)] == [claim.id]
+        await conn.execute(SUBMITTED, [31, claim.id])
+        assert [row[0] for row in await rows(reader, STALE)] == [claim.id], "the last change counts"
     finally:
         await reader.execute("RESET ROLE")
         await reader.execute(f"DROP OWNED BY {role}")
