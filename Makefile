@@ -82,8 +82,8 @@ requirements: ## compile the pinned requirements again (needs uv)
 	  uv pip compile --quiet $$([ $$name = real ] && echo --no-deps) --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package holdfast-jobs \
 	    requirements/$$name.in -o requirements/$$name.txt; done
 
-clean: ## remove the virtual environment and the embedded Postgres's data
-	rm -rf $(VENV) .holdfast .holdfast-demo
+clean: ## remove the virtual environment, the embedded Postgres's data and the demo's tables
+	rm -rf $(VENV) .holdfast .holdfast-demo warehouse
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
