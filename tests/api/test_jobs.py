@@ -48,6 +48,14 @@ async def test_busy_lock_with_reject_returns_409_with_the_holder(analyst: Client
     assert (await analyst.post("/api/jobs", json=asked)).status_code == 202
 
 
+async def test_caller_cannot_make_a_job_current(analyst: Client, conn: Any) -> None:
+    """K-32."""
+    refused = await analyst.post("/api/jobs", json={"kind": "k", "slot_key": "s", "is_current": True})
+
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/body/is_current")
+    assert await rows(conn, "SELECT id FROM holdfast.jobs") == []
+
+
 @pytest.mark.parametrize("waits", [{"slot_key": "s"}, {"after": [1]}])
 async def test_reject_lock_with_parents_is_refused(analyst: Client, conn: Any, waits: Any) -> None:
     asked = {"kind": "k", "locks": [{"key": "t", "when_busy": "reject"}], **waits}

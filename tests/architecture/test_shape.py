@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections import Counter
 from functools import cache
@@ -14,6 +15,8 @@ import pytest
 import holdfast
 import holdfast.catalog
 import holdfast.worker.loop  # everything that counts is loaded with it
+from holdfast.schedule.kernel import INTERVALS, kernel_loops
+from holdfast.settings import settings_class
 from holdfast.telemetry.metrics import REGISTRY
 from holdfast.telemetry.names import EVENTS, METRICS
 
@@ -21,6 +24,8 @@ SOURCE = Path(holdfast.__file__).parent
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if "migrations" not in path.parts)
 VAGUE = re.compile(r"^(utils?|helpers?|managers?|common|misc|base|core|data|info)$")
 SQL = re.compile(r"\b(FROM|INTO|UPDATE|JOIN) holdfast\.")
+GIVEN_A_PASS = re.compile(r"^from holdfast\.schedule\.context import .*\bPass\b", re.MULTILINE)
+LOOPS = [path for path in MODULES if GIVEN_A_PASS.search(path.read_text())]  # their functions are given a `Pass`
 
 
 @cache
@@ -75,11 +80,31 @@ def test_kernel_sql_is_above_the_function_that_runs_it():
 
 def test_no_loop_has_sql_on_our_tables():
     """S-21: a module whose functions are given a `Pass` reads and writes through functions of other modules."""
-    given_a_pass = re.compile(r"^from holdfast\.schedule\.context import .*\bPass\b", re.MULTILINE)
-    loops = [p for p in MODULES if given_a_pass.search(p.read_text())]
     known = {"schedule/kernel.py", "services/exports/reconcile.py", "services/exports/catalog/refresh.py"}
-    assert known <= {name(p) for p in loops}
-    assert {name(p) for p in loops if SQL.search(p.read_text())} == set()
+    assert known <= {name(p) for p in LOOPS}
+    assert {name(p) for p in LOOPS if SQL.search(p.read_text())} == set()
+
+
+@pytest.mark.parametrize("blocking", [r"\btime\.sleep\(", r"\brequests\.", r"\bSyncPass\b"])
+def test_no_loop_blocks_the_event_loop(blocking: str):
+    """S-10. Users may write a plain function, which runs in a thread: the scheduler offers it, and no loop of ours is one."""
+    offers_threads = {"schedule/reconcile.py", "schedule/tick.py", "public.py"} if "SyncPass" in blocking else set()
+    assert {name(p) for p in LOOPS if re.search(blocking, p.read_text())} == offers_threads
+
+
+def test_every_loop_is_a_coroutine_function():
+    """S-10: none needs a thread."""
+    loops = [*kernel_loops(), *holdfast.catalog.loops(settings_class()())]
+    assert {loop.name for loop in loops} > {*INTERVALS, "lifecycle", "reconciliation", "schema_cache"}
+    assert [loop.name for loop in loops if not inspect.iscoroutinefunction(loop.function)] == []
+
+
+def test_only_a_claim_writes_that_a_job_is_current():
+    """K-32."""
+    written = re.compile(r"\bis_current = (true|slot_key)\b")
+    assert {name(p): len(written.findall(p.read_text())) for p in MODULES if written.search(p.read_text())} == {
+        "jobs/claim.py": 1
+    }
 
 
 def test_every_module_has_a_docstring():

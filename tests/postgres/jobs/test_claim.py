@@ -184,8 +184,20 @@ async def test_a_refused_claim_changes_nothing(conn: Any, arrange: Any) -> None:
     assert await everything(conn) == before
 
 
+@pytest.mark.parametrize("arrange", REFUSED.values(), ids=REFUSED.keys())
+async def test_a_batch_leaves_out_what_a_claim_by_id_is_refused(conn: Any, arrange: Any) -> None:
+    """K-04, K-53."""
+    job_id = await arrange(conn)
+    before = await rows(conn, "SELECT t::text FROM holdfast.jobs t WHERE id = %s", job_id)
+
+    claims = await claim(conn, await start_worker(conn), kinds=["k"])
+
+    assert job_id not in [claimed.id for claimed in claims]
+    assert await rows(conn, "SELECT t::text FROM holdfast.jobs t WHERE id = %s", job_id) == before
+
+
 async def test_claim_skips_a_job_that_another_claim_takes(connect: Any) -> None:
-    """K-09: the loser neither waits nor raises."""
+    """K-01, K-09: the loser neither waits nor raises."""
     conn, other = await connect(), await connect()
     job_id = await add(conn)
     worker = await start_worker(conn)
@@ -332,6 +344,7 @@ async def test_batch_claim_sets_the_same_columns_as_a_single_claim(conn: Any, fi
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
 async def test_a_batch_is_never_larger_than_its_limit(conn: Any, limit: int) -> None:
+    """K-02, K-03."""
     await enqueue_many(conn, [NewJob(kind, queue=queue) for kind in "ab" for queue in "xy" for _ in range(20)])
 
     claims = await claim(conn, await start_worker(conn), kinds=["a", "b"], queues=["x", "y"], limit=limit)
@@ -370,7 +383,7 @@ async def test_batch_limit_holds_with_stale_statistics(fresh_database: str) -> N
 
 
 async def test_claim_skips_locked_rows(connect: Any) -> None:
-    """K-03: SKIP LOCKED, so nobody waits for anybody."""
+    """K-02, K-03, K-53: SKIP LOCKED, so nobody waits for anybody."""
     conn, other = await connect(), await connect()
     held, free = await add(conn), await add(conn)
     worker = await start_worker(conn)
@@ -415,7 +428,7 @@ async def test_claim_without_kinds_returns_no_jobs(conn: Any) -> None:
 
 
 async def test_delayed_job_is_claimed_when_due(conn: Any) -> None:
-    """K-34."""
+    """K-34, K-53."""
     job_id = await add(conn, run_after=HOUR)
     worker = await start_worker(conn)
 

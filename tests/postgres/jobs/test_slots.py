@@ -72,6 +72,12 @@ async def test_only_a_claim_makes_a_job_current(conn: Any) -> None:
     assert (before, (await job(conn, made.id)).is_current) == (False, True)
 
 
+def test_new_job_cannot_be_made_current() -> None:
+    """K-32."""
+    with pytest.raises(TypeError, match="is_current"):
+        NewJob("k", slot_key="s", is_current=True)  # type: ignore[call-arg]
+
+
 async def test_ended_job_stays_current_so_that_its_result_is_found(conn: Any) -> None:
     """K-28."""
     claimed = await hold(conn, slot_key="s")

@@ -90,6 +90,27 @@ def test_each_statement_selects_rows_to_lock_once(name: str) -> None:
         assert "AS MATERIALIZED" in text
 
 
+@pytest.mark.parametrize("text", [claim.CLAIM, claim.CLAIM_BY_ID], ids=["of a batch", "by id"])
+def test_a_claim_picks_and_updates_in_one_statement(text: str) -> None:
+    """K-03, K-05: a CTE locks the rows, and the update beside it counts the attempt and writes its fence and its holder."""
+    parts = ("AS MATERIALIZED", "FOR UPDATE SKIP LOCKED", "UPDATE holdfast.jobs")
+
+    assert [(text.count(part), text.count(";")) for part in parts] == [(1, 0)] * 3
+    assert sorted(parts, key=text.index) == list(parts)
+    update = text.partition("UPDATE holdfast.jobs")[2].partition("RETURNING")[0]
+    for written in ("attempt_no = attempt_no + 1", "attempt_id = gen_random_uuid()", "worker_id = %(worker_id)s"):
+        assert written in update
+
+
+def test_a_claim_of_tied_jobs_counts_the_attempt_in_the_update_that_begins_it() -> None:
+    """K-05: their rows are locked by an earlier statement of the transaction."""
+    assert claim.CLAIM_TIED.count("UPDATE holdfast.jobs") == 1
+    assert ";" not in claim.CLAIM_TIED
+    update = claim.CLAIM_TIED.partition("RETURNING")[0]
+    for written in ("state = 'running'", "attempt_no = attempt_no + 1", "attempt_id = gen_random_uuid()"):
+        assert written in update
+
+
 def _holes(tree: ast.AST) -> list[str]:
     """What is filled into texts that look like SQL."""
     found = []
@@ -291,6 +312,15 @@ async def test_sweep_uses_its_partial_index(crowd: Any, plan: Any, name: str) ->
 
     assert index in found
     assert "Seq Scan on jobs" not in found
+
+
+async def test_index_of_delayed_jobs_has_only_pending_jobs_with_a_time(crowd: Any) -> None:
+    """K-57."""
+    found = await value(crowd, "SELECT indexdef FROM pg_indexes WHERE schemaname = 'holdfast' AND indexname = 'jobs_delayed'")
+
+    columns, _, condition = found.partition(" WHERE ")
+    assert columns.endswith("(run_after)")
+    assert condition == "((state = 'pending'::text) AND (run_after IS NOT NULL))"
 
 
 async def test_wake_finds_waiters_of_a_free_lock_by_index(crowd: Any) -> None:

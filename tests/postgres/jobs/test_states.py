@@ -241,6 +241,15 @@ async def test_inconsistent_row_is_refused(conn: Any, constraint: str, statement
     assert refused.value.diag.constraint_name == constraint
 
 
+async def test_job_without_a_kind_is_refused(conn: Any) -> None:
+    """K-43: no job is without a kind, so no runner has to skip one."""
+    with pytest.raises(psycopg.errors.NotNullViolation) as refused:
+        await conn.execute(_job(kind="NULL"))
+
+    assert refused.value.diag.column_name == "kind"
+    assert await rows(conn, "SELECT id FROM holdfast.jobs") == []
+
+
 async def test_every_kernel_constraint_is_violated_by_a_test(conn: Any) -> None:
     found = await rows(
         conn,

@@ -235,7 +235,9 @@ async def test_what_a_killed_attempt_left_is_dropped_by_the_loop(back: Back, con
 
 
 def test_the_slot_key_has_every_part_and_is_never_null() -> None:
-    """K-30: a job without a module, type or year has a slot, too. E-31."""
+    """K-28, K-30: a job without a module, type or year has a slot, too. E-31."""
+    whole = slot_of("csv_ingest", model="co2", module="travel", det="flights", year=2024)
+    assert whole == "ingestion.csv_ingest|model=co2|module=travel|det=flights|target=DATA_ENTRIES|method=csv|year=2024"
     key = slot_of("module_emission_recalc", model="co2")
     assert key == "ingestion.module_emission_recalc|model=co2|module=-|det=-|target=DATA_ENTRIES|method=computed|year=-"
     assert len({slot_of(job_type, model="co2", module="m", det="d", year=1) for job_type in JOB_TYPES}) == len(JOB_TYPES)
