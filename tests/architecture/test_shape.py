@@ -99,6 +99,16 @@ def test_every_loop_is_a_coroutine_function():
     assert [loop.name for loop in loops if not inspect.iscoroutinefunction(loop.function)] == []
 
 
+def test_loops_read_pages_of_100():
+    """S-12."""
+    size = re.compile(r"^PAGE(?:: Final)? = (\d+)$", re.MULTILINE)
+    of_graphs = SOURCE / "services/graphs/instances/moving.py"  # for the pages of all their loops
+    sizes = {name(p): int(found[1]) for p in [*LOOPS, of_graphs] if (found := size.search(p.read_text()))}
+
+    known = {"schedule/kernel.py", "schedule/reconcile.py", "services/exports/reconcile.py", name(of_graphs)}
+    assert sizes == dict.fromkeys({*known, "services/exports/lifecycle/loop.py"}, 100)
+
+
 def test_only_a_claim_writes_that_a_job_is_current():
     """K-32."""
     written = re.compile(r"\bis_current = (true|slot_key)\b")

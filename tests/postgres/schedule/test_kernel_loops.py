@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from factories import EXPIRED, Conn, add, column, end, everything, hold, rows, silence, start_worker, state_of, take, value
+from factories import EXPIRED, Conn, add, column, end, everything, hold, rows, silence, state_of, take, value
 from holdfast.apps.scheduler import scheduler_for, with_intervals
 from holdfast.jobs import effects
+from holdfast.jobs.enqueue import enqueue_many
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.outcome import Fail
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.rerun import rerun
+from holdfast.schedule import kernel
 from holdfast.schedule.kernel import INTERVALS, kernel_loops
 from holdfast.schedule.registry import Loop
 from holdfast.schedule.term import ensure
@@ -34,15 +36,46 @@ async def run(conn: Conn, place: Place, name: str, **options: Any) -> tuple[Any,
     return found[-1]
 
 
-async def test_rescue_loop_takes_jobs_of_silent_workers_in_pages(conn: Conn, place: Place) -> None:
-    """S-12"""
-    worker = await start_worker(conn)
-    claims = [await hold(conn, worker=worker) for _ in range(130)]
-    await conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() + %s", [EXPIRED])
+async def everything_else(conn: Conn) -> dict[str, list[str]]:
+    """Every row, but for those that each pass writes about itself."""
+    return {table: lines for table, lines in (await everything(conn)).items() if table not in {"loops", "loop_runs"}}
+
+
+def pages_of(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[int, int]]:
+    """The limit of each call of a function of the kernel's loops, and how many it returned."""
+    read, pages = getattr(kernel, name), []
+
+    async def recorded(*arguments: Any, limit: int, **options: Any) -> Any:
+        found = await read(*arguments, limit=limit, **options)
+        pages.append((limit, len(found)))
+        return found
+
+    monkeypatch.setattr(kernel, name, recorded)
+    return pages
+
+
+async def test_rescue_loop_takes_jobs_of_silent_workers_in_pages(
+    conn: Conn, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-12, S-14: the limit counts workers. A second pass finds nothing to do."""
+    await enqueue_many(conn, [NewJob("k")] * 130)
+    await conn.execute(
+        "UPDATE holdfast.jobs SET state = 'running', attempt_id = gen_random_uuid(), worker_id = gen_random_uuid()"
+    )
+    await conn.execute(
+        "INSERT INTO holdfast.workers (id, name, host, pid, version, lease_until)"
+        " SELECT worker_id, 'w', 'h', 1, '1', clock_timestamp() + %s FROM holdfast.jobs",
+        [EXPIRED],
+    )
+    pages = pages_of(monkeypatch, "rescue")
 
     assert await run(conn, place, "rescue") == ("success", 130, None)
 
-    assert {await state_of(conn, claim.id) for claim in claims} == {"pending"}
+    assert pages == [(100, 100), (100, 30)]
+    assert await rows(conn, "SELECT DISTINCT state FROM holdfast.jobs") == [("pending",)]
+    before = await everything_else(conn)
+    assert await run(conn, place, "rescue") == ("success", 0, None)
+    assert await everything_else(conn) == before
 
 
 async def test_promote_loop_makes_due_jobs_claimable_and_notifies(connect: Any, conn: Conn, place: Place) -> None:
@@ -110,13 +143,16 @@ async def test_stored_pipeline_status_follows_its_jobs(conn: Conn, place: Place)
     assert await value(conn, "SELECT finished_at FROM holdfast.pipelines WHERE id = %s", mixed) is None
 
 
-async def test_pipelines_are_read_in_pages(conn: Conn, place: Place) -> None:
-    """S-12"""
+async def test_pipelines_are_read_in_pages(conn: Conn, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-12: the third page is of those that have ended."""
     for _ in range(120):
         await pipeline(conn)
     await conn.execute("UPDATE holdfast.jobs SET state = 'cancelled', finished_at = clock_timestamp()")
+    pages = pages_of(monkeypatch, "read_stored_statuses")
 
     assert await run(conn, place, "pipeline_status") == ("success", 120, None)
+
+    assert pages == [(100, 100), (100, 20), (100, 100)]
 
 
 async def test_prune_keeps_jobs_younger_than_the_retention(conn: Conn, place: Place) -> None:
@@ -177,8 +213,10 @@ async def test_failing_delayed_job_does_not_stop_other_promotions(conn: Conn, pl
     assert await failed_items(conn, "promote") == 1
 
 
-async def test_failing_pipeline_does_not_stop_other_pipelines(conn: Conn, place: Place) -> None:
-    """S-16, E-23"""
+async def test_failing_pipeline_does_not_stop_other_pipelines(
+    conn: Conn, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-16, E-23: logged with its id and its error."""
     ids = [(await pipeline(conn))[0] for _ in range(3)]
     await conn.execute("UPDATE holdfast.jobs SET state = 'cancelled', finished_at = clock_timestamp()")
     await refuse(conn, "pipelines", sorted(ids)[0])
@@ -187,6 +225,9 @@ async def test_failing_pipeline_does_not_stop_other_pipelines(conn: Conn, place:
 
     assert await value(conn, "SELECT count(*) FROM holdfast.pipelines WHERE status = 'cancelled'") == 2
     assert await failed_items(conn, "pipeline_status") == 1
+    (logged,) = [record for record in caplog.records if "loop_item_failed" in record.getMessage()]
+    assert (logged.levelname, f"item='{sorted(ids)[0]}'" in logged.getMessage()) == ("ERROR", True)
+    assert f"\npsycopg.errors.RaiseException: row {sorted(ids)[0]} is broken" in logged.getMessage(), "with its stack"
 
 
 async def test_failing_job_does_not_stop_other_prunes(conn: Conn, place: Place) -> None:
@@ -221,13 +262,12 @@ async def test_pass_without_work_changes_only_its_own_rows(conn: Conn, place: Pl
     """S-14: idempotent; a pass that finds nothing writes nothing."""
     await hold(conn)
     await add(conn, run_after=DAY)
-    own = {"loops", "loop_runs"}
-    before = {table: lines for table, lines in (await everything(conn)).items() if table not in own}
+    before = await everything_else(conn)
 
     for name in INTERVALS:
         assert (await run(conn, place, name))[0] == "success"
 
-    assert {table: lines for table, lines in (await everything(conn)).items() if table not in own} == before
+    assert await everything_else(conn) == before
 
 
 @pytest.mark.parametrize("prefix", ["HOLDFAST", "GRAPH_OLAP"])

@@ -58,8 +58,8 @@ async def test_every_due_key_is_acted_on(conn: Conn, place: Place) -> None:
     assert registry.registered()["tidy"].description == "Rows that are due."
 
 
-async def test_failing_key_does_not_stop_others(conn: Conn, place: Place) -> None:
-    """S-16: 8 of 10 done, 2 failed, and the pass is a success; what the failed ones wrote is undone."""
+async def test_failing_key_does_not_stop_others(conn: Conn, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """S-16: 8 of 10 done, 2 failed and logged, and the pass is a success; what the failed ones wrote is undone."""
 
     @reconciler("tidy", every=HOUR)
     async def due(ctx: Pass) -> list[int]:
@@ -78,6 +78,11 @@ async def test_failing_key_does_not_stop_others(conn: Conn, place: Place) -> Non
         ("3", 1, "RuntimeError: no 3"),
         ("7", 1, "RuntimeError: no 7"),
     ]
+    logged = [record for record in caplog.records if "reconcile_key_failed" in record.getMessage()]
+    assert [record.levelname for record in logged] == ["WARNING", "WARNING"]
+    for record, key in zip(logged, "37", strict=True):
+        assert f"key='{key}'" in record.getMessage()
+        assert record.getMessage().endswith(f"\nRuntimeError: no {key}"), "with its stack"
 
 
 async def test_failed_statement_aborts_only_its_own_transaction(conn: Conn, place: Place) -> None:
@@ -99,6 +104,7 @@ async def test_failed_statement_aborts_only_its_own_transaction(conn: Conn, plac
 
 
 async def test_failed_key_is_retried_with_backoff(conn: Conn, place: Place) -> None:
+    """S-14: what a pass knows of a failed key is in the database."""
     tried: list[str] = []
     well = False
 

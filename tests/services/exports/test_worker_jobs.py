@@ -13,14 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from export_factories import mapping
-from factories import rows, state_of, value
+from export_factories import OWNS, mapping
+from factories import clock, rows, state_of, value
 from holdfast.jobs.rescue import rescue
 from holdfast.services.exports.setup import Exports
 from holdfast.settings import settings
 
 Client = httpx2.AsyncClient
 NOW = "2026-01-01T00:00:00+00:00"
+TEN_MINUTES_SINCE = """
+    SELECT every(lease_until - interval '10 minutes' BETWEEN %s AND clock_timestamp()) FROM holdfast.workers
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +79,9 @@ async def polled(worker: Client, conn: Any) -> list[dict[str, Any]]:
 
 
 async def test_claim_submit_poll_and_complete_as_the_document_writes_it(ops: Client, worker: Client, conn: Any) -> None:
-    """W-03, W-04, W-07, K-02, K-35, K-40, Z-05: nodes first, everything on the claim, backoff kept in the database."""
+    """W-03, W-04, W-07, K-02, K-11, K-35, K-40, Z-05: nodes first, everything on the claim, backoff kept in the database."""
     jobs = await make(ops)
+    await conn.execute("UPDATE holdfast.jobs SET payload = payload || %s::jsonb", ['{"catalog": "shop"}'])
     claims = await claimed(worker)
     assert [(one["id"], one["job_type"], one["starburst_role"]) for one in claims] == [
         (jobs[0], "node", "risk"),
@@ -85,6 +89,10 @@ async def test_claim_submit_poll_and_complete_as_the_document_writes_it(ops: Cli
         (jobs[2], "edge", "risk"),
     ]
     assert claims[2]["column_names"] == ["customer_id", "account_number", "since"]
+    assert {one["starburst_catalog"] for one in claims} == {"shop"}
+    assert claims[2]["sql"] == OWNS["sql"]
+    assert all(one["gcs_path"] == one["location"] for one in claims)
+    assert all(one["gcs_path"].endswith(f"/attempt-{one['attempt_id']}") for one in claims)
     other = await worker.post("/export-jobs/claim", json={"worker_id": "pod-2"})
     assert other.json()["data"] == [], "what is claimed is nobody else's"
 
@@ -208,13 +216,16 @@ async def test_a_replaced_attempt_changes_nothing(ops: Client, worker: Client, c
 async def test_an_update_renews_the_lease_so_a_long_export_is_never_taken(ops: Client, worker: Client, conn: Any) -> None:
     """X-01, E-01, K-22: ten minutes of silence, and not ten minutes of work."""
     await make(ops)
+    before = await clock(conn)
     (one,) = await claimed(worker, limit=1)
+    assert one["lease_seconds"] == 600
+    assert await value(conn, TEN_MINUTES_SINCE, before)
     await conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() + interval '1 s'")
+    before = await clock(conn)
 
     assert (await update(worker, one, progress=0.4, message="4 of 10 files")).status_code == 200
 
-    left = "SELECT min(lease_until) - clock_timestamp() BETWEEN interval '9 minutes' AND interval '10 minutes'"
-    assert await value(conn, f"{left} FROM holdfast.workers")
+    assert await value(conn, TEN_MINUTES_SINCE, before)
     assert await rows(conn, "SELECT progress::float8, message FROM holdfast.jobs WHERE id = %s", one["id"]) == [
         (pytest.approx(0.4, abs=0.01), "4 of 10 files")
     ]

@@ -163,9 +163,15 @@ async def test_an_instance_whose_process_has_ended_fails_and_keeps_its_log(
 
 
 async def test_an_outage_of_the_runtime_changes_nothing(
-    conn: Any, database: str, runtime: Any, run: Any, mapping_id: int, monkeypatch: pytest.MonkeyPatch
+    conn: Any,
+    database: str,
+    runtime: Any,
+    run: Any,
+    mapping_id: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """E-08, S-15: unknown is not empty. The pass is skipped and counted."""
+    """E-08, S-15: unknown is not empty. The pass is skipped, counted and logged."""
     instance_id = await running_instance(conn, database, mapping_id)
 
     async def unknown() -> Any:
@@ -178,6 +184,9 @@ async def test_an_outage_of_the_runtime_changes_nothing(
         assert (result.items, result.failed, result.skipped) == (0, 0, 1)
 
     assert (await get(conn, instance_id)).status == "running"
+    logged = [one for one in caplog.records if "reconciliation_skipped" in one.getMessage()]
+    assert [one.levelname for one in logged] == ["WARNING"] * 3
+    assert all("the API server does not answer" in one.getMessage() for one in logged)
 
 
 async def test_a_list_that_lacks_an_instance_is_checked_by_a_second_look(
