@@ -8,11 +8,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from factories import rows
+from factories import rows, value
 from holdfast import catalog
 from holdfast.apps.scheduler import with_intervals
+from holdfast.schedule.scheduler import Scheduler, SchedulerOptions
 from holdfast.schedule.term import ensure
 from holdfast.settings import settings
+from loop_factories import loop, until
 
 SIX = ("reconciliation", "lifecycle", "export_reconciliation", "schema_cache", "instance_orchestration", "resource_monitor")
 
@@ -30,6 +32,34 @@ async def test_each_service_loop_can_be_triggered_and_no_other_name(ops: httpx2.
     assert "nothing" in refused.json()["detail"]
     queued = await rows(conn, "SELECT name FROM holdfast.loops WHERE triggered_at IS NOT NULL")
     assert {name for (name,) in queued} == set(SIX)
+
+
+async def test_requests_are_answered_while_the_scheduler_beside_them_fails(
+    viewer: httpx2.AsyncClient, conn: Any, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-18: its failure is logged as critical, and its loops go on when the cause is gone."""
+    options = SchedulerOptions(look=timedelta(milliseconds=20), connections=2)
+
+    def is_reported() -> bool:
+        return any(one.levelname == "CRITICAL" and "scheduler_failed" in one.getMessage() for one in caplog.records)
+
+    async def passes() -> int:
+        return int(await value(conn, "SELECT count(*) FROM holdfast.loop_runs WHERE outcome = 'success'"))
+
+    async with Scheduler(database, [loop(every=timedelta(milliseconds=100))], options):
+        await until(passes)
+        await conn.execute("ALTER TABLE holdfast.loops RENAME TO gone")
+        try:
+            await until(is_reported)
+            assert [(await viewer.get(path)).status_code for path in ("/api/jobs", "/health")] == [200, 200]
+        finally:
+            await conn.execute("ALTER TABLE holdfast.gone RENAME TO loops")
+        before = await passes()
+
+        async def goes_on() -> bool:
+            return await passes() > before
+
+        await until(goes_on)
 
 
 def test_the_interval_of_instance_orchestration_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,6 +264,19 @@ def test_y_02_the_export_worker_is_that_of_the_document() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["control-plane", "scheduler"])
+def test_a_program_with_loops_is_restarted_when_its_event_loop_hangs(name: str) -> None:
+    """S-18, Y-03."""
+    (container,) = named("overlays/production", "Deployment", name)["spec"]["template"]["spec"]["containers"]
+    live = container["livenessProbe"]
+
+    assert (live["httpGet"], live["initialDelaySeconds"], live["periodSeconds"]) == (
+        {"path": "/health", "port": "http"},
+        10,
+        30,
+    )
+
+
 def test_y_04_the_scaled_object_is_that_of_the_document_with_the_whole_demand() -> None:
     """Y-04, Y-05, E-03"""
     scaler = named("overlays/small", "ScaledObject", "export-worker-scaler")["spec"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,6 +14,7 @@ from keepers import CONTINUE, KILL, STOP, Kept, Start, is_alive, moves, row, sta
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
+from holdfast.settings import Settings
 from holdfast.worker.presence import CHECK, GRACE
 
 pytestmark = pytest.mark.processes
@@ -56,7 +59,8 @@ def two_keepers(start: Start, db: Conn) -> list[Kept]:
 
 
 def test_keeper_and_executor_killed_together_lose_their_job_before_the_lease_ends(start: Start, db: Conn):
-    """K-59: with `HOLDFAST_RESCUE_ON_DISCONNECT` the job of a killed pod runs again in seconds, without an operator.
+    """K-59: with `HOLDFAST_RESCUE_ON_DISCONNECT` the job of a killed pod runs again in seconds, without an operator. The
+    setting is off by default; without it, the job runs again after the lease (30 s by default).
 
     Workers check sessions every second and wait two more for the owner to reconnect; one check takes at most three. The lease
     of an hour shows that the ended session is the cause. `proof/recovery.py` measures it (`recovery_pod_disconnect_s`)."""
@@ -75,6 +79,14 @@ def test_keeper_and_executor_killed_together_lose_their_job_before_the_lease_end
     assert other.hears("worker_disconnected")
     assert CHECK + GRACE.total_seconds() + CHECK + 2 < 10
     assert not is_alive(executor)
+
+
+def test_measured_recovery_of_a_killed_pod_takes_less_than_ten_seconds():
+    """K-59: with `HOLDFAST_RESCUE_ON_DISCONNECT`; without it, the default, a recovery takes as long as the lease."""
+    measured = json.loads((Path(__file__).parents[2] / "proof" / "results.json").read_text())
+
+    assert measured["recovery_pod_disconnect_s"] < 10
+    assert (Settings().rescue_on_disconnect, Settings().lease) == (False, 30)
 
 
 def test_keeper_that_reconnects_keeps_its_job(start: Start, db: Conn):
