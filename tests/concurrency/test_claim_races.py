@@ -18,7 +18,7 @@ PODS = 8
 
 
 async def test_one_of_eight_workers_gets_the_job(connect: Any) -> None:
-    """K-09, K-70."""
+    """K-01, K-09, K-70."""
     pods = [await connect() for _ in range(PODS)]
     workers = [await start_worker(pods[0]) for _ in pods]
     for _ in range(30):

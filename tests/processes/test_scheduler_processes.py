@@ -193,7 +193,7 @@ def pause(conn: psycopg.Connection[Any], name: str) -> None:
 def test_f_59_three_schedulers_run_every_tick_exactly_once(
     conn: psycopg.Connection[Any], start: Callable[..., Started]
 ) -> None:
-    """S-20: three replicas, each with every loop; no tick twice, every term once, all ticks on one grid."""
+    """S-20, K-70: three replicas, each with every loop; no tick twice, every term once, all ticks on one grid."""
     for _ in range(3):
         start("ticking")
     until(lambda: column(conn, "SELECT count(*) FROM public.witness")[0] >= 30)

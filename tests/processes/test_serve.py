@@ -98,6 +98,7 @@ async def test_reconnecting_client_misses_no_event_of_a_job(database: str, tmp_p
 
 @pytest.mark.more
 async def test_streams_share_one_database_connection(database: str, tmp_path: Path, conn: Any) -> None:
+    """K-51."""
     pipeline = Pipeline("nightly")
     pipeline.add(NewJob("k"))
     (made,) = await pipeline.enqueue(conn)

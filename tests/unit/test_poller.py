@@ -29,7 +29,7 @@ def test_an_idle_worker_without_hints_claims_40_jobs_a_minute() -> None:
 
 
 def test_a_worker_with_jobs_sends_heartbeats_for_its_lease() -> None:
-    """W-02: and polls with each heartbeat, every five seconds or a little less."""
+    """K-21, W-02: and polls with each heartbeat, every five seconds or a little less."""
     assert (USUAL.next_beat(0.0), USUAL.next_beat(1.0)) == (4.5, 5.0)
 
 

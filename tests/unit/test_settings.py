@@ -59,7 +59,7 @@ def test_names_without_the_prefix_are_ignored_by_default(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("_compatible")
 def test_g_06_compatibility_name_of_the_lease_is_in_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G-06. HOLDFAST_LEASE_SECONDS takes precedence."""
+    """G-06, K-23. HOLDFAST_LEASE_SECONDS takes precedence."""
     assert Settings().lease == 30
     monkeypatch.setenv("STALE_JOB_TIMEOUT_MINUTES", "30")
     assert Settings().lease == 1800

@@ -121,6 +121,7 @@ async def test_poll_is_claimed_like_any_job(conn: Any) -> None:
 
 
 async def test_poll_is_not_claimed_before_its_time(conn: Any) -> None:
+    """K-37."""
     claim = await _submitted(conn)
     before = await everything(conn)
     worker = await start_worker(conn)
@@ -328,6 +329,7 @@ async def test_completed_job_keeps_its_submit_time(conn: Any) -> None:
 
 
 async def test_poll_claim_does_not_take_pending_jobs(conn: Any) -> None:
+    """K-37."""
     await add(conn)
     await _all_due(conn)
 

@@ -88,6 +88,7 @@ async def _cancelled(conn: Any) -> int:
 
 @pytest.mark.parametrize("arrange", [_pending, _submitted, _completed, _failed, _cancelled])
 async def test_job_without_a_holder_is_not_recovered(conn: Any, arrange: Any) -> None:
+    """K-60."""
     job_id = await arrange(conn)
     before = await everything(conn)
 

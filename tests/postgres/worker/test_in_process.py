@@ -161,7 +161,7 @@ async def test_route_enqueues_and_the_job_runs_without_a_hint(database: str, con
 
 @pytest.mark.usefixtures("unhinted")
 async def test_next_steps_start_without_a_hint(database: str, conn: Any) -> None:
-    """K-47: a finish with children tells the worker as an enqueue does."""
+    """K-47: a finish with children tells the worker as an enqueue does. `benchmarks/workloads/chain.py` measures the time."""
     async with serving(an_app(holdfast.lifespan(database, kinds=OURS, options=CALM))):
         made = await current_client().enqueue(first.new())
         await ended(conn, made.id)
@@ -174,7 +174,7 @@ async def test_next_steps_start_without_a_hint(database: str, conn: Any) -> None
 
 
 async def test_worker_starts_and_stops_with_the_application(database: str, conn: Any) -> None:
-    """K-56: and says what it is."""
+    """K-52, K-55, K-56: by default, and it says what it is."""
     workers = "SELECT runner, stopped_at IS NULL FROM holdfast.workers"
     async with serving(an_app(holdfast.lifespan(database, kinds=OURS, options=CALM))):
 

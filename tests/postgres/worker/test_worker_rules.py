@@ -144,7 +144,7 @@ async def test_two_workers_share_pending_jobs_without_overlap(database: str, con
 
 
 def test_silent_holder_is_noticed_within_half_a_minute_by_default() -> None:
-    """E-37: the document's heartbeat was a quarter of an hour, its timeout an hour. Promise 4: lease 30, beat 5."""
+    """K-21, E-37: the document's heartbeat was a quarter of an hour, its timeout an hour. Promise 4: lease 30, beat 5."""
     options = WorkerOptions()
 
     assert (options.beat, options.lease) == (5 * SECONDS, 30 * SECONDS)

@@ -228,6 +228,7 @@ async def test_it_ends_whoever_ends_its_last_export(ops: Client, conn: Any, way:
 async def test_two_last_exports_that_end_at_once_take_turns_and_one_of_them_ends_it(
     ops: Client, connect: Any, order: Any
 ) -> None:
+    """K-70."""
     made = await make(ops)
     conn = await connect()
     *rest, one, other = [await take(conn, job_id) for job_id in await jobs_of(ops, made)]

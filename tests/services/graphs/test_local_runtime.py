@@ -211,6 +211,7 @@ async def test_a_frozen_server_that_was_ready_keeps_its_phase(runtime: LocalRunt
 
 
 async def test_two_processes_cannot_start_one_instance_at_the_same_time(runtime: LocalRuntime) -> None:
+    """K-70."""
     with runtime.folders.turn(7) as is_ours:
         assert is_ours
         with pytest.raises(Unknown):

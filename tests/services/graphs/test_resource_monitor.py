@@ -59,7 +59,7 @@ async def no_live_jobs(conn: Any) -> bool:
 async def test_sustained_use_grows_an_instance_in_place_once_per_cooldown(
     conn: Any, database: str, runtime: Any, says: Any, run: Any, mapping_id: int
 ) -> None:
-    """M-01, M-02, E-14: measured on the process, decided from stored samples, recorded as an event, not repeated at once."""
+    """M-01, M-02, S-14, E-14: measured on the process, decided from stored samples, recorded as event, not repeated soon."""
     instance_id = await running_instance(conn, database, mapping_id, memory_mb=256)
     tell(says, instance_id, allocate_mb=200)
 

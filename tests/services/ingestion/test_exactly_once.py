@@ -153,7 +153,7 @@ async def test_every_accepted_row_is_there_exactly_once_wherever_a_worker_dies(b
 
 
 async def test_two_pods_that_race_for_a_slot_load_each_file_once(back: Back, conn: Any, database: str) -> None:
-    """Z-07: on a real Postgres, without mocks. K-28: one current job per slot. N-03, N-04: nobody runs without the claim."""
+    """Z-07, K-70: a real Postgres, no mocks. K-28: one current job per slot. N-03, N-04: nobody runs without the claim."""
     await back.provision()
     await back.factors()
     await back.dispatch(FLIGHTS)

@@ -79,7 +79,7 @@ async def test_a_body_that_is_no_upload_is_refused(analyst: Client, content_type
 
 @pytest.mark.more
 async def test_a_pipeline_by_the_paths_of_the_documents(analyst: Client, back: Back, conn: Any) -> None:
-    """N-01, N-06, K-51: dispatch, factors, units and recalculation by the documents' paths, with the status of each."""
+    """N-01, N-06, K-46, K-51: dispatch, factors, units and recalculation by the documents' paths, with the status of each."""
     await provisioned(analyst, back)
     factors = {"year": YEAR, "module": "travel", "det": "flights", "file_id": await upload(analyst, FACTORS)}
     assert (await analyst.post("/sync/factors", json=factors)).status_code == 202
@@ -97,6 +97,8 @@ async def test_a_pipeline_by_the_paths_of_the_documents(analyst: Client, back: B
     assert [one["pipeline_id"] for one in active.json()["data"]] == [first["pipeline_id"]]
     shown = (await analyst.get(f"/api/ingestion/jobs/{first['job_id']}")).json()["data"]
     assert (shown["state"], shown["result"], shown["is_current"]) == ("FINISHED", "SUCCESS", True)
+    stored = await value(conn, "SELECT pipeline_id::text FROM holdfast.jobs WHERE id = %s", first["job_id"])
+    assert stored == first["pipeline_id"]
     assert (shown["module"], shown["det"], shown["target_type"], shown["ingestion_method"]) == (
         "travel",
         "flights",

@@ -205,7 +205,7 @@ async def test_an_older_attempt_cannot_take_the_table(filed: tuple[PyIcebergEngi
 async def test_of_two_attempts_that_claim_at_once_the_newer_one_wins(
     filed: tuple[PyIcebergEngine, Catalog], conn: Conn, claim: Claim
 ):
-    """The older one loaded the table before the newer one claimed it, and commits its tag afterwards."""
+    """K-70: the older one loaded the table before the newer one claimed it, and commits its tag afterwards."""
     _, writer = filed
     create(writer)
     fill(writer, 1)
