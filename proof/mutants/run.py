@@ -6,30 +6,33 @@
 
 First, Postgres must plan every statement of the mutant: a mutant that does not run proves nothing. Then it meets the
 schedules in a separate process until the first violation; if there is none, the tests that should catch it; then all
-tests of the kernel. Only an assertion, an invariant or a constraint counts (`viability.py`). A mutant that survives is
-a gap in the tests; one that does not run is a defect of the mutant. Both fail the run.
+tests of the kernel. Only an assertion, an invariant or a constraint counts (`viability.py`), and only if the schedule or
+test that reports it is green without the mutant in the same run. A mutant that survives is a gap in the tests; one that
+does not run is a defect of the mutant; one that meets other failures only is inconclusive. All three fail the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
+import queue
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from proof.mutants.kernel import MUTANTS
+from proof.mutants.kernel import HARMLESS, MUTANTS
 from proof.mutants.mutations import Mutant
-from proof.mutants.pytest_plugin import BROKEN, CAUGHT, VARIABLE
-from proof.mutants.viability import why_it_does_not_run
+from proof.mutants.pytest_plugin import MARK, VARIABLE
+from proof.mutants.viability import Report, report_of, report_of_surprise, why_it_does_not_run
 from proof.schedules.play import Result, play_now
-from proof.schedules.run import HOW_TO_REPLAY, database, server
+from proof.schedules.run import database, server
 from proof.termination import end_children_on_sigterm
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +41,7 @@ RACES = ROOT / "tests" / "concurrency"
 SCHEDULES = 400  # before the schedules give up on a mutant
 PATIENCE = 900  # seconds for a run of tests or schedules: the machine may be busy
 MOST_FAILURES = 10
-BROKEN_SQL_ERRORS = ("SyntaxError", "Undefined", "InvalidColumnReference", "DatatypeMismatch", "AmbiguousColumn")
+NOTHING_COLLECTED = 5  # how pytest ends if all tests were left out
 FIRST_SEED = 0  # the seeds that `make prove` has just played on the real kernel
 
 
@@ -55,13 +58,27 @@ class Verdict:
 
 def by_name(name: str) -> Mutant:
     """The mutant of that name."""
-    found = [mutant for mutant in MUTANTS if mutant.name == name]
+    found = [mutant for mutant in (*MUTANTS, HARMLESS) if mutant.name == name]
     if not found:
         raise SystemExit(f"there is no mutant {name!r}; see `python -m proof.mutants --list`")
     return found[0]
 
 
-def try_out(mutant: Mutant, server_url: str, migrated_url: str, schedules: int = SCHEDULES) -> Verdict:
+class Finding(NamedTuple):
+    """What a schedule or a test has reported, and where: the seed, the id of the test, or None if it was neither."""
+
+    report: Report
+    sentence: str
+    where: int | str | None
+
+
+def try_out(
+    mutant: Mutant,
+    server_url: str,
+    migrated_url: str,
+    schedules: int = SCHEDULES,
+    all_tests: Sequence[Path] = (KERNEL_TESTS,),
+) -> Verdict:
     """Run the suite on the mutant. `migrated_url`: a database for its statements to be planned on."""
     began = time.monotonic()
 
@@ -70,20 +87,41 @@ def try_out(mutant: Mutant, server_url: str, migrated_url: str, schedules: int =
 
     broken = why_it_does_not_run(mutant, migrated_url)
     if broken is not None:
-        return verdict(False, "it does not run", broken)
+        return verdict(False, Report.BROKEN, broken)
     seeds = list(range(FIRST_SEED, FIRST_SEED + schedules))
-    seen = _meet_schedules(mutant, server_url, seeds)
-    if seen is not None and not seen.runs:
-        return verdict(False, "it does not run", seen.violation)
-    if seen is not None:
-        _refuse_if_red_anyway(server_url, seeds[seen.schedules - 1])
-        return verdict(True, f"schedules, after {seen.schedules}", seen.violation)
-    failed = Failures()
-    for by, paths in (("tests", _tests_for(mutant)), ("all kernel tests", [KERNEL_TESTS])):
-        failed = _meet_tests(mutant, server_url, paths)
-        if failed.caught:
-            return verdict(True, by, failed.caught[0])
-    return verdict(False, "no assertion", failed.broken[0] if failed.broken else "it survived")
+    found: list[Finding] = []
+    for by, meet in (
+        ("schedules", lambda: _meet_schedules(mutant, server_url, seeds)),
+        ("tests", lambda: _meet_tests(mutant, server_url, _tests_for(mutant))),
+        ("all kernel tests", lambda: _meet_tests(mutant, server_url, all_tests)),
+    ):
+        found += meet()
+        catching = _first(found, Report.CAUGHT)
+        if catching is not None:
+            anyway = _red_anyway(server_url, catching)
+            if anyway is not None:
+                return verdict(False, Report.INCONCLUSIVE, f"without any mutant: {anyway.sentence}")
+            after = f", after {catching.where - FIRST_SEED + 1}" if isinstance(catching.where, int) else ""
+            return verdict(True, f"{by}{after}", catching.sentence)
+        if by == "schedules" and (broken_there := _first(found, Report.BROKEN)) is not None:
+            return verdict(False, Report.BROKEN, broken_there.sentence)
+    inconclusive = _first(found, Report.INCONCLUSIVE)
+    if inconclusive is not None:
+        return verdict(False, Report.INCONCLUSIVE, inconclusive.sentence)
+    return verdict(False, "no assertion", found[0].sentence if found else "it survived")
+
+
+def _first(found: Sequence[Finding], report: Report) -> Finding | None:
+    return next((one for one in found if one.report == report), None)
+
+
+def _red_anyway(server_url: str, catching: Finding) -> Finding | None:
+    """What the catching schedule or test reports on the real kernel: if anything, it says nothing about the mutant."""
+    if isinstance(catching.where, int):
+        again = _meet_schedules(None, server_url, [catching.where])
+    else:
+        again = _meet_tests(None, server_url, [str(catching.where)])
+    return next(iter(again), None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -91,58 +129,60 @@ def try_out(mutant: Mutant, server_url: str, migrated_url: str, schedules: int =
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _refuse_if_red_anyway(server_url: str, seed: int) -> None:
-    """A schedule that is red on the real kernel too says nothing about a mutant."""
-    seen = _meet_schedules(None, server_url, [seed])
-    if seen is not None:
-        raise SystemExit(f"without any mutant: {seen.violation}; replay: {HOW_TO_REPLAY} {seed}")
-
-
-class Seen(NamedTuple):
-    """The first violation of the schedules, after how many of them, and whether the mutant runs at all."""
-
-    schedules: int
-    violation: str
-    runs: bool
-
-
-def _meet_schedules(mutant: Mutant | None, server_url: str, seeds: list[int]) -> Seen | None:
-    """The first violation; None if there was none."""
+def _meet_schedules(mutant: Mutant | None, server_url: str, seeds: list[int]) -> list[Finding]:
+    """What they report, until the first that is conclusive."""
     context = multiprocessing.get_context("fork")
-    answer: multiprocessing.Queue[Any] = context.Queue()
+    answer: multiprocessing.Queue[list[Finding]] = context.Queue()
     child = context.Process(target=_play_mutated, args=(mutant, server_url, seeds, answer))
     child.start()
-    seen = answer.get(timeout=PATIENCE)
+    try:
+        found = answer.get(timeout=PATIENCE)
+    except queue.Empty:
+        found = [Finding(Report.INCONCLUSIVE, f"the schedules did not end within {PATIENCE} s", None)]
+        child.kill()
     child.join()
-    if isinstance(seen, Exception):
-        if mutant is None:
-            raise seen
-        return Seen(0, f"{type(seen).__name__}: {seen}", runs=False)
-    return seen
+    return found
 
 
-def _play_mutated(mutant: Mutant | None, server_url: str, seeds: list[int], answer: multiprocessing.Queue[Any]) -> None:
-    seen: list[Seen] = []
-    played = 0
+def _play_mutated(
+    mutant: Mutant | None, server_url: str, seeds: list[int], answer: multiprocessing.Queue[list[Finding]]
+) -> None:
+    found: list[Finding] = []
 
     def on_result(result: Result) -> bool:
-        nonlocal played
-        played += 1
-        found = [str(violation) for violation in result.violations]
-        if found:
-            broken = [sentence for sentence in found if any(name in sentence for name in BROKEN_SQL_ERRORS)]
-            seen.append(Seen(played, f"{(broken or found)[0]} (seed {result.seed})", runs=not broken))
-        return bool(seen)
+        one = finding_of(result)
+        if one is not None:
+            found.append(one)
+        return len(found) >= MOST_FAILURES or (one is not None and one.report != Report.INCONCLUSIVE)
 
     try:
         if mutant is not None:
             mutant.apply()
         with database(server_url) as url:
             play_now(url, seeds, on_result)
-    except Exception as error:  # the code of the mutant is broken
-        answer.put(error)
-    else:
-        answer.put(seen[0] if seen else None)
+    except Exception as error:  # of the mutant's code, or of the machine
+        found.append(Finding(_report_of_end(error), f"{type(error).__name__}: {error}", None))
+    answer.put(found)
+
+
+def _report_of_end(error: Exception) -> Report:
+    """An error that ends the schedules is no report of theirs."""
+    report = report_of(error)
+    return Report.INCONCLUSIVE if report == Report.CAUGHT else report
+
+
+def finding_of(result: Result) -> Finding | None:
+    """What a schedule reports. After an error that says nothing about the mutant its violations may be consequences."""
+    if not result.violations:
+        return None
+    assert result.execution is not None
+    worst = Finding(Report.CAUGHT, str(result.violations[0]), result.seed)
+    for event in result.execution.witness.of("error"):
+        name = str(event.detail["error"]).partition(":")[0]
+        report = report_of_surprise(name)
+        if report == Report.BROKEN or (report == Report.INCONCLUSIVE and worst.report == Report.CAUGHT):
+            worst = Finding(report, f"surprise: {event.detail['act']}: {event.detail['error']}", result.seed)
+    return worst._replace(sentence=f"{worst.sentence} (seed {result.seed})")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -155,18 +195,10 @@ def _tests_for(mutant: Mutant) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
-@dataclass(frozen=True, slots=True)
-class Failures:
-    """The tests that failed: by an assertion or a constraint, and because something does not run."""
-
-    caught: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-
-
-def _meet_tests(mutant: Mutant | None, server_url: str, paths: Sequence[Path]) -> Failures:
-    """Run these tests on the mutant, until so many have failed that one of them must tell why."""
-    if not paths:
-        return Failures()
+def _meet_tests(mutant: Mutant | None, server_url: str, tests: Sequence[Path | str]) -> list[Finding]:
+    """The failures of these tests on the mutant, until so many have failed that one of them must tell why."""
+    if not tests:
+        return []
     command = [
         sys.executable,
         "-m",
@@ -184,7 +216,7 @@ def _meet_tests(mutant: Mutant | None, server_url: str, paths: Sequence[Path]) -
         environment[VARIABLE] = mutant.name
     try:
         done = subprocess.run(
-            [*command, "-p", "proof.mutants.pytest_plugin", *map(str, paths)],
+            [*command, "-p", "proof.mutants.pytest_plugin", *map(str, tests)],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -193,21 +225,12 @@ def _meet_tests(mutant: Mutant | None, server_url: str, paths: Sequence[Path]) -
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Failures(broken=[f"the tests did not end within {PATIENCE} s"])
-    lines = done.stdout.splitlines()
-    failures = Failures(
-        [line.removeprefix(f"{CAUGHT} ") for line in lines if line.startswith(CAUGHT)],
-        [line.removeprefix(f"{BROKEN} ") for line in lines if line.startswith(BROKEN)],
-    )
-    if done.returncode != 0 and not (failures.caught or failures.broken):
-        return Failures(broken=[(done.stdout + done.stderr).strip()[-300:]])
-    return failures
-
-
-def suite_is_green(server_url: str) -> str | None:
-    """Without any mutant the same tests must pass, or red means nothing: the first failure, or None."""
-    failures = _meet_tests(None, server_url, [KERNEL_TESTS] if KERNEL_TESTS.exists() else [])
-    return next(iter(failures.caught + failures.broken), None)
+        return [Finding(Report.INCONCLUSIVE, f"the tests did not end within {PATIENCE} s", None)]
+    lines = [json.loads(line.removeprefix(MARK)) for line in done.stdout.splitlines() if line.startswith(MARK)]
+    found = [Finding(Report(line["report"]), line["sentence"], line["where"]) for line in lines]
+    if done.returncode not in (0, NOTHING_COLLECTED) and not found:
+        return [Finding(Report.INCONCLUSIVE, (done.stdout + done.stderr).strip()[-300:], None)]
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -234,7 +257,7 @@ def try_all(
 
 
 def main() -> None:
-    """Try them out and print who noticed. Ends with 1 if one survived."""
+    """Try them out and print who noticed. Ends with 1 if one was not caught."""
     parser = argparse.ArgumentParser(prog="python -m proof.mutants", description="Protocol mutants that the suite must catch.")
     parser.add_argument("--only", nargs="+", help="just these")
     parser.add_argument("--list", action="store_true", help="name them and end")
@@ -256,11 +279,11 @@ def main() -> None:
             on_verdict=lambda verdict: print(line(verdict)),
         )
     missed = [verdict for verdict in verdicts if not verdict.caught]
-    print(f"{len(verdicts)} mutants, {len(missed)} missed")
+    print(f"{len(verdicts)} mutants, {len(missed)} not caught")
     sys.exit(1 if missed else 0)
 
 
 def line(verdict: Verdict) -> str:
     """A verdict in one line."""
-    mark = "caught" if verdict.caught else "MISSED"
+    mark = "caught" if verdict.caught else "UNSURE" if verdict.by == Report.INCONCLUSIVE else "MISSED"
     return f"{mark} {verdict.mutant.name:34} {verdict.seconds:5.1f} s  {verdict.by}: {verdict.sentence[:160]}"
