@@ -59,8 +59,8 @@ CLAIMED_BY_SUB_SELECT = f"""
 
 # No mistake: the kernel never writes such a row. Not in the list: the suite must miss it, or it would catch every mutant
 # of the schema, the kernel's guarantees broken or not.
-HARMLESS = Mutant("harmless", "the schema accepts a current job without a slot, and the kernel makes none",
-                  (Schema("ALTER TABLE holdfast.jobs DROP CONSTRAINT current_has_a_slot"),))  # fmt: skip
+HARMLESS = Mutant("harmless", "the schema accepts an unwanted effect without a time, and the kernel makes none",
+                  (Schema("ALTER TABLE holdfast.effects DROP CONSTRAINT unwanted_has_a_time"),))  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ MUTANTS: tuple[Mutant, ...] = (
            ("test_pipelines",)),
     # The schema's own walls
     Mutant("no-unique-step", "one parent may have two children for one step",
-           (Schema("DROP INDEX holdfast.one_child_per_step"),), ("test_pipelines",)),
+           (Schema("DROP INDEX holdfast.one_child_per_step"),), ("test_enqueue_races",)),
     Mutant("idempotency-without-unique", "an idempotency key is looked up, and nothing else",
            (Schema("DROP INDEX holdfast.one_job_per_idempotency_key"),), ("test_enqueue", "test_enqueue_races")),
     Mutant("unique-without-index", "a unique key is looked up, and nothing else",
