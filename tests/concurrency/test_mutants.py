@@ -65,6 +65,7 @@ def test_every_mutant_names_tests_that_exist() -> None:
     missing = {name for name in named if not any((folder / f"{name}.py").exists() for folder in (KERNEL_TESTS, RACES))}
 
     assert missing == set()
+    assert not named & {name.removesuffix(".py") for name in LEFT_OUT}
 
 
 def test_text_that_is_missing_cannot_be_mutated() -> None:
