@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from tests.console.conftest import AsRole, Client
 from tests.console.scene import BIG, TABLE, Scene
 
-from factories import rows
+from factories import add, rows, submit, take
 from holdfast.api.policy import POLICY, Role, allows
 from holdfast.console.pages import KERNEL_PAGES
 
@@ -143,6 +143,23 @@ async def test_a_viewer_sees_neither_payload_nor_log_nor_buttons(scene: Scene, a
     for hidden in (str(BIG), "query submitted", "/console/act/", "Audit</h2>"):
         assert hidden not in text, hidden
     assert "may not see payloads" in text
+
+
+async def test_only_the_owner_and_operators_see_the_handle_of_a_job(conn: Any, as_role: AsRole) -> None:
+    job_id = await add(conn, "exports.run")
+    await conn.execute("UPDATE holdfast.jobs SET owner = 'token:ada'")
+    await submit(conn, await take(conn, job_id), {"next_uri": "http://engine/slug"})
+
+    async def sees(role: str, name: str) -> bool:
+        page = await (await as_role(role, name)).get(f"/console/jobs/{job_id}")
+        assert page.status_code == 200
+        return "http://engine/slug" in page.text
+
+    seen = {
+        name: await sees(role, name) for role, name in [("analyst", "ada"), ("analyst", "bob"), ("viewer", "v"), ("ops", "o")]
+    }
+
+    assert seen == {"ada": True, "bob": False, "v": False, "o": True}
 
 
 @pytest.mark.more

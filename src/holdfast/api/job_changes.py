@@ -24,11 +24,19 @@ routes = Routes("jobs")
 
 
 def shown(job: JobView, caller: Principal) -> dict[str, Any]:
-    """A job as this caller may see it: viewers see neither payloads nor results."""
+    """A job as this caller may see it: viewers see no payloads and results, analysts see handles of their own jobs only."""
     found: dict[str, Any] = jsonable(job)
     if not caller.may("jobs.read_payload"):
-        found |= {"payload": None, "result": None, "handle": None}
+        found |= {"payload": None, "result": None}
+    if not may_see_handle(job, caller):
+        found["handle"] = None
     return found
+
+
+def may_see_handle(job: JobView, caller: Principal) -> bool:
+    """Whether this caller may see the handle of the job: how to reach its work in the external engine. Pure."""
+    action = "jobs.read_handle"
+    return caller.may(action) and (job.owner == caller.actor or not caller.only_own(action))
 
 
 @dataclass(frozen=True)

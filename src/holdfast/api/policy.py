@@ -55,7 +55,9 @@ KERNEL_POLICY: Final[dict[str, Rule]] = {
     "demand.read": Rule("read the demand for workers", READERS | {S}),
     "whoami.read": Rule("read its own name and role", frozenset(Role)),
     "jobs.read": Rule("read jobs, their attempts and their events", READERS),
-    "jobs.read_payload": Rule("see payloads, results and handles of jobs", MAKERS),
+    "jobs.read_payload": Rule("see payloads and results of jobs", MAKERS),
+    # An external engine returns rows to any client with the address in a handle.
+    "jobs.read_handle": Rule("see handles of jobs", OPERATORS, OWN),
     "jobs.read_logs": Rule("read the log lines of handlers", MAKERS),
     "jobs.enqueue": Rule("enqueue a job", MAKERS),
     "jobs.cancel": Rule("cancel a job", OPERATORS, OWN, asks_why=True),

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from holdfast.api import audit
 from holdfast.api.bulk import operation_of
+from holdfast.api.job_changes import may_see_handle
 from holdfast.console.render import Renderer
 from holdfast.console.view import Shown, View
 from holdfast.console.views.job import Belongings, read_belongings
@@ -46,6 +47,7 @@ async def show(view: View) -> Shown:
         "lines": lines,
         "can_read_logs": can_read_logs,
         "can_read_payload": view.may("jobs.read_payload"),
+        "can_read_handle": may_see_handle(job, view.caller),
         "audited": audited[:AUDITED],
         "off": refusals(job, belongings, view.now),
         "links": external_links(renderer.links, job),
