@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from ingestion_factories import YEAR, Back, entries_of, run_elsewhere
+from ingestion_factories import YEAR, Back, Client, entries_of, run_elsewhere
 
 from factories import rows
 from holdfast.jobs.claim import claim_by_id
@@ -110,6 +110,15 @@ async def test_pages_are_loaded_once_and_the_cursor_is_kept(
     await back.harness.drain()
     assert [cursor for cursor, _ in found.asked[before:]] == ["3", "4"], "it goes on where the last one ended"
     assert len(await entries_of(conn)) == 8
+
+
+async def test_a_job_for_an_api_belongs_to_who_asked_over_http(back: Back, analyst: Client, conn: Any) -> None:
+    await with_api(back, "http://127.0.0.1:9")
+    asked = {"module": "travel", "det": "flights", "year": YEAR, "api": True}
+
+    made = (await analyst.post("/api/ingestion/dispatch", json=asked)).json()["data"]
+
+    assert await rows(conn, "SELECT owner FROM holdfast.jobs WHERE id = %s", made["job_id"]) == [("token:analyst",)]
 
 
 async def test_only_listed_origins_are_called(back: Back, conn: Any, source: tuple[Source, str]) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from ingestion_factories import FACTORS, FLIGHTS, UNITS, YEAR, Back, Client, entries_of
 
-from factories import value
+from factories import rows, state_of, value
 from holdfast.api.policy import Role
+from holdfast.services.ingestion import dispatch
 from holdfast.services.ingestion.models.yaml_file import EXAMPLE, read_model
 from holdfast.services.ingestion.policy import ACTIONS, SYNC, VIEW
 from holdfast.services.ingestion.setup import Ingestion
@@ -153,6 +154,64 @@ async def test_the_source_is_a_file_of_the_store_or_of_an_earlier_job(
     assert outside.status_code == 422
     assert two.status_code == 422
     assert "give exactly one of file_id, path, source_job_id and api" in two.text
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "content"),
+    [
+        ("dispatch", {"module": "travel", "det": "flights", "year": YEAR}, FLIGHTS),
+        ("factors", {"module": "travel", "det": "flights", "year": YEAR}, FACTORS),
+        ("units", {"year": YEAR}, UNITS),
+        ("references", {"name": "places"}, "code\nP1\n"),
+    ],
+    ids=["entries", "factors", "units", "references"],
+)
+async def test_only_the_owner_and_operators_supersede_or_cancel_a_waiting_job(
+    as_role: Any, analyst: Client, ops: Client, back: Back, conn: Any, path: str, asked: dict[str, Any], content: str
+) -> None:
+    await provisioned(analyst, back)
+    other = await as_role("analyst", "bob")
+    asked = {**asked, "file_id": await upload(analyst, content), "if_waiting": "supersede"}
+
+    async def superseded(client: Client, job_id: int) -> int:
+        """Supersede the waiting job; the id of the one that waits then."""
+        answer = await client.post(f"/api/ingestion/{path}", json=asked)
+        assert (answer.status_code, await state_of(conn, job_id)) == (202, "cancelled"), answer.text
+        return int(answer.json()["data"]["job_id"])
+
+    first = (await analyst.post(f"/api/ingestion/{path}", json=asked)).json()["data"]["job_id"]
+    before = await rows(conn, "SELECT id, state FROM holdfast.jobs ORDER BY id")
+    refused = await other.post(f"/api/ingestion/{path}", json=asked)
+    assert (refused.status_code, refused.json()["code"], refused.json()["job_id"]) == (409, "SLOT_WAITING", first)
+    assert f"job {first} of token:analyst waits" in refused.json()["detail"]
+    assert (await other.post(f"/api/jobs/{first}/cancel")).status_code == 403
+    assert await rows(conn, "SELECT id, state FROM holdfast.jobs ORDER BY id") == before
+
+    second = await superseded(analyst, first)
+    of_ops = await superseded(ops, second)
+    assert (await analyst.post(f"/api/ingestion/{path}", json=asked)).status_code == 409
+    await ops.post(f"/api/jobs/{of_ops}/cancel")
+    last = (await analyst.post(f"/api/ingestion/{path}", json=asked)).json()["data"]["job_id"]
+    assert (await analyst.post(f"/api/jobs/{last}/cancel")).status_code == 202
+    assert await state_of(conn, last) == "cancelled"
+
+
+async def test_a_recalculation_belongs_to_who_started_it_and_not_to_who_joins_it(
+    as_role: Any, analyst: Client, back: Back, conn: Any
+) -> None:
+    await dispatch.dispatch_recalculation(conn, model="co2", year=YEAR, module="travel", by="a program")
+    path = "/api/ingestion/recalculations"
+
+    for asked in ({"module": "travel"}, {"module": "travel", "det": "flights"}):
+        for client in (analyst, await as_role("analyst", f"bob{len(asked)}")):
+            assert (await client.post(path, json={**asked, "year": YEAR})).status_code == 202
+
+    owners = await rows(conn, "SELECT kind, owner FROM holdfast.jobs ORDER BY id")
+    assert owners == [
+        ("ingestion.module_emission_recalc", None),
+        ("ingestion.emission_recalc", "token:analyst"),
+        ("ingestion.aggregation", "token:analyst"),
+    ]
 
 
 async def test_bad_rows_are_listed_page_by_page_and_downloaded(analyst: Client, back: Back) -> None:

@@ -15,6 +15,7 @@ from psycopg.rows import tuple_row
 from holdfast.errors import NotFound, Refused, UsageError
 from holdfast.jobs.cancel import cancel
 from holdfast.jobs.model import JobId, NewJob
+from holdfast.jobs.owner import set_owner
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.services.ingestion.jobs.api_ingest import api_ingest
 from holdfast.services.ingestion.jobs.csv_ingest import chain, csv_ingest
@@ -40,15 +41,18 @@ class YearNotProvisioned(Refused):
 
 
 class SlotWaiting(Refused):
-    """Another job waits in the slot."""
+    """Another job waits in the slot. `others`: whose it is, if the caller may not supersede it."""
 
     slug = "slot-waiting"
 
-    def __init__(self, job_id: int, slot: str) -> None:
-        super().__init__(
-            f"job {job_id} waits in the slot {slot}; send it again after that job has started, cancel that job, or send "
-            "if_waiting=supersede"
+    def __init__(self, job_id: int, slot: str, others: str = "") -> None:
+        waits = f"job {job_id}{others} waits in the slot {slot}; send it again after that job has started"
+        advice = (
+            ", or ask an operator to cancel it: it is not yours"
+            if others
+            else ", cancel that job, or send if_waiting=supersede"
         )
+        super().__init__(waits + advice)
         self.job_id, self.slot = job_id, slot
 
     def members(self) -> dict[str, Any]:
@@ -61,6 +65,13 @@ class Dispatched:
 
     job_id: int
     pipeline_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OverHttp:
+    """A request over HTTP: who asks owns the job. `only_own`: it supersedes only jobs of its own."""
+
+    only_own: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +99,9 @@ class EntriesAsked:
     if_waiting: IfWaiting = "refuse"
 
 
-async def dispatch_file(conn: Conn, asked: EntriesAsked, file_id: int, options: FileOptions, *, by: str) -> Dispatched:
+async def dispatch_file(
+    conn: Conn, asked: EntriesAsked, file_id: int, options: FileOptions, *, by: str, over_http: OverHttp | None = None
+) -> Dispatched:
     """Ingest a file of data entries."""
     known = await _known(conn, asked)
     kind = csv_ingest.using(slot_key=None) if asked.unit is not None else csv_ingest
@@ -103,10 +116,12 @@ async def dispatch_file(conn: Conn, asked: EntriesAsked, file_id: int, options: 
         unit=asked.unit,
         **options.arguments(),
     )
-    return await start(conn, new, by=by, if_waiting=asked.if_waiting)
+    return await start(conn, new, by=by, over_http=over_http, if_waiting=asked.if_waiting)
 
 
-async def dispatch_api(conn: Conn, asked: EntriesAsked, policy: ErrorPolicy, *, by: str) -> Dispatched:
+async def dispatch_api(
+    conn: Conn, asked: EntriesAsked, policy: ErrorPolicy, *, by: str, over_http: OverHttp | None = None
+) -> Dispatched:
     """Ingest the data entries of an API, from the page after the last one that was ingested."""
     known = await _known(conn, asked)
     if known.det.api is None:
@@ -120,7 +135,7 @@ async def dispatch_api(conn: Conn, asked: EntriesAsked, policy: ErrorPolicy, *, 
         mode=asked.mode,
         policy=policy,
     )
-    return await start(conn, new, by=by, if_waiting=asked.if_waiting)
+    return await start(conn, new, by=by, over_http=over_http, if_waiting=asked.if_waiting)
 
 
 async def _known(conn: Conn, asked: EntriesAsked) -> KnownType:
@@ -137,7 +152,7 @@ async def _known(conn: Conn, asked: EntriesAsked) -> KnownType:
 
 async def dispatch_factors(
     conn: Conn, *, model: str, year: int, file_id: int, options: FileOptions, by: str,
-    module: str | None = None, det: str | None = None, if_waiting: IfWaiting = "refuse",
+    module: str | None = None, det: str | None = None, if_waiting: IfWaiting = "refuse", over_http: OverHttp | None = None,
 ) -> Dispatched:  # fmt: skip
     """Ingest a file of factors: of one type, of one module, or of all."""
     types = await store.types_of(conn, model)
@@ -147,36 +162,45 @@ async def dispatch_factors(
         one = store.in_module(types, module)[0] if det is None else store.one_type(types, module, det)
         module, det = one.module.name, None if det is None else one.det.name
     new = factor_ingest.new(model=model, year=year, file_id=file_id, module=module, det=det, **options.arguments())
-    return await start(conn, new, by=by, if_waiting=if_waiting)
+    return await start(conn, new, by=by, over_http=over_http, if_waiting=if_waiting)
 
 
 async def dispatch_units(
-    conn: Conn, *, year: int, file_id: int, options: FileOptions, by: str, if_waiting: IfWaiting = "refuse"
-) -> Dispatched:
+    conn: Conn, *, year: int, file_id: int, options: FileOptions, by: str, if_waiting: IfWaiting = "refuse",
+    over_http: OverHttp | None = None,
+) -> Dispatched:  # fmt: skip
     """Ingest the units of a year."""
-    return await start(conn, unit_sync.new(year=year, file_id=file_id, **options.arguments()), by=by, if_waiting=if_waiting)
+    return await start(
+        conn,
+        unit_sync.new(year=year, file_id=file_id, **options.arguments()),
+        by=by,
+        over_http=over_http,
+        if_waiting=if_waiting,
+    )
 
 
 async def dispatch_reference(
-    conn: Conn, *, name: str, file_id: int, options: FileOptions, by: str, if_waiting: IfWaiting = "refuse"
-) -> Dispatched:
+    conn: Conn, *, name: str, file_id: int, options: FileOptions, by: str, if_waiting: IfWaiting = "refuse",
+    over_http: OverHttp | None = None,
+) -> Dispatched:  # fmt: skip
     """Ingest a reference list."""
     new = reference_ingest.new(name=name, file_id=file_id, **options.arguments())
-    return await start(conn, new, by=by, if_waiting=if_waiting)
+    return await start(conn, new, by=by, over_http=over_http, if_waiting=if_waiting)
 
 
 async def dispatch_recalculation(
-    conn: Conn, *, model: str, year: int, by: str, module: str | None = None, det: str | None = None, only_due: bool = False
-) -> Dispatched:
+    conn: Conn, *, model: str, year: int, by: str, module: str | None = None, det: str | None = None, only_due: bool = False,
+    over_http: OverHttp | None = None,
+) -> Dispatched:  # fmt: skip
     """Recalculate one type, one module, or all modules; a trigger that finds a waiting job joins it."""
     types = await store.types_of(conn, model)
     if det is not None:
         known = store.one_type(types, module or "", det)
         (recalc,), join = chain([known], year)
-        return await start(conn, recalc, by=by, then=join, merges=True)
+        return await start(conn, recalc, by=by, over_http=over_http, then=join, merges=True)
     name = None if module is None else store.in_module(types, module)[0].module.name
     new = module_emission_recalc.new(model=model, year=year, module=name, only_due=only_due)
-    return await start(conn, new, by=by, merges=True)
+    return await start(conn, new, by=by, over_http=over_http, merges=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -193,38 +217,50 @@ RECORD = """
 """
 PIPELINE_OF = "SELECT pipeline_id::text FROM holdfast.jobs WHERE id = %(job_id)s"
 WAITING = """
-    SELECT id FROM holdfast.jobs
+    SELECT id, owner FROM holdfast.jobs
     WHERE slot_key = %(slot)s AND kind = %(kind)s AND NOT is_current AND state IN ('blocked', 'pending') ORDER BY id
 """
 
 
 async def start(
-    conn: Conn, new: NewJob, *, by: str, if_waiting: IfWaiting = "refuse", then: NewJob | None = None, merges: bool = False
-) -> Dispatched:
+    conn: Conn, new: NewJob, *, by: str, if_waiting: IfWaiting = "refuse", over_http: OverHttp | None = None,
+    then: NewJob | None = None, merges: bool = False,
+) -> Dispatched:  # fmt: skip
     """Start a pipeline with this job, in the caller's transaction. `merges`: it joins a job that waits in its slot."""
     try:
         async with conn.transaction():
-            return await _start(conn, new, by=by, if_waiting=if_waiting, then=then)
+            if if_waiting == "supersede":
+                await _supersede(conn, new, by=by, only_own=over_http is not None and over_http.only_own)
+            return await _start(conn, new, by=by, is_owner=over_http is not None, then=then)
     except SlotWaiting as waiting:
         if not merges:
             raise
         return await _joined(conn, waiting.job_id)
 
 
-async def _start(conn: Conn, new: NewJob, *, by: str, if_waiting: IfWaiting, then: NewJob | None) -> Dispatched:
+async def _supersede(conn: Conn, new: NewJob, *, by: str, only_own: bool) -> None:
+    """Cancel the job that waits in the slot."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        if if_waiting == "supersede":
-            await cursor.execute(WAITING, {"slot": new.slot_key, "kind": new.kind})
-            for (job_id,) in await cursor.fetchall():
-                await cancel(conn, JobId(job_id), actor=by, reason="superseded by a newer request for its slot")
-        pipeline = Pipeline(new.kind.removeprefix(PREFIX))
-        first = pipeline.add(new)
-        if then is not None:
-            pipeline.add(then, after=first)
-        made = (await pipeline.enqueue(conn))[0]
-        if not made.created:  # the slot has its waiting job; the caller's savepoint removes what was added
-            raise SlotWaiting(made.id, str(new.slot_key))
-        await cursor.execute(RECORD, {"job_id": made.id, "by": by})
+        await cursor.execute(WAITING, {"slot": new.slot_key, "kind": new.kind})
+        for job_id, owner in await cursor.fetchall():
+            if only_own and owner != by:
+                raise SlotWaiting(job_id, str(new.slot_key), " without an owner" if owner is None else f" of {owner}")
+            await cancel(conn, JobId(job_id), actor=by, reason="superseded by a newer request for its slot")
+
+
+async def _start(conn: Conn, new: NewJob, *, by: str, is_owner: bool, then: NewJob | None) -> Dispatched:
+    pipeline = Pipeline(new.kind.removeprefix(PREFIX))
+    first = pipeline.add(new)
+    if then is not None:
+        pipeline.add(then, after=first)
+    all_made = await pipeline.enqueue(conn)
+    made = all_made[0]
+    if not made.created:  # the slot has its waiting job; the caller's savepoint removes what was added
+        raise SlotWaiting(made.id, str(new.slot_key))
+    if is_owner:
+        for one in all_made:
+            await set_owner(conn, one, by)
+    await conn.execute(RECORD, {"job_id": made.id, "by": by})
     return Dispatched(made.id, pipeline.id)
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import psycopg
 from fastapi import Query
 from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
-from holdfast.api.acts import Acting, Model, Text
+from holdfast.api.acts import Act, Acting, Model, Text
 from holdfast.api.envelope import Answer, Data
 from holdfast.api.paging import JobNumber
 from holdfast.api.routes import Routes
 from holdfast.services.ingestion import dispatch
 from holdfast.services.ingestion.api.dependencies import Here, Name, Year
-from holdfast.services.ingestion.dispatch import Dispatched, EntriesAsked, FileOptions, IfWaiting
+from holdfast.services.ingestion.dispatch import Dispatched, EntriesAsked, FileOptions, IfWaiting, OverHttp
 from holdfast.services.ingestion.loading.accept import ErrorPolicy
 from holdfast.services.ingestion.loading.entries import Mode
 from holdfast.services.ingestion.setup import Ingestion
@@ -98,6 +98,19 @@ class DispatchedShown(BaseModel):
     pipeline_id: str
 
 
+class By(TypedDict):
+    """Who asks, as arguments of every dispatch."""
+
+    by: str
+    over_http: OverHttp
+
+
+def by(act: Act) -> By:
+    """The caller owns what it starts, and supersedes what it may cancel."""
+    cancels_all = act.caller.may("jobs.cancel") and not act.caller.only_own("jobs.cancel")
+    return {"by": act.actor, "over_http": OverHttp(only_own=not cancels_all)}
+
+
 def answer_of(made: Dispatched) -> Answer:
     return Answer(202, made, {"Location": f"/api/ingestion/jobs/{made.job_id}", "Retry-After": "1"})
 
@@ -120,9 +133,9 @@ async def dispatch_entries(asked: EntriesSource, act: Acting, here: Here) -> Res
 
     async def do(conn: Conn) -> Answer:
         if asked.api:
-            return answer_of(await dispatch.dispatch_api(conn, wanted, asked.policy, by=act.actor))
+            return answer_of(await dispatch.dispatch_api(conn, wanted, asked.policy, **by(act)))
         file_id = await file_of(conn, here, asked, act.actor)
-        return answer_of(await dispatch.dispatch_file(conn, wanted, file_id, asked.options, by=act.actor))
+        return answer_of(await dispatch.dispatch_file(conn, wanted, file_id, asked.options, **by(act)))
 
     return await act.run("ingestion/job", do, detail=asked.model_dump(exclude_defaults=True))
 
@@ -153,7 +166,7 @@ async def dispatch_factors(asked: FactorsSource, act: Acting, here: Here) -> Res
             file_id=await file_of(conn, here, asked, act.actor),
             options=asked.options,
             if_waiting=asked.if_waiting,
-            by=act.actor,
+            **by(act),
         )
         return answer_of(made)
 
@@ -195,7 +208,7 @@ async def dispatch_list(asked: Source, act: Acting, here: Ingestion, start: Call
 
     async def do(conn: Conn) -> Answer:
         file_id = await file_of(conn, here, asked, act.actor)
-        return answer_of(await start(conn, file_id=file_id, options=asked.options, by=act.actor, if_waiting=asked.if_waiting))
+        return answer_of(await start(conn, file_id=file_id, options=asked.options, if_waiting=asked.if_waiting, **by(act)))
 
     return await act.run("ingestion/job", do, detail=asked.model_dump(exclude_defaults=True))
 
@@ -224,7 +237,7 @@ class RecalculationAsked(Model):
 async def recalculate(asked: RecalculationAsked, act: Acting, here: Ingestion) -> Response:
     async def do(conn: Conn) -> Answer:
         given = asked.model_dump(exclude={"model"})
-        made = await dispatch.dispatch_recalculation(conn, model=asked.model or here.model, by=act.actor, **given)
+        made = await dispatch.dispatch_recalculation(conn, model=asked.model or here.model, **given, **by(act))
         return answer_of(made)
 
     return await act.run("ingestion/job", do, detail=asked.model_dump(exclude_defaults=True))
