@@ -8,14 +8,17 @@ from typing import Any
 import httpx2
 import pytest
 
+import holdfast.catalog  # noqa: F401 - the API that serves knows the kinds of services
 from conformance.conftest import GENEROUS, Api, Make, serving
-from factories import rows
-from holdfast import Context, Worker, WorkerOptions
+from factories import publish_kinds, rows
+from holdfast import Context, Done, Worker, WorkerOptions
 from holdfast.api.app import make_app
 from holdfast.database.pool import pool
-from holdfast.jobs.declare import requested_job
+from holdfast.errors import UsageError
+from holdfast.jobs.declare import Declaration, requested_job
 from holdfast.jobs.enqueue import enqueue
 from holdfast.jobs.kinds import require, show
+from holdfast.jobs.model import NewJob
 from holdfast.worker.kinds import Job, job
 from holdfast.worker.transports.remote import Remote
 from workers import beside, ended, until
@@ -112,3 +115,50 @@ async def test_reserved_kind_cannot_have_a_published_schedule(api: Api, conn: An
     assert without.status_code == 204
     assert await rows(conn, "SELECT FROM holdfast.periodic_jobs") == []
     assert [name for (name,) in await rows(conn, "SELECT kind FROM holdfast.kinds")] == [kind]
+
+
+async def test_only_a_worker_with_a_database_opens_a_private_kind(api: Api, database: str, conn: Any) -> None:
+    """It decides what requests may enqueue: a worker token runs jobs, and must not make them for analysts."""
+    publish_kinds(
+        database,
+        *(Declaration("billing.pay", version=version, public=False) for version in (1, 3)),
+        *(Declaration("moved", version=version, public=version == 2) for version in (1, 2)),
+    )
+    before = await rows(conn, "SELECT kind, version, declaration FROM holdfast.kinds ORDER BY kind, version")
+    address = f"{api.url}/api/worker/0e984725-c51c-4bf4-9960-e1c80e27aba0/kinds"
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {api.token}"}) as client:
+
+        async def said(*kinds: dict[str, Any]) -> httpx2.Response:
+            return await client.put(address, json={"name": "w", "kinds": [{"kind": "mine"}, *kinds]})
+
+        opened = [await said({"kind": "billing.pay", "version": version, "public": True}) for version in (1, 2, 3, 4)]
+        opened += [await said({"kind": "billing.pay"}), await said({"kind": "moved", "version": 1})]
+        after = await rows(conn, "SELECT kind, version, declaration FROM holdfast.kinds ORDER BY kind, version")
+        allowed = [
+            await said({"kind": "billing.pay", "version": 4, "public": False}),
+            await said({"kind": "moved", "version": 2}),
+            await said({"kind": "moved", "version": 3}),
+        ]
+
+    assert [(one.status_code, one.json()["code"]) for one in opened] == [(403, "RESERVED_KIND")] * 6
+    assert "publish it by a worker that has a database connection" in opened[0].json()["detail"]
+    assert after == before
+    assert [one.status_code for one in allowed] == [204, 204, 204]
+    assert not (await require(conn, "billing.pay")).public
+    with pytest.raises(UsageError, match="^billing.pay is published with public=False"):
+        await Worker(Remote(api.url, api.token), [job("billing.pay")(the_kind(1).function)]).run(until_empty=True)
+
+
+async def test_reserved_child_fails_the_attempt_of_a_remote_worker(api: Api, conn: Any) -> None:
+    """The API refuses it on every try, so the end must not be sent for ever."""
+
+    @job("parent", max_attempts=1)
+    async def parent() -> Done:
+        return Done(then=[NewJob("holdfast.bulk")])
+
+    made = await enqueue(conn, parent.new())
+    await asyncio.wait_for(Worker(Remote(api.url, api.token), [parent]).run(until_empty=True), 60)
+
+    found = await ended(conn, made.id)
+    assert found.state == "failed"
+    assert "holdfast.bulk is a kind of the control plane" in str(found.error)

@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from holdfast.api.fenced import Actor, Attempt, Pool, holding, said_as, workers_only
 from holdfast.api.lazy_routes import LazyRouter
 from holdfast.api.paging import JobNumber
+from holdfast.api.problems import Problem
 from holdfast.api.reserved import refuse_effect, refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
 from holdfast.api.worker_bodies import (
@@ -41,7 +42,7 @@ from holdfast.jobs import begin, effects, logs, progress, promote
 from holdfast.jobs.claim import claim, claim_by_id
 from holdfast.jobs.finish import complete_plain, finish, resolve_unknown
 from holdfast.jobs.held import is_known, require_own, require_own_attempt, require_worker
-from holdfast.jobs.kinds import publish
+from holdfast.jobs.kinds import opened_kind, publish
 from holdfast.jobs.model import AttemptId, Claim, JobId, Json, WorkerId
 from holdfast.jobs.parents import read_parents
 from holdfast.jobs.payload import to_json
@@ -97,7 +98,8 @@ async def register_worker(
 async def publish_kinds(worker_id: UUID, said: Annotated[Publication, said_as(Publication)], pool: Pool, actor: Actor) -> None:
     """Publish the declarations of this worker's kinds before it registers: requests to enqueue are validated with them.
 
-    A reserved kind has no schedule: its periodic jobs would be enqueued without the route of its service.
+    A reserved kind has no schedule: its periodic jobs would be enqueued without the route of its service. A kind that is
+    published with `public: false` stays so: only a worker that has a database connection opens it to requests.
     """
     for one in said.kinds:
         if one.periodic is not None:
@@ -105,6 +107,12 @@ async def publish_kinds(worker_id: UUID, said: Annotated[Publication, said_as(Pu
     declared = {one.kind: one.model_dump() for one in said.kinds}
     async with pool.connection() as conn:
         await is_known(conn, WorkerId(str(worker_id)), owner=actor)
+        if (private := await opened_kind(conn, list(declared.values()))) is not None:
+            raise Problem(
+                "reserved-kind",
+                f"{private} is published with public=False and would be opened to requests; declare it with public=False, or "
+                "publish it by a worker that has a database connection",
+            )
         await publish(conn, list(declared.values()), worker=said.name)
 
 

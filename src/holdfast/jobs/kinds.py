@@ -74,6 +74,26 @@ async def publish(conn: psycopg.AsyncConnection[Any], declared: Sequence[Mapping
             log.warning("kind_replaced", kind=kind, version=version, digest=digest[:12], replaced=replaced[:12], worker=worker)
 
 
+# The stored declaration of the said version counts; of a new version, that of the newest stored one.
+STAYS_PRIVATE = """
+    SELECT said.kind FROM unnest(%(kinds)s::text[], %(versions)s::int[]) AS said(kind, version) CROSS JOIN LATERAL (
+        SELECT k.declaration FROM holdfast.kinds k WHERE k.kind = said.kind
+        ORDER BY k.version = said.version DESC, k.version DESC LIMIT 1
+    ) AS stored
+    WHERE stored.declaration ->> 'public' = 'false' ORDER BY said.kind LIMIT 1
+"""
+
+
+async def opened_kind(conn: psycopg.AsyncConnection[Any], declared: Sequence[Mapping[str, Json]]) -> str | None:
+    """A kind that these declarations would open to requests although it is published with public=False."""
+    public = [one for one in declared if one["public"]]
+    parameters = {"kinds": [one["kind"] for one in public], "versions": [one["version"] for one in public]}
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(STAYS_PRIVATE, parameters)
+        row = await cursor.fetchone()
+    return None if row is None else str(row[0])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Which declaration is used
 # ---------------------------------------------------------------------------------------------------------------------

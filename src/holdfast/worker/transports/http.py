@@ -190,6 +190,8 @@ def _error_of(response: httpx2.Response, text: bytes, claim: Claim | None, opera
         return ClaimLost(claim.id, claim.attempt_id, operation)
     if code == "cancel-requested" and claim is not None:
         return CancelRequested(claim.id, problem.get("reason"))
+    if code == "reserved-kind":  # the token is accepted: another try is refused, too
+        return PayloadInvalid(detail)
     if 300 <= status < 400:
         return Unreachable(f"the API wants to send us elsewhere ({status}); give its own address, redirects are not followed")
     if status in (401, 403):
