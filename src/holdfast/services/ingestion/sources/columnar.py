@@ -1,14 +1,19 @@
-"""Parquet: batches of rows, as CSV for COPY."""
+"""Parquet: batches of rows, as CSV for COPY, in bounded memory.
+
+A value that a Parquet file has once may be in every row, and a few bytes may unpack to a large page. So the number of rows that
+are read at once depends on the types of the columns and on the pages, and no piece is much larger than `PIECE`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from holdfast.extras import lazily
-from holdfast.services.ingestion.sources.csv_chunks import Malformed
+from holdfast.services.ingestion.sources.csv_chunks import LONGEST_RECORD, Malformed
 from holdfast.services.ingestion.sources.dialect import Dialect, UnreadableFile
+from holdfast.services.ingestion.sources.parquet_pages import BadPage, largest_page
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +24,14 @@ else:
     pa, pc = lazily("pyarrow"), lazily("pyarrow.compute")
     pa_csv, pq = lazily("pyarrow.csv"), lazily("pyarrow.parquet")
 
+MIB: Final = 1024 * 1024
 BATCH: Final = 20_000  # rows
+PIECE: Final = 4 * MIB  # bytes of CSV; quotes in a text are doubled and not counted
+# Rows per read if a column has values of any length. pyarrow cannot change this number within a row group, so it is small, and
+# batches are joined up to PIECE.
+UNKNOWN_WIDTH_ROWS: Final = 256
+LARGEST_READ: Final = 512 * MIB  # bytes of one read, and of the pages that it has unpacked
+AROUND_TEXT: Final = 3  # two quotes and a delimiter
 
 
 class ParquetFile:
@@ -40,17 +52,108 @@ class ParquetFile:
             if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
                 raise UnreadableFile(f"column {field.name!r} has the type {field.type}; only plain columns can be ingested")
         self.header = [name.strip() for name in schema.names]
+        self._widths = [width_of(kind) for kind in schema.types]
+        self._around = sum(AROUND_TEXT if width is None else width for width in self._widths)  # bytes of a row without its text
+        self._refers = [refers(kind) for kind in schema.types]
 
     def pieces(self) -> Iterator[bytes]:
-        options = pa_csv.WriteOptions(include_header=False, quoting_style="all_valid")
         done = 0
-        with pq.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(batch_size=BATCH):
-                sink = pa.BufferOutputStream()
-                pa_csv.write_csv(as_text(batch), sink, options)
-                done += batch.num_rows
-                self.read = self.size * done // self._rows
-                yield sink.getvalue().to_pybytes()
+        for batch in self._joined():
+            piece = as_csv(batch)
+            done += batch.num_rows
+            self.read = self.size * done // self._rows
+            yield piece
+
+    def _joined(self) -> Iterator[Any]:
+        """Batches that make pieces of about PIECE, or have BATCH rows."""
+        held: list[Any] = []
+        size = rows = 0
+        for batch in self._batches():
+            more = self._csv_bytes(batch)
+            if held and (size + more > PIECE or rows + batch.num_rows > BATCH):
+                yield pa.concat_batches(held)
+                held, size, rows = [], 0, 0
+            held.append(batch)
+            size, rows = size + more, rows + batch.num_rows
+        if held:
+            yield pa.concat_batches(held)
+
+    def _batches(self) -> Iterator[Any]:
+        """The batches that pyarrow reads, cut to at most PIECE."""
+        line = self.first_line
+        with self.path.open("rb") as raw, pq.ParquetFile(self.path, buffer_size=MIB) as file:
+            for group in range(file.num_row_groups):
+                rows = self._rows_at_once(raw, file.metadata.row_group(group))
+                # Threads cost more than they save if they begin and end for each few rows.
+                threads = rows > UNKNOWN_WIDTH_ROWS
+                for batch in file.iter_batches(batch_size=rows, row_groups=[group], use_threads=threads):
+                    yield from self._cut(self._plain(batch), line)
+                    line += batch.num_rows
+
+    def _rows_at_once(self, raw: BinaryIO, group: pq.RowGroupMetaData) -> int:
+        """How many rows of a row group to read at once. No read, and no pages of it, take more than LARGEST_READ."""
+        try:
+            pages = [largest_page(raw, group.column(number)) for number in range(group.num_columns)]
+        except BadPage as error:
+            raise UnreadableFile(f"the file is not Parquet: {error}") from None
+        if sum(pages) > LARGEST_READ:
+            raise UnreadableFile(
+                f"the largest pages of its columns have {sum(pages):,} bytes when they are unpacked; at most {LARGEST_READ:,} "
+                "are read: write the file with smaller pages, or save it as CSV"
+            )
+        # A value is not larger than its page.
+        texts = sum(size for size, width in zip(pages, self._widths, strict=True) if width is None)
+        if None in self._widths:
+            return max(1, min(UNKNOWN_WIDTH_ROWS, LARGEST_READ // max(1, texts)))
+        return max(1, min(BATCH, PIECE // max(1, sum(width or 0 for width in self._widths))))
+
+    def _plain(self, batch: Any) -> Any:
+        """The batch without references, so that its size is that of its values."""
+        if not any(self._refers):
+            return batch
+        columns = [one.cast(pa.string()) if is_one else one for one, is_one in zip(batch.columns, self._refers, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+    def _csv_bytes(self, batch: Any) -> int:
+        """The most bytes of CSV that a batch has."""
+        return int(batch.nbytes) + self._around * int(batch.num_rows)
+
+    def _cut(self, batch: Any, line: int) -> Iterator[Any]:
+        """The batch in parts of at most PIECE each, or of one row."""
+        size, rows = self._csv_bytes(batch), batch.num_rows
+        if size <= PIECE:
+            yield batch
+        elif rows > 1:
+            yield from self._cut(batch.slice(0, rows // 2), line)
+            yield from self._cut(batch.slice(rows // 2), line + rows // 2)
+        elif size > LONGEST_RECORD:
+            raise UnreadableFile(f"row {line} has more than {LONGEST_RECORD:,} bytes")
+        else:
+            yield batch
+
+
+def refers(kind: Any) -> bool:
+    """Whether an array of this type refers to values, which it may share with others. Pure."""
+    return any(one(kind) for one in (pa.types.is_dictionary, pa.types.is_string_view, pa.types.is_binary_view))
+
+
+def width_of(kind: Any) -> int | None:
+    """The most bytes that a value of this type has in CSV; None if that depends on the value. Pure."""
+    if refers(kind):
+        return None  # its bit width is that of a reference
+    if pa.types.is_null(kind):
+        return AROUND_TEXT
+    try:
+        return 16 + 3 * (int(kind.bit_width) // 8)
+    except ValueError:
+        return None
+
+
+def as_csv(batch: Any) -> bytes:
+    """The rows of a batch for COPY."""
+    sink = pa.BufferOutputStream()
+    pa_csv.write_csv(as_text(batch), sink, pa_csv.WriteOptions(include_header=False, quoting_style="all_valid"))
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def as_text(batch: Any) -> Any:

@@ -16,11 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from holdfast.services.ingestion.sources.dialect import SAMPLE, Dialect, UnreadableFile, detect, without_bom
 
+T = TypeVar("T", bytes, str)
 CHUNK: Final = 512 * 1024  # bytes: the csv module needs about 10 ms for it
+PIECE: Final = 4 * 1024 * 1024  # bytes of rows that are written for lines without text, in one piece
 LONGEST_RECORD: Final = 8 * 1024 * 1024  # bytes of one row; a quote that is never closed ends here
 MOST_MALFORMED: Final = 10_000
 SHOWN: Final = 200  # characters of a malformed line
@@ -113,7 +115,7 @@ class _Splitter:
             left = self._with_plain_breaks(left + self._utf8(chunk))
             end = self._end_of_rows(left)
             if end:
-                yield self._rows(left[:end])
+                yield from self._rows(left[:end])
                 left = left[end:]
             elif len(left) > LONGEST_RECORD:
                 raise UnreadableFile(
@@ -121,7 +123,7 @@ class _Splitter:
                 )
         left = self._with_plain_breaks(left + self._utf8(b"", final=True), final=True)
         if left:
-            yield self._rows(left if left.endswith(b"\n") else left + b"\n")
+            yield from self._rows(left if left.endswith(b"\n") else left + b"\n")
 
     def _utf8(self, chunk: bytes, *, final: bool = False) -> bytes:
         """The chunk as UTF-8; a character that is cut at its end comes with the next one."""
@@ -152,12 +154,14 @@ class _Splitter:
             end = before
         return end
 
-    def _rows(self, data: bytes) -> bytes:
+    def _rows(self, data: bytes) -> Iterator[bytes]:
         """These complete rows, one for each line."""
         if b" " in data and self._file.is_trimmed:
             self._file.is_trimmed = not data.startswith(b" ") and not any(one in data for one in self._spaces)
         if self._quote in data or b"\0" in data or b"\\." in data or (b'"' in data and self._quote != b'"'):
-            return self._parsed(data)
+            for some in self._few(self._parsed(data)):
+                yield "".join(some).encode()
+            return
         lines = data.split(b"\n")
         lines.pop()  # after the last line break
         delimiter, between = self._delimiter, self._between
@@ -166,15 +170,23 @@ class _Splitter:
         self._line += len(lines)
         self._file.lines += len(lines)
         if not wrong:
-            return data
+            yield data
+            return
+        blank = self._filler[:-1]
         for number in wrong:
             if lines[number].strip():
                 fields = lines[number].count(delimiter) + 1
                 self._refuse(first + number, lines[number].decode(), f"has {fields} fields; the header has {between + 1}")
-            lines[number] = self._filler[:-1]
-        return b"\n".join(lines) + b"\n"
+            lines[number] = blank
+        for some in self._few(lines):
+            yield b"\n".join(some) + b"\n"
 
-    def _parsed(self, data: bytes) -> bytes:
+    def _few(self, rows: list[T]) -> Iterator[list[T]]:
+        """The rows in parts that can be joined: a blank line of one byte has become a row with all its delimiters."""
+        each = max(1, PIECE // len(self._filler))
+        return (rows[begin : begin + each] for begin in range(0, len(rows), each))
+
+    def _parsed(self, data: bytes) -> list[str]:
         """The same through the csv module: rows with quotes."""
         lines = data.decode().split("\n")
         lines.pop()
@@ -194,7 +206,7 @@ class _Splitter:
             raise UnreadableFile(f"line {first + reader.line_num - 1} is not CSV: {error}") from None
         self._line += len(lines)
         self._file.lines += len(lines)
-        return "".join(out).encode()
+        return out
 
     def _problem_of(self, row: list[str]) -> str | None:
         """Why these fields are no row; None for a row, and for a blank line."""

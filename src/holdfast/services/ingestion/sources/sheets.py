@@ -11,7 +11,7 @@ from typing import Any, Final
 from zipfile import BadZipFile, ZipFile
 
 from holdfast.extras import lazily
-from holdfast.services.ingestion.sources.csv_chunks import Malformed
+from holdfast.services.ingestion.sources.csv_chunks import LONGEST_RECORD, PIECE, Malformed
 from holdfast.services.ingestion.sources.dialect import Dialect, UnreadableFile
 
 openpyxl: Any = lazily("openpyxl")
@@ -48,8 +48,10 @@ class Sheet:
             if extra:
                 self.malformed.append(Malformed(number, text_of(extra[0])[:200], f"has values beyond its {width} columns"))
             values = [] if extra else [text_of(value) for value in row[:width]]
+            if sum(map(len, values)) > LONGEST_RECORD:  # a workbook has a text once, however many cells it is in
+                raise UnreadableFile(f"row {number} has more than {LONGEST_RECORD:,} characters")
             writer.writerow([*values, *[""] * (width - len(values))] if width > 1 else values or [""])
-            if number % AT_A_TIME == 0:
+            if number % AT_A_TIME == 0 or out.tell() > PIECE:
                 yield out.getvalue().encode()
                 out.seek(0)
                 out.truncate()

@@ -1,0 +1,117 @@
+"""How much memory the pages of a Parquet file take when they are unpacked. Pure but for reading the file.
+
+pyarrow unpacks a page as a whole, and neither the footer nor pyarrow says how large it is: a file of 100 kB may have a page of
+2 GiB. So the headers of the pages are read here: a few bytes before each page, in the compact protocol of Thrift.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+HEADER: Final = 1024  # bytes that are read for a header; it is longer only if it has long statistics
+LONGEST_HEADER: Final = 16 * 1024 * 1024  # the limit of pyarrow
+DEEPEST: Final = 8  # structs in structs; a page header has three levels
+STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, STRUCT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 12
+TYPE, UNPACKED, PACKED = (1,), (2,), (3,)  # fields of a header
+VALUES: Final = {0: (5, 1), 3: (8, 1)}  # by type: the field with the number of values. Pages of other types have none
+
+
+class BadPage(ValueError):
+    """This is no header of a page."""
+
+
+class Page(NamedTuple):
+    """What the header of a page says."""
+
+    unpacked: int
+    packed: int
+    values: int
+    length: int  # of the header
+
+
+def largest_page(file: BinaryIO, column: pq.ColumnChunkMetaData) -> int:
+    """The unpacked size of the largest page of a column in a row group."""
+    dictionary, at = column.dictionary_page_offset, column.data_page_offset
+    if dictionary is not None and 0 < dictionary < at:
+        at = dictionary
+    if at < 0:
+        raise BadPage("a column begins before the file")
+    end, left, largest = at + column.total_compressed_size, column.num_values, 0
+    while left > 0 and at < end:
+        page = _page_at(file, at)
+        largest, left = max(largest, page.unpacked), left - page.values
+        at += page.length + page.packed
+    return largest
+
+
+def _page_at(file: BinaryIO, at: int) -> Page:
+    size = HEADER
+    while True:
+        file.seek(at)
+        data = file.read(size)
+        try:
+            return _Header(data).page()
+        except IndexError:  # the header goes on
+            if len(data) < size or size >= LONGEST_HEADER:
+                raise BadPage(f"the header at {at:,} does not end") from None
+            size *= 16
+
+
+class _Header:
+    """Reads one header."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def page(self) -> Page:
+        found = self._struct(0)
+        unpacked, packed = found.get(UNPACKED, -1), found.get(PACKED, -1)
+        values = found.get(VALUES.get(found.get(TYPE, -1), ()), 0)
+        if min(unpacked, packed, values) < 0:
+            raise BadPage("the header of a page has no size, or a negative number")
+        return Page(unpacked, packed, values, self._at)
+
+    def _struct(self, depth: int) -> dict[tuple[int, ...], int]:
+        """The numbers of a struct and of the structs in it, by the path of their fields."""
+        if depth > DEEPEST:
+            raise BadPage("the header has too many levels")
+        found: dict[tuple[int, ...], int] = {}
+        number = 0
+        while (byte := self._byte()) & 15 != STOP:
+            number, kind = number + (byte >> 4) if byte >> 4 else self._number(), byte & 15
+            if kind in (I16, I32, I64):
+                found[(number,)] = self._number()
+            elif kind == STRUCT:
+                found |= {(number, *path): value for path, value in self._struct(depth + 1).items()}
+            elif kind in (BYTE, DOUBLE, BINARY):
+                self._skip({BYTE: 1, DOUBLE: 8}.get(kind) or self._varint())
+            elif kind not in (TRUE, FALSE):
+                raise BadPage(f"the header has a field of type {kind}")
+        return found
+
+    def _byte(self) -> int:
+        self._skip(1)
+        return self._data[self._at - 1]
+
+    def _skip(self, count: int) -> None:
+        self._at += count
+        if self._at > len(self._data):
+            raise IndexError
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+            if shift > 63:
+                raise BadPage("the header has a number of more than 64 bits")
+
+    def _number(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
