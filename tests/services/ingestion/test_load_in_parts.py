@@ -103,7 +103,7 @@ async def test_a_load_that_is_aborted_stops_its_statement_and_leaves_nothing(
     assert await state_of(conn, made.job_id) == "cancelled"
     assert await entries_of(conn) == []
     assert await value(conn, "SELECT count(*) FROM holdfast.emission_scopes") == 0
-    assert await tables.drop_unneeded(conn) == 2
+    assert await tables.drop_unneeded(conn) == (2, [])
 
 
 @pytest.mark.more

@@ -228,7 +228,7 @@ async def test_what_a_killed_attempt_left_is_dropped_by_the_loop(back: Back, con
     for fence in (claim.fence_token, 0):
         await conn.execute(tables.create_statement(tables.Staging(made.job_id, fence, 1), 2))
 
-    assert await tables.drop_unneeded(conn) == 2
+    assert await tables.drop_unneeded(conn) == (2, [])
     assert len(await tables.names_of_all(conn)) == 2, "those of the running attempt stay"
     for _, job_id, fence in await tables.names_of_all(conn):
         await conn.execute(tables.drop_statement(tables.Staging(job_id, fence, 1)))

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from ingestion_factories import FLIGHTS, Back, entries_of, staging_tables
 
 from factories import rows
 from holdfast import crashpoints
+from holdfast.database.pool import pool
 from holdfast.errors import UsageError
+from holdfast.schedule.context import Held, Pass
+from holdfast.services.ingestion.loops import drop_staging, loops
+from holdfast.services.ingestion.setup import ingestion_settings
 from holdfast.services.ingestion.staging import errors, tables
 from holdfast.services.ingestion.staging.tables import Staging
+from loop_factories import LONG, taken
 
 
 async def made(conn: Any, job_id: int, fence_token: int, *reasons: str) -> Staging:
@@ -87,5 +94,26 @@ async def test_the_loop_leaves_a_table_that_is_in_use_for_the_next_time(conn: An
         await other.execute("SELECT FROM holdfast_staging.rows_7_1")
         dropped = await tables.drop_unneeded(conn, lock_timeout="10ms")
 
-    assert (dropped, await staging_tables(conn)) == (1, ["rows_7_1"])
-    assert await tables.drop_unneeded(conn) == 1
+    assert (dropped, await staging_tables(conn)) == ((1, []), ["rows_7_1"])
+    assert await tables.drop_unneeded(conn) == (1, [])
+
+
+async def test_a_table_that_cannot_be_dropped_does_not_keep_the_tables_after_it(
+    conn: Any, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged and counted, and the next pass tries again. Here a view needs it; another role may own it."""
+    await made(conn, 7, 1)
+    first, _ = [name for name, *_ in await tables.names_of_all(conn)]
+    await conn.execute(f"CREATE VIEW holdfast_staging.needs_it AS SELECT line FROM holdfast_staging.{first}")
+    (loop,) = loops(ingestion_settings())
+    term = await taken(conn, replace(loop, first_run="at_once"))
+
+    async with pool(database, most=1) as connections:
+        result = await drop_staging(Pass(term, Held(LONG), connections.connection, database))
+
+    assert (result.items, result.failed) == (1, 1)
+    assert await staging_tables(conn) == [first]
+    (line,) = [one for one in caplog.records if "ingestion_staging_not_dropped" in one.getMessage()]
+    assert (line.levelname, first in line.getMessage()) == ("ERROR", True)
+    await conn.execute("DROP VIEW holdfast_staging.needs_it")
+    assert await tables.drop_unneeded(conn) == (1, [])

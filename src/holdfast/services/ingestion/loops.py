@@ -18,9 +18,9 @@ async def drop_staging(ctx: Pass) -> Result:
     """Drop the staging tables of attempts that do not run any more."""
     async with ctx.connection() as conn:
         dropped = await tables.drop_unneeded(conn)
-    if dropped:
-        log.info("ingestion_staging_dropped", tables=dropped)
-    return Result(dropped)
+    if dropped.tables:
+        log.info("ingestion_staging_dropped", tables=dropped.tables)
+    return Result(dropped.tables, len(dropped.failed))
 
 
 def loops(settings: IngestionSettings) -> list[Loop]:

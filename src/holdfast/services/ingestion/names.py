@@ -7,6 +7,7 @@ from typing import Final
 EVENTS: Final[dict[str, str]] = {
     "ingestion_rows_judged": "The rows of a file were validated; says how many are good and bad, and the result.",
     "ingestion_staging_dropped": "Staging tables of attempts that do not run any more were dropped.",
+    "ingestion_staging_not_dropped": "A staging table could not be dropped; the next pass of the loop tries again.",
 }
 
 METRICS: Final[dict[str, str]] = {

@@ -159,8 +159,8 @@ class _Splitter:
         if b" " in data and self._file.is_trimmed:
             self._file.is_trimmed = not data.startswith(b" ") and not any(one in data for one in self._spaces)
         if self._quote in data or b"\0" in data or b"\\." in data or (b'"' in data and self._quote != b'"'):
-            for some in self._few(self._parsed(data)):
-                yield "".join(some).encode()
+            for parsed in self._few(self._parsed(data)):
+                yield "".join(parsed).encode()
             return
         lines = data.split(b"\n")
         lines.pop()  # after the last line break

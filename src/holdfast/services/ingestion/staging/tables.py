@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg.abc import PQGen
@@ -22,6 +22,8 @@ from psycopg.waiting import Wait
 
 from holdfast.services.ingestion.sources.opening import Rows
 from holdfast.services.ingestion.staging.checks import literal
+from holdfast.telemetry.error_text import error_line
+from holdfast.telemetry.log import log
 from holdfast.threads import in_thread
 
 Conn = psycopg.AsyncConnection[Any]
@@ -196,17 +198,24 @@ async def drop_older(conn: Conn, staging: Staging) -> None:
             await conn.execute(f"DROP TABLE IF EXISTS {SCHEMA}.{name}")
 
 
+class Dropped(NamedTuple):
+    """How many tables were dropped, and those for which that raised an error: the next pass tries those again."""
+
+    tables: int
+    failed: list[str]
+
+
 # A running attempt has its fence token on the job's row. Every other table is left behind.
 IS_NEEDED = "SELECT id, fence_token FROM holdfast.jobs WHERE id = ANY (%(ids)s) AND state = 'running'"
 
 
-async def drop_unneeded(conn: Conn, *, lock_timeout: str = "1s") -> int:
-    """Drop the tables of attempts that do not run; the number of tables. One that is in use is left for the next time."""
+async def drop_unneeded(conn: Conn, *, lock_timeout: str = "1s") -> Dropped:
+    """Drop the tables of attempts that do not run. One that is in use, or cannot be dropped, is left for the next time."""
     tables = await names_of_all(conn)
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(IS_NEEDED, {"ids": [job_id for _, job_id, _ in tables]})
         needed = set(await cursor.fetchall())
-    dropped = 0
+    dropped, failed = 0, []
     for name, job_id, fence_token in tables:
         if (job_id, fence_token) in needed:
             continue
@@ -217,4 +226,9 @@ async def drop_unneeded(conn: Conn, *, lock_timeout: str = "1s") -> int:
             dropped += 1
         except psycopg.errors.LockNotAvailable:
             continue
-    return dropped
+        except psycopg.Error as error:  # the other tables are still dropped
+            if conn.broken or conn.closed:
+                raise
+            failed.append(name)
+            log.error("ingestion_staging_not_dropped", table=name, error=error_line(error), exc_info=error)
+    return Dropped(dropped, failed)
