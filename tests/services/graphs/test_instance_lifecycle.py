@@ -22,7 +22,7 @@ from graph_factories import (
 )
 from holdfast.jobs.config import set_value
 from holdfast.services.graphs import limits
-from holdfast.services.graphs.instances import change, delete
+from holdfast.services.graphs.instances import change, delete, favorites
 from holdfast.services.graphs.instances.rows import Instance
 from holdfast.services.graphs.loops import pages
 from holdfast.services.graphs.loops.lifecycle import TooManyExpired, decide
@@ -195,3 +195,52 @@ def test_when_an_instance_has_expired(instance: Instance, at: datetime, because:
     found = decide(instance, at)
 
     assert (found.because if found else None) == because
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Favourites of what is gone
+# ---------------------------------------------------------------------------------------------------------------------
+
+REFUSE_902 = """
+    CREATE FUNCTION holdfast.refuse_902() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN IF OLD.resource_id = 902 THEN RAISE EXCEPTION 'favourite 902 is broken'; END IF; RETURN OLD; END $$;
+    CREATE TRIGGER refuse_902 BEFORE DELETE ON holdfast.favorites FOR EACH ROW EXECUTE FUNCTION holdfast.refuse_902()
+"""
+
+
+async def expired_with_favorites(conn: Any, mapping_id: int) -> None:
+    """An instance that has expired, and favourites of three snapshots that do not exist."""
+    await age(conn, await new_instance(conn, snapshot_id=await ready_snapshot(conn, mapping_id)), "25 hours")
+    await conn.execute(
+        """INSERT INTO holdfast.favorites (username, resource_type, resource_id)
+           SELECT 'u', 'snapshot', generate_series(901, 903)"""
+    )
+
+
+async def test_a_favourite_that_cannot_be_removed_does_not_keep_the_others(
+    conn: Any, here: Any, run: Any, mapping_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-16: one transaction per resource. The instance that the pass has deleted is counted."""
+    await expired_with_favorites(conn, mapping_id)
+    await conn.execute(REFUSE_902)
+
+    result = await run()
+
+    assert (result.items, result.failed, result.fields["ttl_terminated"]) == (1, 1, 1)
+    assert await rows(conn, "SELECT resource_id FROM holdfast.favorites") == [(902,)]
+    assert "favourite 902 is broken" in caplog.text
+
+
+async def test_favourites_that_cannot_be_read_do_not_fail_a_pass_that_has_deleted_instances(
+    conn: Any, here: Any, run: Any, mapping_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await expired_with_favorites(conn, mapping_id)
+
+    async def fails(tx: Any, *args: Any) -> Any:
+        await tx.execute("SELECT 1 / 0")
+
+    monkeypatch.setattr(favorites, "resources_of_exports", fails)
+
+    result = await run()
+
+    assert (result.items, result.failed, result.fields["ttl_terminated"]) == (1, 1, 1)

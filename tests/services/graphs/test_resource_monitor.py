@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from factories import rows, value
-from graph_factories import a_pass, get, running_instance, status, tell, until_status, worker
+from graph_factories import (
+    a_pass,
+    get,
+    many_running,
+    ready_snapshot,
+    running_instance,
+    status,
+    tell,
+    until_status,
+    worker,
+)
 from holdfast.jobs.config import set_value
 from holdfast.services.graphs import limits
 from holdfast.services.graphs.instances import report, resize
@@ -18,7 +28,7 @@ from holdfast.services.graphs.instances.report import Report
 from holdfast.services.graphs.instances.sizing import memory_for
 from holdfast.services.graphs.instances.usage import History, Sample
 from holdfast.services.graphs.loops.growth import Growth, decide, level_of
-from holdfast.services.graphs.runtimes.interface import Unknown
+from holdfast.services.graphs.runtimes.interface import Observed, Unknown
 from workers import until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -183,6 +193,34 @@ async def test_an_outage_of_the_runtime_takes_no_samples(
 
     assert (await run()).skipped == 1
     assert await value(conn, "SELECT count(*) FROM holdfast.graph_samples") == 0
+
+
+async def test_a_sample_that_cannot_be_stored_does_not_keep_the_others(
+    conn: Any, runtime: Any, run: Any, mapping_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-16: a runtime that reports more bytes than the column holds."""
+    await many_running(conn, await ready_snapshot(conn, mapping_id), 3)
+    made = await rows(conn, "SELECT id, start_token::text FROM holdfast.graph_instances ORDER BY id")
+
+    async def observe() -> list[Observed]:
+        return [
+            Observed(
+                instance_id=instance_id,
+                start_token=token,
+                fence_token=1,
+                phase="running",
+                created_at=NOW,
+                memory_bytes=2**63 if instance_id == made[1][0] else MB,
+            )
+            for instance_id, token in made
+        ]
+
+    monkeypatch.setattr(runtime, "observe", observe)
+
+    result = await run()
+
+    assert (result.items, result.failed) == (0, 1)
+    assert await rows(conn, "SELECT instance_id FROM holdfast.graph_samples ORDER BY 1") == [(made[0][0],), (made[2][0],)]
 
 
 async def test_sizing_can_be_switched_off(conn: Any, here: Any, run: Any, mapping_id: int) -> None:

@@ -115,15 +115,15 @@ async def resources_of_exports(conn: Conn, after: tuple[str, int] = ("", 0)) -> 
         return await cursor.fetchall()
 
 
-REMOVE_ALL_OF = """
-    DELETE FROM holdfast.favorites
-    WHERE (resource_type, resource_id) IN (SELECT * FROM unnest(%(types)s::text[], %(ids)s::bigint[]))
-"""
-
-
-async def remove_gone(conn: Conn, resources: Sequence[tuple[str, int]]) -> int:
-    """Remove the favourites of those mappings and snapshots that do not exist any more; how many."""
+async def gone_among(conn: Conn, resources: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Those of these mappings and snapshots that do not exist any more. Their ids are not used again."""
     existing = await _heads_of_exports(conn, resources)
-    gone = [one for one in resources if one not in existing]
-    parameters = {"types": [kind for kind, _ in gone], "ids": [number for _, number in gone]}
-    return (await conn.execute(REMOVE_ALL_OF, parameters)).rowcount if gone else 0
+    return [one for one in resources if one not in existing]
+
+
+REMOVE_ALL_OF = "DELETE FROM holdfast.favorites WHERE resource_type = %(type)s AND resource_id = %(id)s"
+
+
+async def remove_all_of(conn: Conn, resource: tuple[str, int]) -> None:
+    """Remove every favourite of a resource that is gone."""
+    await conn.execute(REMOVE_ALL_OF, {"type": resource[0], "id": resource[1]})

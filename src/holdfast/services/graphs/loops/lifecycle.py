@@ -15,6 +15,7 @@ from holdfast.api.plane import Principal
 from holdfast.errors import HoldfastError, TermLost
 from holdfast.jobs.tallies import add_tally
 from holdfast.schedule.context import Pass
+from holdfast.schedule.items import act_on_each, log_failed
 from holdfast.schedule.registry import Result
 from holdfast.services.exports import offers
 from holdfast.services.graphs import measures
@@ -86,7 +87,7 @@ async def enforce(ctx: Pass) -> Result:
                 failed += 1
                 log.error("instance_lifecycle_failed", instance_id=instance_id, error=str(error), exc_info=error)
                 offers.count_termination_failure("instance")
-        await _remove_favorites(ctx)
+        failed += await _remove_favorites(ctx)
         fields = {"ttl_terminated": counts["ttl"], "inactive_terminated": counts["inactivity"]}
         return Result(sum(counts.values()), failed, fields=fields)
 
@@ -135,14 +136,23 @@ async def _delete(ctx: Pass, instance_id: int) -> Expiry | None:
     return verdict
 
 
-async def _remove_favorites(ctx: Pass) -> None:
-    """Remove the favourites of mappings and snapshots that are gone, one transaction per page."""
-    after = ("", 0)
-    while True:
-        async with ctx.connection() as conn:
-            page = await favorites.resources_of_exports(conn, after)
-        if not page:
-            return
-        async with ctx.transaction() as conn:
-            await favorites.remove_gone(conn, page)
-        after = page[-1]
+async def _remove_favorites(ctx: Pass) -> int:
+    """Remove the favourites of mappings and snapshots that are gone, one transaction per resource; how many failed.
+
+    Instances have been deleted before this, so an error is counted and does not fail the pass.
+    """
+    after, failed = ("", 0), 0
+    try:
+        while True:
+            async with ctx.connection() as conn:
+                page = await favorites.resources_of_exports(conn, after)
+                gone = await favorites.gone_among(conn, page)
+            if not page:
+                return failed
+            failed += len((await act_on_each(ctx, gone, favorites.remove_all_of)).failed)
+            after = page[-1]
+    except TermLost:
+        raise
+    except Exception as error:
+        log_failed(ctx, "favorites", error)
+        return failed + 1

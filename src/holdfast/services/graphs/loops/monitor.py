@@ -16,6 +16,7 @@ import psycopg
 from holdfast.errors import TermLost
 from holdfast.jobs.tallies import add_tally
 from holdfast.schedule.context import Pass
+from holdfast.schedule.items import act_on_each, log_failed
 from holdfast.schedule.registry import Result
 from holdfast.services.graphs import measures
 from holdfast.services.graphs.instances import admission, events, move, resize, rows, usage
@@ -55,8 +56,7 @@ async def monitor(ctx: Pass) -> Result:
             return Result(0, 0, 1, fields={"skipped_because": str(error)})
         grown = failed = 0
         async for page in pages.pages(ctx, (S.RUNNING, S.FAILED)):
-            async with ctx.transaction() as conn:
-                await usage.store(conn, used_by(page, seen))
+            failed += await _store(ctx, used_by(page, seen))
             for one, level in await _needy(ctx, page, seen):
                 try:
                     grown += await _grow(ctx, one, level)
@@ -93,6 +93,21 @@ def memory_of(one: Moved, server: Observed) -> int | None:
         return server.memory_bytes
     reported_at = one.instance.reported_at
     return one.instance.memory_bytes if reported_at is not None and one.now - reported_at <= REPORT_IS_NEW else None
+
+
+async def _store(ctx: Pass, used: Sequence[Used]) -> int:
+    """Store the samples of a page; one by one if that raises an error. Returns how many could not be stored."""
+    try:
+        async with ctx.transaction() as conn:
+            await usage.store(conn, used)
+    except psycopg.DatabaseError as error:
+        log_failed(ctx, "page", error)
+        return len((await act_on_each(ctx, used, _store_one)).failed)
+    return 0
+
+
+async def _store_one(conn: Conn, one: Used) -> None:
+    await usage.store(conn, [one])
 
 
 async def _needy(ctx: Pass, page: Sequence[Moved], seen: Listed) -> list[tuple[Moved, Level]]:
