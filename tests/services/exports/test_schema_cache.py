@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -115,6 +116,26 @@ async def test_only_a_refresh_that_went_well_takes_anything_away(
     engine.broken.clear()
     await refresh.refresh(ctx, here.engines)
     assert names(await viewer.get("/api/schema/catalogs/risk/schemas/main/tables"), "table") == ["account", "customer"]
+
+
+async def test_a_catalog_that_the_database_refuses_does_not_keep_the_others(
+    viewer: Client, engine: Warehouse, ctx: Any, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-16: Postgres stores no NUL character. It is counted like a catalog that cannot be read."""
+    read = engine.entries
+
+    async def with_a_nul(catalogs: tuple[str, ...] | None = None) -> Any:
+        async for entries in read(catalogs):
+            yield [replace(one, table="a\0b") if one.catalog == "sales" else one for one in entries]
+
+    monkeypatch.setattr(engine, "entries", with_a_nul)
+
+    result = await refresh.refresh(ctx, here.engines)
+
+    assert (result.items, result.failed) == (1, 1)
+    assert names(await viewer.get("/api/schema/catalogs/risk/schemas/main/tables"), "table") == ["account", "customer", "owns"]
+    stats = {one["catalog"]: one for one in (await viewer.get("/api/schema/stats")).json()["data"]["catalogs"]}
+    assert "NUL" in stats["sales"]["error"]
 
 
 async def test_when_nothing_can_be_read_the_pass_fails_and_everything_stays(

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Final
 
+import psycopg
+
 from holdfast.engines.port import Engine, EngineError, Entry
 from holdfast.engines.registry import Engines
 from holdfast.errors import HoldfastError, UsageError
@@ -18,6 +20,7 @@ from holdfast.schedule.context import Pass
 from holdfast.schedule.registry import Result
 from holdfast.services.exports import measures
 from holdfast.services.exports.catalog import cache
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
 
 NAME: Final = "schema_cache"
@@ -74,9 +77,13 @@ async def _refresh_engine(ctx: Pass, engine: Engine) -> tuple[int, int, int]:
             await _note_failure(ctx, engine.name, catalog, error, at)
             continue
         assert entries is not None
-        seen.append(catalog)
-        async with ctx.transaction() as conn:
-            deleted += await cache.replace(conn, engine.name, catalog, entries, at)
+        try:
+            async with ctx.transaction() as conn:
+                deleted += await cache.replace(conn, engine.name, catalog, entries, at)
+            seen.append(catalog)
+        except psycopg.DataError as refused:  # such as a name with a NUL character: the other catalogs are still read
+            failed += 1
+            await _note_failure(ctx, engine.name, catalog, error_line(refused), at)
     if not failed:
         async with ctx.transaction() as conn:
             ttl = timedelta(hours=await value_of(conn, "cache.metadata.ttl_hours"))
