@@ -24,7 +24,7 @@ from holdfast.jobs.store_pipeline_status import store_status
 from holdfast.jobs.tallies import sum_up
 from holdfast.jobs.views.pipeline_status import FIRST_ID, read_stored_statuses
 from holdfast.schedule.context import Pass
-from holdfast.schedule.items import act_on_each, log_failed
+from holdfast.schedule.items import Acted, act_on_each, log_failed
 from holdfast.schedule.prune import prune_keys, prune_runs
 from holdfast.schedule.registry import Loop, Result
 from holdfast.telemetry.log import log
@@ -84,22 +84,24 @@ async def rescue_silent(ctx: Pass) -> int:
 
 async def promote_due(ctx: Pass) -> Result:
     """Page by page; one by one if a page has a job that cannot be promoted."""
-    promoted, more = 0, True
+    promoted, failed, more = 0, 0, True
     while more:
         try:
             async with ctx.transaction() as conn:
                 jobs = await promote.promote_due(conn, limit=PAGE)
         except psycopg.DatabaseError as error:
             log_failed(ctx, "page", error)
-            return await _promote_each(ctx, promoted)
-        promoted, more = promoted + len(jobs), len(jobs) >= PAGE
+            each = await _promote_each(ctx)
+            promoted, failed, more = promoted + each.done, len(each.failed), False
+        else:
+            promoted, more = promoted + len(jobs), len(jobs) >= PAGE
     async with ctx.connection() as conn:
         promoted += len(await enqueue_due(conn))
-    return Result(promoted)
+    return Result(promoted, failed)
 
 
-async def _promote_each(ctx: Pass, promoted: int) -> Result:
-    failed: list[JobId] = []
+async def _promote_each(ctx: Pass) -> Acted:
+    promoted, failed = 0, list[JobId]()
     more = True
     while more and len(failed) < PAGE:
         async with ctx.connection() as conn:
@@ -107,7 +109,7 @@ async def _promote_each(ctx: Pass, promoted: int) -> Result:
         acted = await act_on_each(ctx, due, promote.promote_one)
         promoted, more = promoted + acted.done, len(due) == PAGE
         failed += acted.failed
-    return Result(promoted, len(failed))
+    return Acted(promoted, failed)
 
 
 async def wake_forgotten(ctx: Pass) -> Result:

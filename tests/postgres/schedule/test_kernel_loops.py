@@ -10,9 +10,12 @@ import pytest
 from factories import EXPIRED, Conn, add, column, end, everything, hold, rows, silence, state_of, take, value
 from holdfast.apps.scheduler import scheduler_for, with_intervals
 from holdfast.jobs import effects
+from holdfast.jobs.declare import Declaration, as_json
 from holdfast.jobs.enqueue import enqueue_many
+from holdfast.jobs.kinds import publish
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.outcome import Fail
+from holdfast.jobs.periodic.schedule import Schedule
 from holdfast.jobs.pipelines import Pipeline
 from holdfast.jobs.rerun import rerun
 from holdfast.schedule import kernel
@@ -202,12 +205,16 @@ async def failed_items(conn: Conn, name: str) -> Any:
 
 
 async def test_failing_delayed_job_does_not_stop_other_promotions(conn: Conn, place: Place) -> None:
-    """S-16, E-23"""
+    """S-16, E-23: nor the periodic jobs that are due."""
+    await publish(conn, [as_json(Declaration("report.daily", periodic=Schedule(HOUR)))], worker="a worker")
+    await conn.execute("UPDATE holdfast.periodic_jobs SET next_due_at = clock_timestamp() - interval '1 second'")
     jobs = [await add(conn, run_after=timedelta(milliseconds=1)) for _ in range(130)]
     await conn.execute("UPDATE holdfast.jobs SET run_after = clock_timestamp() - interval '1 minute'")
     await refuse(conn, "jobs", jobs[7])
 
-    assert await run(conn, place, "promote") == ("success", 129, None)
+    assert await run(conn, place, "promote") == ("success", 129 + 1, None)
+
+    assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE kind = 'report.daily'") == 1
 
     assert await rows(conn, "SELECT id FROM holdfast.jobs WHERE run_after IS NOT NULL") == [(jobs[7],)]
     assert await failed_items(conn, "promote") == 1
