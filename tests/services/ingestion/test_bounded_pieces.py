@@ -94,9 +94,9 @@ def test_rows_of_a_parquet_file_are_complete_and_in_order_after_they_are_cut_and
 
 
 def test_a_row_of_a_parquet_file_that_is_too_long_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = written(tmp_path / "f", pa.table({"text": ["a"] * 10 + ["x" * LARGEST] + ["b"] * 10}))
+    path = written(tmp_path / "f", pa.table({"text": ["a"] * 300 + ["x" * LARGEST] + ["b"] * 10}), row_group_size=290)
 
-    with pytest.raises(UnreadableFile, match="row 11 has more than 8,388,608 bytes"):
+    with pytest.raises(UnreadableFile, match="row 301 has more than 8,388,608 bytes"):
         sizes(path)
 
 
@@ -135,9 +135,9 @@ def test_fewer_rows_are_read_at_once_if_a_page_is_large(tmp_path: Path, monkeypa
     assert read[0] == MIB // (len(LONG) + 4)
 
 
-@pytest.mark.parametrize("damage", [b"\x00" * 8, b"\x15\x01\x15\x01\x00", b"\xff" * 16, b"\x1c" * 16])
+@pytest.mark.parametrize("damage", [b"\x00" * 8, b"\x15\x01\x15\x01\x00", b"\xff" * 16, b"\x1c" * 1_500])
 def test_a_parquet_file_with_a_damaged_page_is_refused(damage: bytes, tmp_path: Path) -> None:
-    path = written(tmp_path / "f", pa.table({"n": range(10)}))
+    path = written(tmp_path / "f", pa.table({"n": range(1_000)}))
     content = bytearray(path.read_bytes())
     content[4 : 4 + len(damage)] = damage
     path.write_bytes(content)

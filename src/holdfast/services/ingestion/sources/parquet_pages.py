@@ -15,8 +15,7 @@ HEADER: Final = 1024  # bytes that are read for a header; it is longer only if i
 LONGEST_HEADER: Final = 16 * 1024 * 1024  # the limit of pyarrow
 DEEPEST: Final = 8  # structs in structs; a page header has three levels
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, STRUCT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 12
-TYPE, UNPACKED, PACKED = (1,), (2,), (3,)  # fields of a header
-VALUES: Final = {0: (5, 1), 3: (8, 1)}  # by type: the field with the number of values. Pages of other types have none
+UNPACKED, PACKED = 2, 3  # fields of a header
 
 
 class BadPage(ValueError):
@@ -28,7 +27,6 @@ class Page(NamedTuple):
 
     unpacked: int
     packed: int
-    values: int
     length: int  # of the header
 
 
@@ -39,10 +37,10 @@ def largest_page(file: BinaryIO, column: pq.ColumnChunkMetaData) -> int:
         at = dictionary
     if at < 0:
         raise BadPage("a column begins before the file")
-    end, left, largest = at + column.total_compressed_size, column.num_values, 0
-    while left > 0 and at < end:
+    end, largest = at + column.total_compressed_size, 0
+    while at < end:
         page = _page_at(file, at)
-        largest, left = max(largest, page.unpacked), left - page.values
+        largest = max(largest, page.unpacked)
         at += page.length + page.packed
     return largest
 
@@ -69,23 +67,22 @@ class _Header:
     def page(self) -> Page:
         found = self._struct(0)
         unpacked, packed = found.get(UNPACKED, -1), found.get(PACKED, -1)
-        values = found.get(VALUES.get(found.get(TYPE, -1), ()), 0)
-        if min(unpacked, packed, values) < 0:
-            raise BadPage("the header of a page has no size, or a negative number")
-        return Page(unpacked, packed, values, self._at)
+        if unpacked < 0 or packed < 0:
+            raise BadPage("the header of a page has no size, or a negative one")
+        return Page(unpacked, packed, self._at)
 
-    def _struct(self, depth: int) -> dict[tuple[int, ...], int]:
-        """The numbers of a struct and of the structs in it, by the path of their fields."""
+    def _struct(self, depth: int) -> dict[int, int]:
+        """The numbers of a struct, by their fields. Structs in it are skipped."""
         if depth > DEEPEST:
             raise BadPage("the header has too many levels")
-        found: dict[tuple[int, ...], int] = {}
+        found: dict[int, int] = {}
         number = 0
         while (byte := self._byte()) & 15 != STOP:
             number, kind = number + (byte >> 4) if byte >> 4 else self._number(), byte & 15
             if kind in (I16, I32, I64):
-                found[(number,)] = self._number()
+                found[number] = self._number()
             elif kind == STRUCT:
-                found |= {(number, *path): value for path, value in self._struct(depth + 1).items()}
+                self._struct(depth + 1)
             elif kind in (BYTE, DOUBLE, BINARY):
                 self._skip({BYTE: 1, DOUBLE: 8}.get(kind) or self._varint())
             elif kind not in (TRUE, FALSE):
