@@ -241,7 +241,10 @@ FENCED: dict[str, tuple[str, dict[str, Any]]] = {
     "progress": (progress.PROGRESS, {"progress": 0.5, "message": "m", "id": 7, "attempt_id": ATTEMPT}),
     "checkpoint": (progress.CHECK, {"id": 7, "attempt_id": ATTEMPT}),
     "begin": (begin.BEGIN, {"id": 7, "attempt_id": ATTEMPT}),
-    "what has begun": (begin.NOTE_BEGUN, {"ids": "{7}", "attempts": f"{{{ATTEMPT}}}", "seconds": [1.0]}),
+    "what has begun": (
+        begin.NOTE_BEGUN,
+        {"ids": "{7}", "attempts": f"{{{ATTEMPT}}}", "seconds": [1.0], "worker_id": WORKER},
+    ),
     "chain": (
         pipelines.COMPLETE_AND_CHAIN,
         {
