@@ -65,7 +65,7 @@ KERNEL_EVENTS: Final[dict[str, str]] = {
     "oidc_login_refused": "A sign-in at the identity provider failed, because of its answer in `error`.",
     "stream_look_failed": "The poll for all event streams failed; the next one follows.",
     "claim_put_off": "Jobs that need a lock or a slot could not be claimed now; a later claim finds them again.",
-    "rescue_failed": "The jobs of one dead worker, or one overdue job, could not be rescued; the others were.",
+    "rescue_failed": "The jobs of one dead or killed worker, or one overdue job, could not be rescued; the others were.",
     "sweep_failed": "A sweep (rescue, promote, wake or clean) failed and is retried with the next heartbeat.",
     # Periodic jobs
     "periodic_job_declared": "A worker published a new or changed schedule of a kind.",

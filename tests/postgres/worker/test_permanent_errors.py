@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
-from factories import rows, state_of, value
+from factories import hold, rows, start_worker, state_of, value
 from holdfast import Context, Done, Worker, WorkerOptions
 from holdfast.errors import UsageError
 from holdfast.jobs.enqueue import enqueue, enqueue_many
-from holdfast.jobs.model import Lock, NewJob
+from holdfast.jobs.model import Lock, NewJob, WorkerId
+from holdfast.worker.job_counts import JobCounts
+from holdfast.worker.keeper import keeper as product
+from holdfast.worker.keeper.keeper import Keeper
+from holdfast.worker.keeper.messages import ExecutorConfig, Mode
 from holdfast.worker.kinds import job
 from workers import beside, until
 
@@ -80,6 +86,68 @@ async def test_start_that_cannot_be_written_fails_the_attempt(database: str, con
     ((state, errors, error),) = await rows(conn, "SELECT state, errors, error FROM holdfast.jobs")
     assert (state, errors, ran) == ("failed", 1, [])
     assert "exceeds the maximum" in error
+
+
+class DeadExecutor:
+    """An executor that has exited, or was killed by its keeper."""
+
+    pid, ready_at, database_error, start_error = 1, None, None, None
+
+    def __init__(self, worker_id: WorkerId, counts: JobCounts | None = None) -> None:
+        self.id, self.counts, self.was_killed_by_us = worker_id, counts, False
+        self.begun: list[int] = []
+        self.failing: list[str] = []
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.exited.set_result(-9)
+
+
+@pytest.mark.parametrize(("mode", "exit_code"), [("drain", 1), ("serve", 0)])
+async def test_keeper_does_not_repeat_a_rescue_that_is_refused_for_ever(
+    database: str, conn: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, mode: Mode, exit_code: int
+) -> None:
+    """A keeper that drains ends; before its end the sweeps of one that serves may succeed."""
+    claim = await hold(conn)
+    await conn.execute(REFUSE.format(event="UPDATE", table="jobs", when="OLD.state = 'running'"))
+    keeper = Keeper(ExecutorConfig(database, ("jobs",), mode=mode))
+    children: list[Any] = [DeadExecutor(claim.worker_id), DeadExecutor(WorkerId(str(uuid4())), JobCounts())]
+
+    def start() -> Any:
+        keeper._children.append(children.pop(0))
+        return keeper._children[-1]
+
+    monkeypatch.setattr(keeper, "_start", start)
+    monkeypatch.setattr(product, "restart_delay", lambda _: 0.0)
+    await asyncio.wait_for(keeper._supervise(1), 30)
+    await asyncio.wait_for(asyncio.gather(*keeper._tasks), 30)
+
+    assert [line for line in caplog.messages if "worker_database_lost" in line] == []
+    (refused,) = [line for line in caplog.messages if "rescue_failed" in line]
+    assert "exceeds the maximum" in refused
+    assert claim.worker_id in refused
+    assert await value(conn, "SELECT lease_until <= clock_timestamp() FROM holdfast.workers"), "any worker may rescue them"
+    assert keeper._exit_code() == exit_code
+    await keeper._acts.close()
+
+
+async def test_stopping_keeper_does_not_repeat_a_release_that_is_refused_for_ever(
+    database: str, conn: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lease cannot be ended either, and the jobs of the next executor are released all the same."""
+    refused, released = [await hold(conn, worker=await start_worker(conn, name)) for name in ("refused", "released")]
+    when = f"OLD.state = 'running' AND OLD.id = {refused.id}"
+    await conn.execute(REFUSE.format(event="UPDATE", table="jobs", when=when))
+    of_worker = "CREATE TRIGGER refuse BEFORE UPDATE ON holdfast.workers FOR EACH ROW WHEN (OLD.name = 'refused')"
+    await conn.execute(f"{of_worker} EXECUTE FUNCTION refuse()")
+    keeper = Keeper(ExecutorConfig(database, ("jobs",)))
+    keeper._stopping.set()
+
+    killed: list[Any] = [DeadExecutor(refused.worker_id), DeadExecutor(released.worker_id)]
+    await asyncio.wait_for(keeper._release_jobs(killed), 30)
+
+    assert [await state_of(conn, one.id) for one in (refused, released)] == ["running", "pending"]
+    assert len([line for line in caplog.messages if "rescue_failed" in line]) == 1
+    assert (keeper.done.given_back, keeper._exit_code()) == (1, 1)
+    await keeper._acts.close()
 
 
 async def test_log_line_that_cannot_be_stored_does_not_keep_others(

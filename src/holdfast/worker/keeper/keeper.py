@@ -23,13 +23,14 @@ from uuid import uuid4
 import psycopg
 
 from holdfast.crashpoints import crashpoint
-from holdfast.database.pool import Link
+from holdfast.database.pool import Link, is_permanent
 from holdfast.errors import UsageError
 from holdfast.jobs.begin import note_begun_blocked
 from holdfast.jobs.model import JobId, WorkerId
 from holdfast.jobs.release import Released, release_worker
 from holdfast.jobs.renew import renew_leases, resign
 from holdfast.jobs.rescue import rescue_worker
+from holdfast.telemetry.error_text import error_line
 from holdfast.telemetry.log import log
 from holdfast.telemetry.metrics import executor_deaths
 from holdfast.worker.checkup import KeeperCheckup
@@ -42,6 +43,7 @@ from holdfast.worker.presence import Presence
 from holdfast.worker.probe import Probe
 
 T = TypeVar("T")
+Act = Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]]
 
 # At the end of the grace period an executor stops its handlers and releases its jobs. If it cannot, the keeper kills it shortly
 # after and releases its jobs. All within 2 s after the grace period. In seconds:
@@ -214,7 +216,7 @@ class Keeper:
 
     async def _rescue_jobs(self, child: ExecutorProcess, ended: ExitCause) -> None:
         """Make the jobs of a dead executor pending at once. While the database is unreachable, its lease goes on to expire."""
-        jobs = await self._retry_forever(partial(self._rescue, child, ended))
+        jobs = await self._write_for(child, partial(self._rescue, child, ended))
         if jobs:
             log.warning("jobs_rescued", jobs=jobs, worker_id=child.id, cause=ended.cause)
 
@@ -327,7 +329,9 @@ class Keeper:
     async def _release_jobs(self, killed: list[ExecutorProcess]) -> None:
         """On the keeper's own connection, under the fence: an outcome that a process wrote before it was killed stays."""
         for child in killed:
-            given = await self._retry_forever(partial(self._release, child))
+            given = await self._write_for(child, partial(self._release, child))
+            if given is None:
+                continue
             self.done += JobCounts(given_back=len(given.released), cut_off=len(given.failed))
             if given.released or given.failed:
                 log.warning("jobs_given_back", worker_id=child.id, released=given.released, failed=given.failed)
@@ -338,13 +342,28 @@ class Keeper:
             await resign(conn, child.id)
         return given
 
-    async def _retry_forever(self, act: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]]) -> T:
-        """Call `act` until the database could be reached."""
+    async def _write_for(self, child: ExecutorProcess, act: Act[T]) -> T | None:
+        """Call `act`, which takes the jobs of this executor. None: the database refuses that on every try. The lease ends then,
+        so that the sweeps of all workers find the jobs."""
+        try:
+            return await self._retry_forever(act)
+        except psycopg.Error as error:
+            log.error("rescue_failed", error=error_line(error), worker_id=child.id)
+        if self._config.mode != "serve" or self._stopping.is_set():  # otherwise the sweeps may succeed before it exits
+            self._gave_up = True
+        with contextlib.suppress(psycopg.Error):
+            await self._retry_forever(partial(resign, worker_id=child.id))
+        return None
+
+    async def _retry_forever(self, act: Act[T]) -> T:
+        """Call `act` until the database could be reached. An error that every try would have is raised."""
         while True:
             try:
                 async with asyncio.timeout(self._lease), self._acts as conn:
                     return await act(conn)
             except UNREACHABLE as error:
+                if is_permanent(error):
+                    raise
                 log.warning("worker_database_lost", error=str(error).strip(), name=self._name)
                 await asyncio.sleep(RETRY_AFTER)
 
