@@ -195,20 +195,21 @@ async def test_claim_that_starts_immediately_counts_from_the_claim(conn: Any) ->
 
 async def test_explain_distinguishes_waiting_for_a_lane_from_running(conn: Any) -> None:
     claims = await hold_ahead(conn, 4)
-    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '48 s'")
-    await noted(conn, 5, *claims[:2])
+    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '48 min'")
+    await noted(conn, 300, *claims[:2])
 
-    assert await explain(conn, claims[0].id) == "It runs: attempt 1 on keen, for 5 s."
+    assert await explain(conn, claims[0].id) == "It runs: attempt 1 on keen, for 5 min."
     assert await explain(conn, claims[3].id) == (
-        "Attempt 1 was claimed by keen 48 s ago and waits there for a free lane; "
+        "Attempt 1 was claimed by keen 48 min ago and waits there for a free lane; "
         "it is returned to the queue if that takes long."
     )
 
 
 async def test_explain_reports_running_when_every_job_has_a_lane(conn: Any) -> None:
     (held,) = await hold_ahead(conn, 1)
+    await conn.execute("UPDATE holdfast.jobs SET claimed_at = claimed_at - interval '5 min'")
 
-    assert await explain(conn, held.id) == "It runs: attempt 1 on keen, for 0 s."
+    assert await explain(conn, held.id) == "It runs: attempt 1 on keen, for 5 min."
 
 
 async def test_reclaimed_job_has_no_start(conn: Any) -> None:

@@ -200,8 +200,9 @@ async def test_running_shows_message_and_cancellation_request(conn: Any) -> None
     claim = await hold(conn, worker=await start_worker(conn, "pod-3"))
     await report(conn, claim, message="page 3 of 9")
     await cancel(conn, claim.id, actor="ada")
+    await conn.execute("UPDATE holdfast.jobs SET (claimed_at, begun_at) = (claimed_at - interval '5 min', begun_at - interval '5 min')")
 
-    assert await _says(conn, claim.id) == "It runs: attempt 1 on pod-3, for 0 s; it was asked to stop: page 3 of 9."
+    assert await _says(conn, claim.id) == "It runs: attempt 1 on pod-3, for 5 min; it was asked to stop: page 3 of 9."
 
 
 async def test_running_on_a_worker_with_an_expired_lease(conn: Any) -> None:
@@ -276,12 +277,13 @@ async def test_every_end_state_has_its_sentence(conn: Any) -> None:
     await end(conn, failed, Fail("no such table"))
     await lose(conn, poison)
     await cancel(conn, cancelled.id, actor="ada", reason="wrong year", force=True)
+    await conn.execute("UPDATE holdfast.jobs SET finished_at = finished_at - interval '5 min'")
 
     assert [await _says(conn, claim.id) for claim in (done, failed, poison, cancelled)] == [
-        "Completed 0 s ago in attempt 1.",
-        "Failed 0 s ago after 1 error of 3 allowed: no such table",
-        "Quarantined 0 s ago: its process crashed once, the last time by lease_lost; fix the cause, then rerun it.",
-        "Cancelled 0 s ago: wrong year.",
+        "Completed 5 min ago in attempt 1.",
+        "Failed 5 min ago after 1 error of 3 allowed: no such table",
+        "Quarantined 5 min ago: its process crashed once, the last time by lease_lost; fix the cause, then rerun it.",
+        "Cancelled 5 min ago: wrong year.",
     ]
 
 

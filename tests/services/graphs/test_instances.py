@@ -63,7 +63,7 @@ async def test_an_instance_of_a_mapping_waits_for_its_snapshot_then_loads_and_ru
             await finish_exports(conn, made["snapshot_id"])
             await until_status(conn, made["id"], "running")
 
-    assert when_made == [(made["id"], "starting")]
+    assert set(when_made) == {(made["id"], "starting")}
     (told_once,) = [one for one in caplog.records if "transitioning_instance_to_starting" in one.getMessage()]
     assert f"instance_id={made['id']} snapshot_id={made['snapshot_id']} " in told_once.getMessage()
     shown = (await analyst.get(f"/api/instances/{made['id']}")).json()["data"]
@@ -108,7 +108,7 @@ async def test_an_instance_loads_the_mapping_version_of_its_snapshot(
     assert [one.name for one in plan.nodes[0].properties] == ["name", "age"]
     assert all(size_of(file.path) == file.bytes for table in plan.tables for file in table.files)
     assert (plan.instance_id, plan.start_token) == (instance_id, (await get(conn, instance_id)).start_token)
-    (spec,) = given
+    *_, spec = given  # a call without an answer in time is repeated
     assert spec.labels == {"mapping-id": f"{mapping_id}", "mapping-version": "1", "snapshot-id": f"{snapshot_id}"}
     assert (spec.instance_id, spec.owner, spec.engine) == (instance_id, "token:analyst", "ladybug")
     assert spec.plan.location == await value(conn, "SELECT location FROM holdfast.snapshots WHERE id = %s", snapshot_id)

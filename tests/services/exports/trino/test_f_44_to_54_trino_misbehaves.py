@@ -100,6 +100,9 @@ async def test_f_46_a_submit_whose_fate_is_unknown_is_never_sent_again_blindly(
     seconds = 1 if answer and answer.startswith(b"HTTP/1.1 200") else 60  # nothing comes after half an answer
     with pytest.raises(SubmitUnknown):
         await engines(server.url, read_seconds=seconds).submit(asking())
+    async with asyncio.timeout(60):
+        while not server.sent(POST):
+            await asyncio.sleep(0.01)
     assert len(server.sent(POST)) == 1
 
 
