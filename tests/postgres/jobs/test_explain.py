@@ -200,7 +200,9 @@ async def test_running_shows_message_and_cancellation_request(conn: Any) -> None
     claim = await hold(conn, worker=await start_worker(conn, "pod-3"))
     await report(conn, claim, message="page 3 of 9")
     await cancel(conn, claim.id, actor="ada")
-    await conn.execute("UPDATE holdfast.jobs SET (claimed_at, begun_at) = (claimed_at - interval '5 min', begun_at - interval '5 min')")
+    await conn.execute(
+        "UPDATE holdfast.jobs SET (claimed_at, begun_at) = (claimed_at - interval '5 min', begun_at - interval '5 min')"
+    )
 
     assert await _says(conn, claim.id) == "It runs: attempt 1 on pod-3, for 5 min; it was asked to stop: page 3 of 9."
 
