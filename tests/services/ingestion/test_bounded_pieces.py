@@ -15,6 +15,7 @@ import pytest
 from holdfast.services.ingestion.sources import columnar, csv_chunks, sheets
 from holdfast.services.ingestion.sources.dialect import UnreadableFile
 from holdfast.services.ingestion.sources.opening import open_rows
+from holdfast.services.ingestion.sources.parquet_pages import BadPage, Page, _page_at
 
 MIB = 1024 * 1024
 LARGEST = 8 * MIB
@@ -48,18 +49,9 @@ def test_a_text_that_a_parquet_file_has_once_makes_no_large_piece(kind: pa.DataT
 
 def test_few_rows_are_read_at_once_if_a_column_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What pyarrow returns in one read is in memory as a whole before it can be cut."""
-    path, read = written(tmp_path / "f", pa.table({"text": [LONG] * 2_000})), []
-    original = columnar.ParquetFile._cut
+    path = written(tmp_path / "f", pa.table({"text": [LONG] * 2_000}))
 
-    def noted(self: columnar.ParquetFile, batch: pa.RecordBatch, line: int) -> object:
-        read.append(batch.num_rows)
-        return original(self, batch, line)
-
-    monkeypatch.setattr(columnar.ParquetFile, "_cut", noted)
-
-    sizes(path)
-
-    assert read[0] == columnar.UNKNOWN_WIDTH_ROWS
+    assert first_read(path, monkeypatch) == columnar.UNKNOWN_WIDTH_ROWS
 
 
 def test_narrow_rows_of_a_parquet_file_come_in_large_pieces(tmp_path: Path) -> None:
@@ -118,10 +110,37 @@ def test_a_large_page_of_a_parquet_file_is_refused_before_it_is_unpacked(
         sizes(large)
 
 
-def test_fewer_rows_are_read_at_once_if_a_page_is_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value of the page may be in every row."""
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({}, MIB // (len(LONG) + 4)),  # the value of the dictionary may be in every row
+        ({"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}, 51),  # also the value that others repeat
+        ({"use_dictionary": False, "data_page_size": 1, "write_batch_size": 1}, MIB // (len(LONG) + 4)),  # a page for each row
+    ],
+)
+def test_fewer_rows_are_read_at_once_if_a_page_is_large(
+    options: dict[str, object], rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(columnar, "LARGEST_READ", MIB)
-    path, read = written(tmp_path / "f", pa.table({"text": [LONG] * 200})), []
+    path = written(tmp_path / "f", pa.table({"text": [LONG] * 200}), **options)
+
+    assert first_read(path, monkeypatch) == rows
+
+
+def test_a_large_page_of_values_that_are_there_once_is_read_in_few_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB writes one page for a column of a row group. Its rows are not read one by one."""
+    monkeypatch.setattr(columnar, "LARGEST_READ", 4 * MIB)
+    options = {"use_dictionary": False, "data_page_size": 8 * MIB}
+    path = written(tmp_path / "f", pa.table({"text": [f"{one:04}" + LONG for one in range(200)]}), **options)
+
+    assert first_read(path, monkeypatch) == 200
+
+
+def first_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The rows of the first batch that pyarrow returns."""
+    read = []
     original = columnar.ParquetFile._cut
 
     def noted(self: columnar.ParquetFile, batch: pa.RecordBatch, line: int) -> object:
@@ -129,10 +148,57 @@ def test_fewer_rows_are_read_at_once_if_a_page_is_large(tmp_path: Path, monkeypa
         return original(self, batch, line)
 
     monkeypatch.setattr(columnar.ParquetFile, "_cut", noted)
-
     sizes(path)
+    return read[0]
 
-    assert read[0] == MIB // (len(LONG) + 4)
+
+def test_a_row_group_without_rows_is_left_out(tmp_path: Path) -> None:
+    """pyarrow writes that its columns begin where the file does."""
+    table = pa.table({"text": ["a", "b"]})
+    with pq.ParquetWriter(tmp_path / "f", table.schema) as writer:
+        for part in (table, table.slice(0, 0), table):
+            writer.write_table(part)
+
+    assert b"".join(open_rows(tmp_path / "f").pieces()).split() == [b'"a"', b'"b"', b'"a"', b'"b"']
+    assert sizes(written(tmp_path / "empty", table.slice(0, 0))) == []
+
+
+I16, I32, I64 = 4, 5, 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ([(2, I32, 7), (3, I32, 8)], Page(7, 8, 5, False)),
+        ([(2, I32, 7), (3, I32, 8), (9, I64, 1), (10, I16, 1)], Page(7, 8, 9, False)),
+        ([(2, I32, 7), (3, I32, 8), (2, I64, 1)], "the field 2 twice"),  # pyarrow skips it, the size stays 7
+        ([(2, I32, 7), (3, I32, 8), (2, I32, 1)], "the field 2 twice"),
+        ([(2, I64, 7), (3, I32, 8)], "no size"),
+        ([(2, I32, 7), (3, I32, 8), (65_538, I32, 1)], "field 65538 twice, or it is out of range"),  # 2 in 16 bits
+    ],
+)
+def test_the_size_of_a_page_is_the_one_that_pyarrow_reads(
+    fields: list[tuple[int, int, int]], said: Page | str, tmp_path: Path
+) -> None:
+    header = b"".join(bytes([kind]) + varint(2 * number) + varint(2 * value) for number, kind, value in fields) + b"\0"
+    path = tmp_path / "f"
+    path.write_bytes(header)
+
+    with path.open("rb") as file:
+        if isinstance(said, Page):
+            length = len(header)
+            assert _page_at(file, 0) == said._replace(length=length)
+        else:
+            with pytest.raises(BadPage, match=said):
+                _page_at(file, 0)
+
+
+def varint(value: int) -> bytes:
+    found = []
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
 
 
 @pytest.mark.parametrize("damage", [b"\x00" * 8, b"\x15\x01\x15\x01\x00", b"\xff" * 16, b"\x1c" * 1_500])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from holdfast.extras import lazily
 from holdfast.services.ingestion.sources.csv_chunks import LONGEST_RECORD, Malformed
 from holdfast.services.ingestion.sources.dialect import Dialect, UnreadableFile
-from holdfast.services.ingestion.sources.parquet_pages import BadPage, largest_page
+from holdfast.services.ingestion.sources.parquet_pages import BadPage, Pages, pages_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,6 +83,8 @@ class ParquetFile:
         line = self.first_line
         with self.path.open("rb") as raw, pq.ParquetFile(self.path, buffer_size=MIB) as file:
             for group in range(file.num_row_groups):
+                if file.metadata.row_group(group).num_rows == 0:  # its columns may begin nowhere
+                    continue
                 rows = self._rows_at_once(raw, file.metadata.row_group(group))
                 # Threads cost more than they save if they begin and end for each few rows.
                 threads = rows > UNKNOWN_WIDTH_ROWS
@@ -93,18 +95,17 @@ class ParquetFile:
     def _rows_at_once(self, raw: BinaryIO, group: pq.RowGroupMetaData) -> int:
         """How many rows of a row group to read at once. No read, and no pages of it, take more than LARGEST_READ."""
         try:
-            pages = [largest_page(raw, group.column(number)) for number in range(group.num_columns)]
+            pages = [pages_of(raw, group.column(number)) for number in range(group.num_columns)]
         except BadPage as error:
             raise UnreadableFile(f"the file is not Parquet: {error}") from None
-        if sum(pages) > LARGEST_READ:
+        unpacked = sum(one.largest for one in pages)
+        if unpacked > LARGEST_READ:
             raise UnreadableFile(
-                f"the largest pages of its columns have {sum(pages):,} bytes when they are unpacked; at most {LARGEST_READ:,} "
+                f"the largest pages of its columns have {unpacked:,} bytes when they are unpacked; at most {LARGEST_READ:,} "
                 "are read: write the file with smaller pages, or save it as CSV"
             )
-        # A value is not larger than its page.
-        texts = sum(size for size, width in zip(pages, self._widths, strict=True) if width is None)
         if None in self._widths:
-            return max(1, min(UNKNOWN_WIDTH_ROWS, LARGEST_READ // max(1, texts)))
+            return rows_of_texts([one for one, width in zip(pages, self._widths, strict=True) if width is None])
         return max(1, min(BATCH, PIECE // max(1, sum(width or 0 for width in self._widths))))
 
     def _plain(self, batch: Any) -> Any:
@@ -130,6 +131,14 @@ class ParquetFile:
             raise UnreadableFile(f"row {line} has more than {LONGEST_RECORD:,} bytes")
         else:
             yield batch
+
+
+def rows_of_texts(columns: list[Pages]) -> int:
+    """How many rows of columns with values of any length to read at once. Pure."""
+    # A value is not larger than its page. Where it is there for one row only, all values are not larger than all such pages.
+    by_value = LARGEST_READ // max(1, sum(one.largest for one in columns))
+    by_page = (LARGEST_READ - sum(one.others for one in columns)) // max(1, sum(one.repeating for one in columns))
+    return max(1, min(UNKNOWN_WIDTH_ROWS, max(by_value, by_page)))
 
 
 def refers(kind: Any) -> bool:

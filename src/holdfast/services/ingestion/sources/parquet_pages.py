@@ -15,7 +15,10 @@ HEADER: Final = 1024  # bytes that are read for a header; it is longer only if i
 LONGEST_HEADER: Final = 16 * 1024 * 1024  # the limit of pyarrow
 DEEPEST: Final = 8  # structs in structs; a page header has three levels
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, STRUCT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 12
-UNPACKED, PACKED = 2, 3  # fields of a header
+TYPE, UNPACKED, PACKED, DATA, DATA_V2 = 1, 2, 3, 5, 8  # fields of a header
+ENCODING: Final = {DATA: 2, DATA_V2: 4}  # the field of their structs
+DICTIONARY_PAGE, DELTA_BYTE_ARRAY = 2, 7  # a type of page, and an encoding
+LARGEST_FIELD: Final = 32_767
 
 
 class BadPage(ValueError):
@@ -28,21 +31,34 @@ class Page(NamedTuple):
     unpacked: int
     packed: int
     length: int  # of the header
+    repeats: bool
 
 
-def largest_page(file: BinaryIO, column: pq.ColumnChunkMetaData) -> int:
-    """The unpacked size of the largest page of a column in a row group."""
+class Pages(NamedTuple):
+    """Unpacked sizes of the pages of a column in a row group."""
+
+    largest: int
+    repeating: int  # the largest page whose values, or parts of them, may be in many rows; 0 without one
+    others: int  # the sum of the other pages
+
+
+def pages_of(file: BinaryIO, column: pq.ColumnChunkMetaData) -> Pages:
+    """Reads the headers of all pages."""
     dictionary, at = column.dictionary_page_offset, column.data_page_offset
     if dictionary is not None and 0 < dictionary < at:
         at = dictionary
     if at < 0:
         raise BadPage("a column begins before the file")
-    end, largest = at + column.total_compressed_size, 0
+    end, found = at + column.total_compressed_size, Pages(0, 0, 0)
     while at < end:
         page = _page_at(file, at)
-        largest = max(largest, page.unpacked)
+        largest = max(found.largest, page.unpacked)
+        if page.repeats:
+            found = found._replace(largest=largest, repeating=max(found.repeating, page.unpacked))
+        else:
+            found = found._replace(largest=largest, others=found.others + page.unpacked)
         at += page.length + page.packed
-    return largest
+    return found
 
 
 def _page_at(file: BinaryIO, at: int) -> Page:
@@ -66,23 +82,32 @@ class _Header:
 
     def page(self) -> Page:
         found = self._struct(0)
-        unpacked, packed = found.get(UNPACKED, -1), found.get(PACKED, -1)
+        unpacked, packed = found.get((UNPACKED,), -1), found.get((PACKED,), -1)
         if unpacked < 0 or packed < 0:
             raise BadPage("the header of a page has no size, or a negative one")
-        return Page(unpacked, packed, self._at)
+        encodings = [found.get((data, field)) for data, field in ENCODING.items()]
+        repeats = found.get((TYPE,)) == DICTIONARY_PAGE or DELTA_BYTE_ARRAY in encodings
+        return Page(unpacked, packed, self._at, repeats)
 
-    def _struct(self, depth: int) -> dict[int, int]:
-        """The numbers of a struct, by their fields. Structs in it are skipped."""
+    def _struct(self, depth: int, place: tuple[int, ...] = ()) -> dict[tuple[int, ...], int]:
+        """The 32-bit numbers of a struct and of the structs in it, by the fields that lead to them. pyarrow skips other numbers
+        where it expects one of 32 bits; a field that occurs twice is refused, so pyarrow reads no other value than this."""
         if depth > DEEPEST:
             raise BadPage("the header has too many levels")
-        found: dict[int, int] = {}
+        found: dict[tuple[int, ...], int] = {}
+        seen: set[int] = set()
         number = 0
         while (byte := self._byte()) & 15 != STOP:
             number, kind = number + (byte >> 4) if byte >> 4 else self._number(), byte & 15
-            if kind in (I16, I32, I64):
-                found[number] = self._number()
+            if number in seen or not 0 < number <= LARGEST_FIELD:
+                raise BadPage(f"the header has the field {number} twice, or it is out of range")
+            seen.add(number)
+            if kind == I32:
+                found[*place, number] = self._number()
+            elif kind in (I16, I64):
+                self._number()
             elif kind == STRUCT:
-                self._struct(depth + 1)
+                found |= self._struct(depth + 1, (*place, number))
             elif kind in (BYTE, DOUBLE, BINARY):
                 self._skip({BYTE: 1, DOUBLE: 8}.get(kind) or self._varint())
             elif kind not in (TRUE, FALSE):
