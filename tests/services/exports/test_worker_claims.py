@@ -162,6 +162,19 @@ async def test_polls_without_an_update_are_no_crashes_of_the_export(ops: Client,
         assert await lose(conn, poll["id"]) == ("submitted", 0)
 
 
+async def test_poll_with_an_update_may_not_take_longer_than_the_export(ops: Client, worker: Client, conn: Any) -> None:
+    """Each update renews the lease, so only the longest time of the job ends a poll that never finds the query ended."""
+    await make(ops)
+    (one,) = await claimed(worker, limit=1)
+    await submit(worker, one, "q1")
+    await conn.execute("UPDATE holdfast.jobs SET next_poll_at = clock_timestamp() WHERE id = %s", [one["id"]])
+    (poll,) = (await worker.get("/export-jobs/pollable")).json()["data"]
+
+    await update(worker, poll, message="still there")
+
+    assert await value(conn, "SELECT deadline_at = begun_at + max_runtime FROM holdfast.jobs WHERE id = %s", one["id"])
+
+
 async def test_first_claim_without_an_update_is_no_crash_and_later_ones_are(ops: Client, worker: Client, conn: Any) -> None:
     """The response may have been lost; but an export that kills each worker that gets it comes to an end."""
     await make(ops)

@@ -270,8 +270,7 @@ async def update_job(request: Request, job_id: JobNumber, asked: Update, attempt
         await acknowledge(conn, mine.worker_id)
         ended = ending(mine, asked)
         if ended is None:
-            if not mine.is_poll:
-                await note_begun(conn, mine.worker_id, [(mine.id, mine.attempt_id, 0.0)])
+            await note_begun(conn, mine.worker_id, [(mine.id, mine.attempt_id, 0.0)])
             await report(conn, mine, progress=asked.progress, message=asked.message)
         else:
             async with conn.transaction():
