@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -118,24 +119,44 @@ async def test_only_a_refresh_that_went_well_takes_anything_away(
     assert names(await viewer.get("/api/schema/catalogs/risk/schemas/main/tables"), "table") == ["account", "customer"]
 
 
+TOO_LONG = "".join(hashlib.sha256(f"{one}".encode()).hexdigest() for one in range(100))  # it cannot be compressed
+
+
+@pytest.mark.parametrize(("table", "why"), [("a\0b", "NUL"), (TOO_LONG, "index row size")], ids=["nul", "long"])
 async def test_a_catalog_that_the_database_refuses_does_not_keep_the_others(
-    viewer: Client, engine: Warehouse, ctx: Any, here: Any, monkeypatch: pytest.MonkeyPatch
+    viewer: Client, engine: Warehouse, ctx: Any, here: Any, monkeypatch: pytest.MonkeyPatch, table: str, why: str
 ) -> None:
-    """S-16: Postgres stores no NUL character. It is counted like a catalog that cannot be read."""
-    read = engine.entries
-
-    async def with_a_nul(catalogs: tuple[str, ...] | None = None) -> Any:
-        async for entries in read(catalogs):
-            yield [replace(one, table="a\0b") if one.catalog == "sales" else one for one in entries]
-
-    monkeypatch.setattr(engine, "entries", with_a_nul)
+    """S-16: Postgres stores no NUL character, and no long key. It is counted like a catalog that cannot be read."""
+    change(engine, monkeypatch, table=table)
 
     result = await refresh.refresh(ctx, here.engines)
 
     assert (result.items, result.failed) == (1, 1)
     assert names(await viewer.get("/api/schema/catalogs/risk/schemas/main/tables"), "table") == ["account", "customer", "owns"]
     stats = {one["catalog"]: one for one in (await viewer.get("/api/schema/stats")).json()["data"]["catalogs"]}
-    assert "NUL" in stats["sales"]["error"]
+    assert why in stats["sales"]["error"]
+
+
+async def test_a_catalog_whose_own_name_cannot_be_stored_does_not_keep_the_others(
+    viewer: Client, engine: Warehouse, ctx: Any, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(engine, monkeypatch, catalog="a\0b")
+
+    result = await refresh.refresh(ctx, here.engines)
+
+    assert (result.items, result.failed) == (1, 1)
+    assert names(await viewer.get("/api/schema/catalogs/risk/schemas/main/tables"), "table") == ["account", "customer", "owns"]
+
+
+def change(engine: Warehouse, monkeypatch: pytest.MonkeyPatch, **fields: str) -> None:
+    """Let the engine return these fields for all entries of the first catalog."""
+    read = engine.entries
+
+    async def changed(catalogs: tuple[str, ...] | None = None) -> Any:
+        async for entries in read(catalogs):
+            yield [replace(one, **fields) if one.catalog == "sales" else one for one in entries]
+
+    monkeypatch.setattr(engine, "entries", changed)
 
 
 async def test_when_nothing_can_be_read_the_pass_fails_and_everything_stays(

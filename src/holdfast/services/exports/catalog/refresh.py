@@ -12,6 +12,7 @@ from typing import Final
 
 import psycopg
 
+from holdfast.database.pool import is_permanent
 from holdfast.engines.port import Engine, EngineError, Entry
 from holdfast.engines.registry import Engines
 from holdfast.errors import HoldfastError, UsageError
@@ -81,7 +82,9 @@ async def _refresh_engine(ctx: Pass, engine: Engine) -> tuple[int, int, int]:
             async with ctx.transaction() as conn:
                 deleted += await cache.replace(conn, engine.name, catalog, entries, at)
             seen.append(catalog)
-        except psycopg.DataError as refused:  # such as a name with a NUL character: the other catalogs are still read
+        except psycopg.Error as refused:  # such as a name with a NUL character: the other catalogs are still read
+            if not is_refused(refused):
+                raise
             failed += 1
             await _note_failure(ctx, engine.name, catalog, error_line(refused), at)
     if not failed:
@@ -93,8 +96,17 @@ async def _refresh_engine(ctx: Pass, engine: Engine) -> tuple[int, int, int]:
 
 async def _note_failure(ctx: Pass, engine: str, catalog: str, error: str, at: datetime) -> None:
     log.warning("schema_cache_catalog_failed", engine=engine, catalog=catalog, error=error)
-    async with ctx.transaction() as conn:
-        await cache.note_failure(conn, engine, catalog, error, at)
+    try:
+        async with ctx.transaction() as conn:
+            await cache.note_failure(conn, engine, catalog, error, at)
+    except psycopg.Error as refused:  # the name of the catalog itself; it stays in the log
+        if not is_refused(refused):
+            raise
+
+
+def is_refused(error: psycopg.Error) -> bool:
+    """Whether Postgres cannot store these values, now or later. Pure."""
+    return isinstance(error, psycopg.DataError) or is_permanent(error)
 
 
 async def _catalogs(engine: Engine, known: list[str]) -> AsyncIterator[tuple[str, list[Entry] | None, str | None]]:
