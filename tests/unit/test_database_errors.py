@@ -30,7 +30,8 @@ def test_every_operational_error_is_classified(state: str) -> None:
 def test_lost_connection_without_a_code_is_transient() -> None:
     for error in (psycopg.OperationalError("gone"), psycopg.InterfaceError("closed"), PoolTimeout("none free"), OSError("no")):
         assert not is_permanent(error)
-    assert not is_permanent(errors.ReadOnlySqlTransaction("a standby"))
+    for kind in (errors.ReadOnlySqlTransaction, errors.IdleInTransactionSessionTimeout, errors.lookup("25P04")):
+        assert not is_permanent(kind("of a standby, or after a pause of this process"))
 
 
 @pytest.mark.parametrize("kind", [errors.UniqueViolation, errors.UndefinedTable, errors.InvalidTextRepresentation])

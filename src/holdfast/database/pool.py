@@ -62,9 +62,10 @@ _newest_timeline: dict[str, int] = {}  # the newest timeline that this process h
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 # By the SQLSTATE, longest first. A retry may succeed for: connection (08), login (28: a password that is being changed),
 # rollback and deadlock (40), resources (53), a lock or an object in use (55P03, 55006), operator and shutdown (57), the
-# server's own files (58, F0), a standby (25006). Everything else that an OperationalError can be is permanent: limits of the
-# program (54), objects in a wrong state (55), triggers and routines (27, 2F, 38, 39), savepoints (3B), foreign data (HV).
-PASSING = ("08", "28", "40", "53", "55006", "55P03", "57", "58", "F0", "25006")
+# server's own files (58, F0), a standby (25006), a transaction that stood still too long (25P03, 25P04). Everything else that
+# an OperationalError can be is permanent: limits of the program (54), objects in a wrong state (55), triggers and routines
+# (27, 2F, 38, 39), savepoints (3B), foreign data (HV).
+PASSING = ("08", "28", "40", "53", "55006", "55P03", "57", "58", "F0", "25006", "25P03", "25P04")
 PERMANENT = ("40002", "58P01", "58P02", "58P03")
 
 
