@@ -123,6 +123,7 @@ async def test_only_a_worker_with_a_database_opens_a_private_kind(api: Api, data
         database,
         *(Declaration("billing.pay", version=version, public=False) for version in (1, 3)),
         *(Declaration("moved", version=version, public=version == 2) for version in (1, 2)),
+        *(Declaration("closed", version=version, public=version == 1) for version in (1, 2)),
     )
     before = await rows(conn, "SELECT kind, version, declaration FROM holdfast.kinds ORDER BY kind, version")
     address = f"{api.url}/api/worker/0e984725-c51c-4bf4-9960-e1c80e27aba0/kinds"
@@ -133,6 +134,7 @@ async def test_only_a_worker_with_a_database_opens_a_private_kind(api: Api, data
 
         opened = [await said({"kind": "billing.pay", "version": version, "public": True}) for version in (1, 2, 3, 4)]
         opened += [await said({"kind": "billing.pay"}), await said({"kind": "moved", "version": 1})]
+        opened += [await said({"kind": "closed", "version": version}) for version in (1, 2, 3)]
         after = await rows(conn, "SELECT kind, version, declaration FROM holdfast.kinds ORDER BY kind, version")
         allowed = [
             await said({"kind": "billing.pay", "version": 4, "public": False}),
@@ -140,7 +142,7 @@ async def test_only_a_worker_with_a_database_opens_a_private_kind(api: Api, data
             await said({"kind": "moved", "version": 3}),
         ]
 
-    assert [(one.status_code, one.json()["code"]) for one in opened] == [(403, "RESERVED_KIND")] * 6
+    assert [(one.status_code, one.json()["code"]) for one in opened] == [(403, "RESERVED_KIND")] * 9
     assert "publish it by a worker that has a database connection" in opened[0].json()["detail"]
     assert after == before
     assert [one.status_code for one in allowed] == [204, 204, 204]

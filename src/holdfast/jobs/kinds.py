@@ -74,13 +74,13 @@ async def publish(conn: psycopg.AsyncConnection[Any], declared: Sequence[Mapping
             log.warning("kind_replaced", kind=kind, version=version, digest=digest[:12], replaced=replaced[:12], worker=worker)
 
 
-# The stored declaration of the said version counts; of a new version, that of the newest stored one.
+# The stored declaration of the said version and the newest one count: requests get either while no worker is alive.
 STAYS_PRIVATE = """
-    SELECT said.kind FROM unnest(%(kinds)s::text[], %(versions)s::int[]) AS said(kind, version) CROSS JOIN LATERAL (
-        SELECT k.declaration FROM holdfast.kinds k WHERE k.kind = said.kind
-        ORDER BY k.version = said.version DESC, k.version DESC LIMIT 1
-    ) AS stored
-    WHERE stored.declaration ->> 'public' = 'false' ORDER BY said.kind LIMIT 1
+    SELECT k.kind FROM unnest(%(kinds)s::text[], %(versions)s::int[]) AS said(kind, version)
+    JOIN holdfast.kinds k ON k.kind = said.kind
+    WHERE (k.version = said.version OR k.version = (SELECT max(n.version) FROM holdfast.kinds n WHERE n.kind = said.kind))
+        AND k.declaration ->> 'public' = 'false'
+    ORDER BY k.kind LIMIT 1
 """
 
 
