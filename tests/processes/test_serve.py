@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from holdfast.api.auth import create_token
 from holdfast.api.policy import Role
 from holdfast.jobs import progress
 from holdfast.jobs.model import NewJob
+from holdfast.jobs.outcome import Snooze
 from holdfast.jobs.pipelines import Pipeline
 from serving import PATIENCE, serving
 
@@ -79,11 +81,10 @@ async def test_reconnecting_client_misses_no_event_of_a_job(database: str, tmp_p
                 while (seen := await anext(stream))[2].get("message") != "half way":
                     pass
                 assert (seen[0], seen[2]["progress"]) == ("job", 0.5)
-                await conn.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp() - interval '1 s'")
-                assert (await client.post(f"/api/jobs/{job_id}/recover", json={"reason": "r"})).status_code == 200
+                await end(conn, claim, Snooze(timedelta(0)))
                 while (seen := await anext(stream))[0] != "move":
                     pass
-                assert seen[2]["move"] == "recover"
+                assert seen[2]["move"] == "snooze"
                 last = seen[1]
             await end(conn, await take(conn, job_id))
 
