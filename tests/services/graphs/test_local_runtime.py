@@ -16,7 +16,9 @@ import pytest
 from graph_factories import quick_runtime, tell
 from holdfast.services.graphs.plan import LoadPlan
 from holdfast.services.graphs.runtimes.interface import InstanceSpec, RuntimeFailed, Unknown
+from holdfast.services.graphs.runtimes.local import runtime as local
 from holdfast.services.graphs.runtimes.local import supervisor
+from holdfast.services.graphs.runtimes.local.folders import StartFolder
 from holdfast.services.graphs.runtimes.local.runtime import LocalRuntime, environment_of
 from workers import until
 
@@ -69,6 +71,46 @@ async def test_a_process_is_started_once_and_adopted_by_another_program(
     assert (again.name, first.instance_id) == (seen.name, 7)
     assert [one.name for one in listed] == [seen.name]
     assert "the double listens" in await runtime.logs(7)
+
+
+SLOW_SUPERVISOR = """
+import sys, time
+from pathlib import Path
+
+sys.path.append({folder!r})
+import supervisor
+
+write = supervisor.write
+
+def slow(path, content):
+    while path.name == "alive.json" and not Path({go!r}).exists():
+        time.sleep(0.01)
+    write(path, content)
+
+supervisor.write = slow
+sys.exit(supervisor.main(Path(sys.argv[1])))
+"""
+
+
+async def test_a_start_returns_when_its_graph_server_has_a_name(
+    tmp_path: Path, runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I-06: its supervisor stops between starting the graph server and writing its process id, until the second look."""
+    go, script, looks = tmp_path / "go", tmp_path / "slow.py", []
+    script.write_text(SLOW_SUPERVISOR.format(folder=str(Path(supervisor.__file__).parent), go=str(go)))
+    is_alive = StartFolder.is_alive
+
+    def noted(folder: StartFolder) -> bool:
+        if looks:
+            go.touch()
+        if found := is_alive(folder):
+            looks.append(folder)
+        return found
+
+    monkeypatch.setattr(local, "SUPERVISOR", str(script))
+    monkeypatch.setattr(StartFolder, "is_alive", noted)
+
+    assert (await runtime.ensure(spec())).name is not None
 
 
 async def test_the_supervisor_is_nobodys_child_and_in_a_session_of_its_own(runtime: LocalRuntime) -> None:

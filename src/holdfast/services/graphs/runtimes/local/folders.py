@@ -88,6 +88,10 @@ class StartFolder:
             os.close(file)
         return False
 
+    def has_begun(self) -> bool:
+        """Whether its supervisor has started the graph server and written its process id."""
+        return (self.path / "alive.json").exists()
+
     def child(self) -> int | None:
         """The process id of the graph server, if that process is still the one that was started."""
         return self._process("child", "child_started")

@@ -103,7 +103,8 @@ class LocalRuntime:
         replace_text(folder.path / "order.json", json.dumps(order))
 
     def _spawn(self, folder: StartFolder) -> None:
-        """Start the supervisor, and wait until it holds its lock: from then on its death is noticed.
+        """Start the supervisor, and wait until it has started the graph server: from then on the server has a name, and the
+        death of its supervisor is noticed.
 
         It is started through a shell that ends at once, so it is nobody's child: no program has to wait for it.
         """
@@ -112,7 +113,7 @@ class LocalRuntime:
             between = ["/bin/sh", "-c", '"$@" & exit 0', "sh", *command]
             subprocess.run(between, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, check=True)
         deadline = time.monotonic() + BIRTH_SECONDS
-        while not folder.is_alive() and folder.ended() is None:
+        while not (folder.is_alive() and folder.has_begun()) and folder.ended() is None:
             if time.monotonic() > deadline:
                 said = (folder.path / "supervisor.log").read_text(errors="replace")[-500:]
                 raise Unknown(f"the supervisor of instance {folder.instance_id} did not start in time: {said}")
