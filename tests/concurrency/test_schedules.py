@@ -6,10 +6,17 @@ A failure prints the command that plays it again, statement by statement.
 from __future__ import annotations
 
 import os
+from datetime import timedelta
+from functools import partial
 
+import pytest
+from proof.actors import finishing
 from proof.checker.check import SOMETIMES
 from proof.schedules.play import Result, play_all
 from proof.schedules.run import HOW_TO_REPLAY
+
+from holdfast.jobs import outcome
+from holdfast.jobs.outcome import Backoff, RetryPolicy
 
 SEEDS = range(80 if "HOLDFAST_TEST_EVERYTHING" in os.environ else 40)
 
@@ -30,7 +37,11 @@ async def test_schedules_keep_every_invariant(database: str) -> None:
     assert len(missing) <= len(SOMETIMES) // 5, f"they should meet nearly everything, not miss {sorted(missing)}"
 
 
-async def test_a_seed_plays_the_same_schedule_again(database: str) -> None:
+async def test_a_seed_plays_the_same_schedule_again(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No delay ends by itself: one of the two plays may be slower."""
+    monkeypatch.setattr(outcome, "POLL_SECONDS", (3600,) * len(outcome.POLL_SECONDS))
+    slow = partial(outcome.decide, policy=RetryPolicy(Backoff.fixed(timedelta(hours=1))))
+    monkeypatch.setattr(finishing, "decide", slow)
     executions: list[list[tuple[str, str]]] = []
 
     def on_result(result: Result) -> bool:

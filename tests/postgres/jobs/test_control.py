@@ -114,5 +114,5 @@ async def test_resuming_wakes_idle_workers(connect: Any) -> None:
 
     await resume(conn, "k")
 
-    heard = [note.channel async for note in listener.notifies(timeout=5, stop_after=1)]
+    heard = [note.channel async for note in listener.notifies(timeout=60, stop_after=1)]
     assert heard == ["holdfast"]

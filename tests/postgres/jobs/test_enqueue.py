@@ -468,11 +468,11 @@ async def _hints(listener: Any, sender: Any) -> list[str]:
     """What was heard up to now."""
     await sender.execute("SELECT pg_notify('holdfast', 'that is all')")
     heard: list[str] = []
-    async for note in listener.notifies(timeout=5):
+    async for note in listener.notifies(timeout=60):
         if note.payload == "that is all":
-            break
+            return heard
         heard.append(note.payload)
-    return heard
+    raise AssertionError(f"only {heard} was heard")
 
 
 async def test_idle_workers_are_notified_after_the_commit(connect: Any) -> None:

@@ -17,6 +17,7 @@ from factories import value
 from holdfast.engines.duckdb import open_duckdb
 from holdfast.engines.duckdb.options import DuckDbOptions
 from holdfast.engines.port import EngineUnavailable, Phase, QueryRefused
+from holdfast.jobs import outcome
 from holdfast.services.exports.export.job import chosen
 from holdfast.services.exports.export.server_side import _rows
 from holdfast.services.exports.kinds import KINDS
@@ -28,6 +29,7 @@ from holdfast.stores.port import Found
 from holdfast.testing import Harness, crash_at, harness
 
 Client = httpx2.AsyncClient
+LONG = 600  # seconds
 
 
 @pytest.fixture
@@ -216,9 +218,10 @@ class TestOnTheServersSide:
         return made
 
     async def test_it_is_submitted_asked_about_and_ends_with_what_the_files_say(
-        self, ops: Client, h: Harness, engine: UnloadingEngine, conn: Any
+        self, ops: Client, h: Harness, engine: UnloadingEngine, conn: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """W-07, W-09, K-36: between two looks nobody holds the job."""
+        monkeypatch.setattr(outcome, "POLL_SECONDS", (LONG,) * len(outcome.POLL_SECONDS))  # none is due by itself
         snapshot_id = await snapshot_of(ops, runtime="unload")
         await h.drain()
         found = await look(ops, snapshot_id)
@@ -227,14 +230,14 @@ class TestOnTheServersSide:
         assert await value(conn, "SELECT count(*) FROM holdfast.jobs WHERE worker_id IS NOT NULL") == 0
         assert found["exports"][0]["starburst_query_id"] in engine.queries
 
-        await h.move_time(timedelta(minutes=5))
+        await h.move_time(timedelta(seconds=LONG))
         await h.drain()
         found = await look(ops, snapshot_id)
         assert {(one["status"], one["message"]) for one in found["exports"]} == {("submitted", "running: 42 rows")}
         assert {one["poll_count"] for one in found["exports"]} == {2}
 
         engine.finish()
-        await h.move_time(timedelta(minutes=5))
+        await h.move_time(timedelta(seconds=LONG))
         await h.drain()
         found = await look(ops, snapshot_id)
         assert (found["snapshot"]["status"], found["snapshot"]["edge_counts"]) == ("ready", {"OWNS": 100})

@@ -77,6 +77,7 @@ async def test_who_gets_no_turn_is_given_back_and_has_spent_nothing(
 
         assert (waits.errors, waits.cause, waits.run_after is not None) == (0, "snooze", True)
         assert waits.error == "waits for a turn: this worker streams as many exports as it may (HOLDFAST_EXPORT_STREAMS=1)"
+        await asyncio.wait_for(engine.running.wait(), 60)
         assert engine.tries == 1  # no engine was opened for the one that waits
         await cancelled(conn, [waits.id, streams.id])
     assert engine.tries == 1

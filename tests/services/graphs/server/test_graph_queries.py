@@ -197,7 +197,7 @@ def test_the_engine_refuses_a_write_that_begins_like_a_query(people: Served):
 
 
 def test_a_timeout_stops_the_query(tangle: Served):
-    answer = tangle.query(ENDLESS, timeout_ms=200)
+    answer = tangle.query(LASTING, timeout_ms=200)
 
     assert (answer.status_code, answer.json()["code"]) == (408, "QUERY_TIMEOUT")
     assert tangle.status()["queries_running"] == 0, "its thread is free, so the engine has stopped"
@@ -206,7 +206,7 @@ def test_a_timeout_stops_the_query(tangle: Served):
 def test_a_client_that_goes_away_stops_its_query(tangle: Served):
     http = httpx2.Client(base_url=tangle.url, headers=tangle.http.headers, trust_env=False)
     with http, pytest.raises(httpx2.ReadTimeout):
-        http.post("/query", json={"query": ENDLESS, "timeout_ms": 600_000}, timeout=0.3)
+        http.post("/query", json={"query": LASTING, "timeout_ms": 600_000}, timeout=0.3)
 
     wait_until_idle(tangle)
 
