@@ -96,11 +96,16 @@ class Account:
 
 def read_witness(folder: Path) -> list[Line]:
     """The lines so far."""
+    return [Line(**json.loads(line)) for line in whole_lines(folder / "witness")]
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file that others may be writing: a reader may find the first half of the last one. Without it: none."""
     try:
-        text = (folder / "witness").read_text()
+        text = path.read_text()
     except FileNotFoundError:
         return []
-    return [Line(**json.loads(line)) for line in text.splitlines()]
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 async def read_account(url: str, folder: Path, acknowledged: list[Acknowledged], complaints: list[str]) -> Account:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from proof.processes.checks import Account, Acknowledged, Line, check, read_account, read_witness
+from proof.processes.checks import Account, Acknowledged, Line, check, read_account, read_witness, whole_lines
 from proof.processes.fork_server import HANDLERS, Forked, until
 from proof.processes.play import CLEAR, LEFT, Stage
 
@@ -20,6 +20,7 @@ from leaks import replaceable
 
 LONG_LEASE = 60.0  # never over by itself, however busy the machine is; a test ends it with `expire`
 EXPIRE = "UPDATE holdfast.workers SET lease_until = clock_timestamp() WHERE pid = ANY (%s) AND lease_until > clock_timestamp()"
+OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
 PATIENCE = 120.0
 MODULES = (HANDLERS, "tests.faults.fault_jobs")
 BUDGET = {"max_crashes": 50, "max_attempts": 20}  # as the kinds of the handlers have it
@@ -92,11 +93,7 @@ class Scene:
 
     def said(self, event: str) -> list[dict[str, Any]]:
         """What the workers logged."""
-        try:
-            text = (self.folder / "log").read_text()
-        except FileNotFoundError:
-            return []
-        lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        lines = [json.loads(line) for line in whole_lines(self.folder / "log") if line.startswith("{")]
         return [line for line in lines if line.get("event") == event]
 
     def until(self, reached: Callable[[], Any], seconds: float = PATIENCE, what: str = "it") -> Any:
@@ -152,6 +149,7 @@ def scene(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
     """An empty database, and what a test needs to trouble it."""
     stage.postgres.wait_until_it_answers()
     with psycopg.connect(stage.postgres.url, autocommit=True) as conn:
+        until(lambda: conn.execute(OTHERS).fetchone() == (0,), PATIENCE)  # the server may execute what a dead worker has sent
         conn.execute(CLEAR)
     scene = Scene(stage, tmp_path)
     yield scene

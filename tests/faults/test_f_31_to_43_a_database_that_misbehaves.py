@@ -55,7 +55,9 @@ def injected(scene: Scene, share: float, *codes: str) -> Iterator[None]:
 
 def test_f_31_read_only_database_leaves_workers_idle_and_uses_no_attempt(scene: Scene):
     worker = scene.worker(lease=30.0)
-    scene.until(lambda: scene.said("worker_started"))
+    scene.until(
+        lambda: scene.value("SELECT count(*) FROM holdfast.workers WHERE beat_at > started_at")
+    )  # on its own connection
     scene.conn.execute("ALTER DATABASE holdfast SET default_transaction_read_only = on")
     try:
         scene.conn.execute("SET default_transaction_read_only = off")

@@ -88,7 +88,8 @@ class KeeperCheckup:
 
     async def _ready(self) -> Facts:
         if self._last is None or time.monotonic() - self._last[0] > CACHED_FOR or self._is_stopping():
-            self._last = (time.monotonic(), await self._check())
+            facts = await self._check()  # it may take longer than its answer is kept
+            self._last = (time.monotonic(), facts)
         return self._last[1]
 
     async def _check(self) -> Facts:
