@@ -139,11 +139,12 @@ async def test_pool_metrics_have_the_documented_names(app: Any, viewer: Client) 
     assert by_state["available"] + by_state["in_use"] == by_state["total"]
 
 
-async def test_scrapes_within_seconds_query_once(app: Any, viewer: Client, conn: Any) -> None:
+async def test_scrapes_within_seconds_query_once(app: Any, viewer: Client, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.api.metrics.GOOD_FOR", 3600.0)
     await viewer.get("/metrics")
     await add(conn)
     again = samples((await viewer.get("/metrics")).text)
-    app.state.plane.gauges._read_at -= 6
+    app.state.plane.gauges._read_at -= 3601
     later = samples((await viewer.get("/metrics")).text)
 
     assert (again["holdfast_jobs", "pending"], later["holdfast_jobs", "pending"]) == (0, 1)

@@ -302,6 +302,7 @@ async def test_lines_of_a_stopped_attempt_are_written_before_its_release(
     make: Make, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.worker.log_buffer.PAUSE", 3600)  # what comes after the first write waits for the end
+    monkeypatch.setattr("holdfast.worker.log_buffer.CLOSE_TIMEOUT", 60)
     begun = asyncio.Event()
 
     async def endless(ctx: Context) -> None:

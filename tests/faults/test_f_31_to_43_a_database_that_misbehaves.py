@@ -55,9 +55,8 @@ def injected(scene: Scene, share: float, *codes: str) -> Iterator[None]:
 
 def test_f_31_read_only_database_leaves_workers_idle_and_uses_no_attempt(scene: Scene):
     worker = scene.worker(lease=30.0)
-    scene.until(
-        lambda: scene.value("SELECT count(*) FROM holdfast.workers WHERE beat_at > started_at")
-    )  # on its own connection
+    has_beaten = "SELECT count(*) FROM holdfast.workers WHERE beat_at > started_at"  # so all its connections are open
+    scene.until(lambda: scene.value(has_beaten))
     scene.conn.execute("ALTER DATABASE holdfast SET default_transaction_read_only = on")
     try:
         scene.conn.execute("SET default_transaction_read_only = off")

@@ -18,6 +18,7 @@ import programs
 from programs import Started
 
 PATIENCE = 90.0  # seconds, for a machine that is busy with other things
+SESSIONS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
 
 JOBS = """
 import asyncio

@@ -179,6 +179,7 @@ def test_stale_pid_is_not_a_server(root: Path, state: str) -> None:
 
 
 def test_server_without_an_owner_is_stopped_first(root: Path, said: list[str]) -> None:
+    cluster_of(root).write_settings({"listen_addresses": "", "unix_socket_directories": "."})  # its last port may be taken
     orphan = cluster_of(root).spawn(find_binaries())
     eventually(lambda: (found := cluster_of(root).recorded()) and found.ready, "the orphan")
 

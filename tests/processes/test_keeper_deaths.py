@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from keepers import CONTINUE, KILL, STOP, TERM, Start, is_alive, moves, row, start_is_written, state, until
+from keepers import CONTINUE, KILL, SESSIONS, STOP, TERM, Start, is_alive, moves, row, start_is_written, state, until
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
@@ -190,8 +190,10 @@ def test_f_03_executors_die_with_their_keeper_and_their_jobs_are_rescued(start: 
 @pytest.mark.parametrize("point", ["keeper.after_start", "reap.in_tx", "reap.after"])
 def test_keeper_killed_at_any_point_leaves_a_recoverable_state(start: Start, db: Conn, point: str):
     job = enqueue_sync(db, NewJob("dies_once", payload={"how": "kill"})).id
-    doomed = start(HOLDFAST_CRASH_KEEPER_AT=point, HOLDFAST_LEASE_SECONDS="2")
+    doomed = start(HOLDFAST_CRASH_KEEPER_AT=point, HOLDFAST_LEASE_SECONDS="3600")  # only the keeper rescues
     assert doomed.wait() == -KILL
+    until(lambda: db.execute(SESSIONS).fetchall() == [])  # no beat of theirs is on its way any more
+    db.execute("UPDATE holdfast.workers SET lease_until = clock_timestamp()")
 
     start()
     until(lambda: state(db, job) == "completed")

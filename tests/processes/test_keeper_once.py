@@ -6,14 +6,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from keepers import TERM, Start, moves, row, start_is_written, state, until
+from keepers import SESSIONS, TERM, Start, moves, row, start_is_written, state, until
 
 from holdfast.jobs.enqueue import enqueue_sync
 from holdfast.jobs.model import NewJob
 
 pytestmark = pytest.mark.processes
 Conn = psycopg.Connection[Any]
-SESSIONS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
 
 
 def test_f_70_surplus_worker_finds_nothing_and_exits_with_0(start: Start):

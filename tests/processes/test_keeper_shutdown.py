@@ -221,7 +221,8 @@ def test_grace_fits_into_the_kubernetes_period(start: Start, db: Conn):
 
 def test_jobs_of_a_keeper_that_dies_during_shutdown_are_rescued(start: Start, db: Conn):
     job = enqueue_sync(db, NewJob("native", payload={"seconds": 1000})).id
-    keeper = start(HOLDFAST_GRACE_SECONDS="0.1", HOLDFAST_LEASE_SECONDS="2", HOLDFAST_CRASH_KEEPER_AT="keeper.before_release")
+    crash = {"HOLDFAST_CRASH_KEEPER_AT": "keeper.before_release"}
+    keeper = start(HOLDFAST_GRACE_SECONDS="0.1", HOLDFAST_LEASE_SECONDS="2", **crash, **PATIENT)
     executor = keeper.executor()
     until(lambda: start_is_written(db, job))
 

@@ -65,7 +65,7 @@ def test_y_03_worker_is_ready_from_registration_to_shutdown(start: Start, db: Co
     status, problem = get(kept, "/jobs")
     assert (status, problem["code"]) == (404, "NOT_FOUND")
 
-    stuck = enqueue_sync(db, NewJob("native", payload={"seconds": 60})).id
+    enqueue_sync(db, NewJob("native", payload={"seconds": 60}))
     until(lambda: kept.said().splitlines().count("begun") == 2)
     kept.signal(TERM)
     until(lambda: get(kept, "/ready")[0] == 503)

