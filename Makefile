@@ -79,7 +79,7 @@ release-check: $(VENV)/.dev docs ## build the distributions and the image's step
 
 requirements: ## compile the pinned requirements again (needs uv)
 	@for name in all dev bench prove docs real; do \
-	  uv pip compile --quiet $$([ $$name = real ] && echo --no-deps) --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package holdfast-jobs \
+	  uv pip compile --quiet $$([ $$name = real ] && echo --no-deps) --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-strip-extras --no-emit-package holdfast-jobs \
 	    requirements/$$name.in -o requirements/$$name.txt; done
 
 clean: ## remove the virtual environment, the embedded Postgres's data and the demo's tables
