@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import NamedTuple
 
 import openpyxl
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pytest
 from holdfast.services.ingestion.sources import columnar, csv_chunks, sheets
 from holdfast.services.ingestion.sources.dialect import UnreadableFile
 from holdfast.services.ingestion.sources.opening import open_rows
-from holdfast.services.ingestion.sources.parquet_pages import BadPage, Page, _page_at
+from holdfast.services.ingestion.sources.parquet_pages import BadPage, Page, _page_at, pages_of
 
 MIB = 1024 * 1024
 LARGEST = 8 * MIB
@@ -106,7 +107,10 @@ def test_a_large_page_of_a_parquet_file_is_refused_before_it_is_unpacked(
     assert large.stat().st_size < 100_000
 
     assert sum(sizes(small)) > 3 * MIB
-    with pytest.raises(UnreadableFile, match=r"largest pages .* have 4,\d\d\d,\d\d\d bytes when they are unpacked; at most 3,"):
+    with pytest.raises(
+        UnreadableFile,
+        match=r"largest pages of its 2 columns have 4,\d\d\d,\d\d\d bytes together when they are unpacked; at most 3,",
+    ):
         sizes(large)
 
 
@@ -136,6 +140,39 @@ def test_a_large_page_of_values_that_are_there_once_is_read_in_few_reads(
     path = written(tmp_path / "f", pa.table({"text": [f"{one:04}" + LONG for one in range(200)]}), **options)
 
     assert first_read(path, monkeypatch) == 200
+
+
+@pytest.mark.parametrize("texts", [{}, {"text": ["a"] * 200}])
+def test_few_rows_are_read_at_once_if_a_value_of_fixed_width_is_large(
+    texts: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a column of texts, too."""
+    fixed = pa.array([b"x" * 100_000] * 200, pa.binary(100_000))
+
+    assert first_read(written(tmp_path / "f", pa.table({"fixed": fixed, **texts})), monkeypatch) == 13
+
+
+@pytest.mark.parametrize("size", [2**28, 2**29, 2**31 - 1])
+def test_the_width_of_a_very_large_value_of_fixed_width_does_not_overflow(size: int) -> None:
+    """Its number of bits does not fit into 32 bits."""
+    assert columnar.width_of(pa.binary(size)) == 16 + 3 * size
+
+
+def test_a_column_that_is_not_within_the_file_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "f", pa.table({"n": range(10)}))
+    group = pq.ParquetFile(path).metadata.row_group(0)
+
+    for offset in (-1, 2**62, path.stat().st_size):
+        with path.open("rb") as file, pytest.raises(BadPage, match="not within the file"):
+            pages_of(file, Moved(offset, group.column(0).total_compressed_size))
+
+
+class Moved(NamedTuple):
+    """What the footer of a damaged file says about a column."""
+
+    data_page_offset: int
+    total_compressed_size: int
+    dictionary_page_offset: int | None = None
 
 
 def first_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -169,8 +206,11 @@ I16, I32, I64 = 4, 5, 6
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ([(2, I32, 7), (3, I32, 8)], Page(7, 8, 5, False)),
-        ([(2, I32, 7), (3, I32, 8), (9, I64, 1), (10, I16, 1)], Page(7, 8, 9, False)),
+        ([(2, I32, 9), (3, I32, 8)], Page(9, 8, 5, False)),
+        ([(2, I32, 9), (3, I32, 8), (9, I64, 1), (10, I16, 1)], Page(9, 8, 9, False)),
+        ([(2, I32, 1), (3, I32, 8)], Page(8, 8, 5, False)),  # a page that is not compressed; pyarrow does not read the 1
+        ([(2, I32, 7), (3, I32, 8 + 2**32)], "the field 3 of the header has more than 32 bits"),  # pyarrow reads 8
+        ([(1, I32, 2 + 2**32), (2, I32, 7), (3, I32, 8)], "the field 1 of the header has more than 32 bits"),
         ([(2, I32, 7), (3, I32, 8), (2, I64, 1)], "the field 2 twice"),  # pyarrow skips it, the size stays 7
         ([(2, I32, 7), (3, I32, 8), (2, I32, 1)], "the field 2 twice"),
         ([(2, I64, 7), (3, I32, 8)], "no size"),

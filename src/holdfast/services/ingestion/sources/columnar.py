@@ -101,12 +101,12 @@ class ParquetFile:
         unpacked = sum(one.largest for one in pages)
         if unpacked > LARGEST_READ:
             raise UnreadableFile(
-                f"the largest pages of its columns have {unpacked:,} bytes when they are unpacked; at most {LARGEST_READ:,} "
-                "are read: write the file with smaller pages, or save it as CSV"
+                f"the largest pages of its {len(pages)} columns have {unpacked:,} bytes together when they are unpacked; at "
+                f"most {LARGEST_READ:,} are read: write the file with smaller pages, or save it as CSV"
             )
-        if None in self._widths:
-            return rows_of_texts([one for one, width in zip(pages, self._widths, strict=True) if width is None])
-        return max(1, min(BATCH, PIECE // max(1, sum(width or 0 for width in self._widths))))
+        rows = max(1, min(BATCH, PIECE // max(1, sum(width or 0 for width in self._widths))))
+        texts = [one for one, width in zip(pages, self._widths, strict=True) if width is None]
+        return min(rows, rows_of_texts(texts)) if texts else rows
 
     def _plain(self, batch: Any) -> Any:
         """The batch without references, so that its size is that of its values."""
@@ -152,6 +152,8 @@ def width_of(kind: Any) -> int | None:
         return None  # its bit width is that of a reference
     if pa.types.is_null(kind):
         return AROUND_TEXT
+    if pa.types.is_fixed_size_binary(kind):
+        return 16 + 3 * int(kind.byte_width)  # its bit width overflows
     try:
         return 16 + 3 * (int(kind.bit_width) // 8)
     except ValueError:

@@ -6,6 +6,7 @@ pyarrow unpacks a page as a whole, and neither the footer nor pyarrow says how l
 
 from __future__ import annotations
 
+from os import SEEK_END
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class BadPage(ValueError):
 class Page(NamedTuple):
     """What the header of a page says."""
 
-    unpacked: int
+    unpacked: int  # not less than packed: pyarrow reads this number only if the page is compressed
     packed: int
     length: int  # of the header
     repeats: bool
@@ -47,9 +48,9 @@ def pages_of(file: BinaryIO, column: pq.ColumnChunkMetaData) -> Pages:
     dictionary, at = column.dictionary_page_offset, column.data_page_offset
     if dictionary is not None and 0 < dictionary < at:
         at = dictionary
-    if at < 0:
-        raise BadPage("a column begins before the file")
     end, found = at + column.total_compressed_size, Pages(0, 0, 0)
+    if not 0 <= at <= end <= file.seek(0, SEEK_END):
+        raise BadPage("a column is not within the file")
     while at < end:
         page = _page_at(file, at)
         largest = max(found.largest, page.unpacked)
@@ -87,7 +88,7 @@ class _Header:
             raise BadPage("the header of a page has no size, or a negative one")
         encodings = [found.get((data, field)) for data, field in ENCODING.items()]
         repeats = found.get((TYPE,)) == DICTIONARY_PAGE or DELTA_BYTE_ARRAY in encodings
-        return Page(unpacked, packed, self._at, repeats)
+        return Page(max(unpacked, packed), packed, self._at, repeats)
 
     def _struct(self, depth: int, place: tuple[int, ...] = ()) -> dict[tuple[int, ...], int]:
         """The 32-bit numbers of a struct and of the structs in it, by the fields that lead to them. pyarrow skips other numbers
@@ -103,7 +104,9 @@ class _Header:
                 raise BadPage(f"the header has the field {number} twice, or it is out of range")
             seen.add(number)
             if kind == I32:
-                found[*place, number] = self._number()
+                found[*place, number] = value = self._number()
+                if not -(2**31) <= value < 2**31:  # pyarrow cuts it to 32 bits
+                    raise BadPage(f"the field {number} of the header has more than 32 bits")
             elif kind in (I16, I64):
                 self._number()
             elif kind == STRUCT:
