@@ -83,6 +83,8 @@ import supervisor
 write = supervisor.write
 
 def slow(path, content):
+    if path.name == "alive.json" and {is_left}:
+        write(path, {{**content, "started": "earlier", "child_started": "earlier"}})
     while path.name == "alive.json" and not Path({go!r}).exists():
         time.sleep(0.01)
     write(path, content)
@@ -92,12 +94,14 @@ sys.exit(supervisor.main(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.parametrize("is_left", [False, True])
 async def test_a_start_returns_when_its_graph_server_has_a_name(
-    tmp_path: Path, runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
+    is_left: bool, tmp_path: Path, runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I-06: its supervisor stops between starting the graph server and writing its process id, until the second look."""
+    """I-06: its supervisor stops between starting the graph server and writing its process id, until the second look. One that
+    was killed may have left the process id of its server."""
     go, script, looks = tmp_path / "go", tmp_path / "slow.py", []
-    script.write_text(SLOW_SUPERVISOR.format(folder=str(Path(supervisor.__file__).parent), go=str(go)))
+    script.write_text(SLOW_SUPERVISOR.format(folder=str(Path(supervisor.__file__).parent), go=str(go), is_left=is_left))
     is_alive = StartFolder.is_alive
 
     def noted(folder: StartFolder) -> bool:

@@ -90,7 +90,7 @@ class StartFolder:
 
     def has_begun(self) -> bool:
         """Whether its supervisor has started the graph server and written its process id."""
-        return (self.path / "alive.json").exists()
+        return self.child() is not None  # the file may be that of a supervisor that died
 
     def child(self) -> int | None:
         """The process id of the graph server, if that process is still the one that was started."""
