@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import pytest
 
 import holdfast.catalog  # noqa: F401 - the API that serves knows the kinds of services
 from conformance.conftest import GENEROUS, Api, Make, serving
-from factories import publish_kinds, rows
+from factories import publish_kinds, rows, start_worker
 from holdfast import Context, Done, Worker, WorkerOptions
 from holdfast.api.app import make_app
 from holdfast.database.pool import pool
@@ -164,3 +165,29 @@ async def test_reserved_child_fails_the_attempt_of_a_remote_worker(api: Api, con
     found = await ended(conn, made.id)
     assert found.state == "failed"
     assert "holdfast.bulk is a kind of the control plane" in str(found.error)
+
+
+@pytest.mark.parametrize(("private", "public"), [(2, 1), (1, 2)])
+async def test_a_remote_worker_does_not_open_a_private_kind_with_another_version(
+    private: int, public: int, api: Api, database: str, conn: Any
+) -> None:
+    """The private version is the newest one, or the one that was published last, after a rollback. Neither a registration nor a
+    publication of the public one lets requests have it. A worker that has a database connection does."""
+    for version in (public, private):
+        publish_kinds(database, Declaration("billing.pay", version=version, public=version == public))
+    address = f"{api.url}/api/worker/{uuid4()}"
+    about = {"name": "w", "host": "h", "pid": 1, "version": "1", "kinds": {"billing.pay": public}, "lease": 3600}
+
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {api.token}"}) as client:
+        published = await client.put(
+            f"{address}/kinds", json={"name": "w", "kinds": [{"kind": "billing.pay", "version": public}]}
+        )
+        registered = await client.put(address, json=about)
+        beside_remote = await require(conn, "billing.pay")
+        await start_worker(conn, "here", kinds={"billing.pay": public})
+        beside_database = await require(conn, "billing.pay")
+
+    assert (published.status_code, published.json()["code"]) == (403, "RESERVED_KIND")
+    assert registered.status_code == 204
+    assert (beside_remote.version, beside_remote.public) == (private, False)
+    assert (beside_database.version, beside_database.public) == (public, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -9,10 +10,11 @@ import httpx2
 import pytest
 
 from conformance.conftest import Api
-from factories import hold, rows
-from holdfast import catalog
+from factories import end, hold, rows, take
+from holdfast import Snooze, catalog
 from holdfast.api.reserved_kinds import EFFECTS
-from holdfast.jobs.model import Claim
+from holdfast.jobs import effects
+from holdfast.jobs.model import Claim, WorkerId
 from holdfast.services.exports.export.payload import KIND, RUN_KIND, ExportSpec
 from holdfast.worker.kinds import cleaners
 
@@ -99,3 +101,26 @@ async def test_an_export_of_a_user_records_its_folder_only(client: httpx2.AsyncC
 
     assert await record(client, claim, kind="export.query", detail=own) == (403, "RESERVED_KIND")
     assert await record(client, claim, kind="export.prefix", detail=own) == (200, None)
+
+
+@pytest.mark.parametrize("kind", sorted(kind for kind, target in EFFECTS.items() if not target))
+async def test_a_remote_worker_names_nothing_that_a_service_cleans(client: httpx2.AsyncClient, conn: Any, kind: str) -> None:
+    """A cleaner cleans what the handle of an effect names: neither that of the attempt nor that of an earlier one changes."""
+    earlier = await hold(conn, "mine")
+    planned = await effects.plan(conn, earlier, kind, adoptable=True)
+    await effects.confirm(conn, earlier, planned, {"work": "own"})
+    await end(conn, earlier, Snooze(timedelta(0)))
+    worker_id = WorkerId(str(uuid4()))
+    assert (await client.put(f"/{worker_id}", json=ABOUT)).status_code == 204
+    claim = await take(conn, earlier.id, worker_id)
+    mine = await effects.plan(conn, claim, kind)
+    before = await rows(conn, "SELECT * FROM holdfast.effects")
+
+    for method, path in (("PUT", f"{mine.id}"), ("POST", f"{planned.id}/adopt")):
+        headers = {"If-Match": f'"{claim.attempt_id}"'}
+        answer = await client.request(
+            method, f"/jobs/{claim.id}/effects/{path}", json={"handle": {"work": "other"}}, headers=headers
+        )
+        assert (answer.status_code, answer.json()["code"]) == (403, "RESERVED_KIND"), method
+
+    assert await rows(conn, "SELECT * FROM holdfast.effects") == before

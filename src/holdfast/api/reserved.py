@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from holdfast.api.problems import Problem
 from holdfast.api.reserved_kinds import EFFECTS, KINDS, PREFIXES
 from holdfast.jobs.declare import Declaration
+from holdfast.jobs.effects import Effect
 from holdfast.jobs.model import Claim
+
+ONLY_ITS_CODE: Final = "only its own code records it"
 
 
 def refuse_reserved(kind: str) -> None:
@@ -29,12 +32,20 @@ def refuse_effect(claim: Claim, kind: str, tag: str | None, detail: Mapping[str,
     if kind not in EFFECTS:
         return
     service, target = EFFECTS.owner_of(kind), EFFECTS[kind]
-    why: str | None = "only its own code records it"
+    why: str | None = ONLY_ITS_CODE
     if target and claim.kind.startswith(f"{service}."):
         module, _, name = target.partition(":")
         why = getattr(import_module(module), name)(claim, kind, tag, detail)
     if why is not None:
         raise Problem("reserved-kind", f"{kind} is an effect of {PREFIXES[service]}: {why}")
+
+
+def refuse_handle(effect: Effect) -> None:
+    """Raise a problem if a remote worker may not give this effect a handle: a cleaner would clean what the handle names."""
+    if EFFECTS.get(effect.kind) == "":
+        raise Problem(
+            "reserved-kind", f"{effect.kind} is an effect of {PREFIXES[EFFECTS.owner_of(effect.kind)]}: {ONLY_ITS_CODE}"
+        )
 
 
 def refuse_private(declared: Declaration) -> None:

@@ -20,7 +20,7 @@ from holdfast.api.fenced import Actor, Attempt, Pool, holding, said_as, workers_
 from holdfast.api.lazy_routes import LazyRouter
 from holdfast.api.paging import JobNumber
 from holdfast.api.problems import Problem
-from holdfast.api.reserved import refuse_effect, refuse_reserved
+from holdfast.api.reserved import refuse_effect, refuse_handle, refuse_reserved
 from holdfast.api.routes import EVERY_GUARDED_ROUTE, EVERY_ROUTE, EVERY_WRITE, refusals
 from holdfast.api.worker_bodies import (
     MOST_CLAIMS,
@@ -356,8 +356,10 @@ async def confirm(
     job_id: JobNumber, effect_id: JobNumber, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
 ) -> dict[str, Json]:
     """Record that the effect was made, with its handle."""
-    async with holding(pool, job_id, attempt, "effect") as (conn, mine):
-        return of_effect(await effects.confirm(conn, mine, _effect(effect_id, mine), said.handle))
+    async with holding(pool, job_id, attempt, "effect") as (conn, mine), conn.transaction():
+        confirmed = await effects.confirm(conn, mine, _effect(effect_id, mine), said.handle)
+        refuse_handle(confirmed)
+        return of_effect(confirmed)
 
 
 @router.post("/jobs/{job_id}/effects/{effect_id}/adopt")
@@ -365,8 +367,10 @@ async def adopt(
     job_id: JobNumber, effect_id: JobNumber, attempt: Attempt, said: Annotated[Handle, said_as(Handle)], pool: Pool
 ) -> dict[str, Json]:
     """Take over an effect of an earlier attempt."""
-    async with holding(pool, job_id, attempt, "effect") as (conn, mine):
-        return of_effect(await effects.adopt(conn, mine, _effect(effect_id, mine), said.handle))
+    async with holding(pool, job_id, attempt, "effect") as (conn, mine), conn.transaction():
+        adopted = await effects.adopt(conn, mine, _effect(effect_id, mine), said.handle)
+        refuse_handle(adopted)
+        return of_effect(adopted)
 
 
 def _effect(effect_id: JobNumber, claim: Claim) -> effects.Effect:

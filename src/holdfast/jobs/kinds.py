@@ -74,12 +74,14 @@ async def publish(conn: psycopg.AsyncConnection[Any], declared: Sequence[Mapping
             log.warning("kind_replaced", kind=kind, version=version, digest=digest[:12], replaced=replaced[:12], worker=worker)
 
 
-# The stored declaration of the said version and the newest one count: requests get either while no worker is alive.
-STAYS_PRIVATE = """
+# The newest version and the one that was published last: requests get either while no worker is alive.
+IS_CURRENT = """
+    (k.version = (SELECT max(n.version) FROM holdfast.kinds n WHERE n.kind = k.kind) OR k.version =
+     (SELECT l.version FROM holdfast.kinds l WHERE l.kind = k.kind ORDER BY l.published_at DESC, l.version DESC LIMIT 1))"""
+STAYS_PRIVATE = f"""
     SELECT k.kind FROM unnest(%(kinds)s::text[], %(versions)s::int[]) AS said(kind, version)
     JOIN holdfast.kinds k ON k.kind = said.kind
-    WHERE (k.version = said.version OR k.version = (SELECT max(n.version) FROM holdfast.kinds n WHERE n.kind = said.kind))
-        AND k.declaration ->> 'public' = 'false'
+    WHERE (k.version = said.version OR {IS_CURRENT}) AND k.declaration ->> 'public' = 'false'
     ORDER BY k.kind LIMIT 1
 """
 
@@ -99,11 +101,13 @@ async def opened_kind(conn: psycopg.AsyncConnection[Any], declared: Sequence[Map
 # ---------------------------------------------------------------------------------------------------------------------
 
 # The newest version that a live worker can run: after a rollback, a job of a newer version would wait for ever. If no worker is
-# alive, the version that was published last.
-CHOOSE = """
+# alive, the version that was published last. A remote worker may register any version: it does not count for a private kind.
+CHOOSE = f"""
     SELECT k.declaration FROM holdfast.kinds k CROSS JOIN (
         SELECT max((w.kinds ->> %(kind)s)::int) AS newest FROM holdfast.workers w
         WHERE w.stopped_at IS NULL AND w.lease_until > clock_timestamp() AND w.kinds ? %(kind)s
+          AND (w.owner IS NULL OR NOT EXISTS (SELECT FROM holdfast.kinds k WHERE k.kind = %(kind)s
+                                              AND k.declaration ->> 'public' = 'false' AND {IS_CURRENT}))
     ) AS alive
     WHERE k.kind = %(kind)s
     ORDER BY coalesce(k.version <= alive.newest, false) DESC,
