@@ -71,10 +71,11 @@ async def acknowledge(conn: Conn, worker_id: WorkerId) -> None:
 
 
 async def note_suspects(conn: Conn, worker_id: WorkerId, claims: Sequence[Claim]) -> None:
-    """Let those claims begin now whose job was lost before without an update. Call it in the transaction of the claim.
+    """Let those claims begin now whose job was lost before without an update, in a run or a poll. Call it in the transaction of
+    the claim.
 
-    Whether such a job had begun is not known, so that loss was not counted as a crash. A second one is: an export that kills
-    each worker that gets it must come to an end.
+    Whether such a job had begun is not known, so that loss was not counted as a crash. The next loss of a run is, so that an
+    export that kills its worker comes to an end, if the worker claims it alone.
     """
     await note_begun(conn, worker_id, [(one.id, one.attempt_id, 0.0) for one in claims if one.confirm_start])
 

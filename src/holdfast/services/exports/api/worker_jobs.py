@@ -6,7 +6,7 @@ without updates for longer is considered dead. `pollable` also claims, for two m
 queries that are not polled.
 
 A claim without an update may be one whose response was lost, and document 002's worker sends no update after a poll that
-failed. So neither counts as a crash of the job; of a run without an update, only the first is forgiven (`note_suspects`).
+failed. So neither counts as a crash of the job. The next run without an update does (`note_suspects`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ EVERY: Final = timedelta(hours=24)
 
 
 class RefreshFailed(HoldfastError):
-    """No catalog could be read."""
+    """No catalog could be read and stored."""
 
 
 async def refresh(ctx: Pass, engines: Engines) -> Result:
@@ -47,7 +47,7 @@ async def refresh(ctx: Pass, engines: Engines) -> Result:
     measures.stale_deleted.inc(deleted)
     measures.refreshes.labels("failed" if bad else "success").inc()
     if bad and not good:
-        raise RefreshFailed(f"none of {bad} catalogs could be read; their cached entries were kept")
+        raise RefreshFailed(f"none of {bad} catalogs could be read and stored; their cached entries were kept")
     return Result(good, bad, fields={"catalogs": good, "catalogs_failed": bad, "stale_deleted": deleted})
 
 

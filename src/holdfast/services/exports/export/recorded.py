@@ -26,7 +26,7 @@ def reason_against(claim: Claim, kind: str, tag: str | None, detail: Mapping[str
     if detail.get("prefix") != attempt_prefix(claim.attempt_id):
         return f"its prefix must be {attempt_prefix(claim.attempt_id)}, the folder of the attempt"
     if kind == "export.prefix":
-        place = claim.payload[PLACES[claim.kind]]
+        place = claim.payload.get(PLACES[claim.kind])
         return None if _is_at(detail.get("to"), place) else f"it must be at the location of the job, {place}"
     if claim.kind != KIND:
         return f"a job of the kind {claim.kind} has none"
@@ -38,8 +38,8 @@ def reason_against(claim: Claim, kind: str, tag: str | None, detail: Mapping[str
     return None
 
 
-def _is_at(to: Any, place: str) -> bool:
+def _is_at(to: Any, place: Any) -> bool:
     try:
-        return isinstance(to, str) and location_of(to) == location_of(place)
+        return isinstance(to, str) and isinstance(place, str) and location_of(to) == location_of(place)
     except (UsageError, ValueError):
         return False
