@@ -33,7 +33,7 @@ def translated_errors(*, running: bool = False) -> Iterator[None]:
     except EngineError:
         raise
     except duckdb.InterruptException as error:
-        raise EngineLost(f"the query was stopped: {error}") from None
+        raise _interrupted(str(error)) from None
     except duckdb.OutOfMemoryException as error:
         raise _limit_exceeded(str(error)) from None
     except (duckdb.ConnectionException, duckdb.InternalException, duckdb.FatalException) as error:
@@ -52,10 +52,16 @@ def arrow_error(text: str) -> EngineError:
     """Convert an error of DuckDB that came through the Arrow reader: its type is only in the first words. Pure."""
     kind, found, _ = text.partition(" Error: ")
     if kind == "INTERRUPT":
-        return EngineLost(f"the query was stopped: {text}")
+        return _interrupted(text)
     if kind == "Out of Memory":
         return _limit_exceeded(text)
     return EngineUnavailable(text) if not found or kind in PASSING else QueryRefused(text)
+
+
+def _interrupted(text: str) -> EngineError:
+    """The error for an interrupted query that is still read: we interrupt only queries that are not. An error in one thread of
+    DuckDB interrupts the others, and rarely DuckDB raises only their interrupt. Pure."""
+    return EngineLost(f"the query was stopped by an error in another thread of DuckDB, which the next attempt may show: {text}")
 
 
 def _limit_exceeded(text: str) -> EngineError:
