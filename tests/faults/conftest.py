@@ -133,6 +133,7 @@ class Scene:
 
     def close(self) -> None:
         self._forks.bury_all()
+        self.proxy.cut_all()  # a client that died in a black hole closed nothing: its session would stay
         self.proxy.heal()
         self.conn.close()
 
