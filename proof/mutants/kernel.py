@@ -330,7 +330,7 @@ MUTANTS: tuple[Mutant, ...] = (
            tuple(Text(where, "CASE WHEN %(begins)s THEN clock_timestamp() + max_runtime END", "clock_timestamp() + max_runtime")
                  for where in CLAIMS), ("test_begin",)),
     Mutant("claim-never-contended", "what another claim had locked and left waits for the next beat",
-           (Text("claim.CLAIM", "CASE WHEN EXISTS (SELECT FROM picked) THEN false", "CASE WHEN true THEN false"),),
+           (Text("claim.CONTENDED", "SELECT EXISTS (", "SELECT false AND EXISTS ("),),
            ("test_claim",)),
     Mutant("crash-forgets-the-engine", "a rescued poll goes back to the queue and the work is submitted again",
            (Text("rescue.RESCUE", "WHEN j.handle IS NOT NULL THEN 'submitted'", "WHEN false THEN 'submitted'"),),

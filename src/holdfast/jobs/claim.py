@@ -47,18 +47,6 @@ CLAIM_PICKED = f"""claimed AS (
            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     FROM picked WHERE ties & 3 <> 0"""
 
-# Returns no job, only whether there is a job that another claim has locked and might not take (a claim locks more rows than it
-# takes). Evaluated only if nothing was picked.
-NO_CLAIM = ", ".join(["NULL"] * len(Claim._fields))
-CONTENDED = f"""UNION ALL SELECT {NO_CLAIM}
-    WHERE CASE WHEN EXISTS (SELECT FROM picked) THEN false ELSE EXISTS (
-        SELECT FROM unnest(%(queues)s::text[]) AS q(queue)
-        CROSS JOIN unnest(%(kinds)s::text[], %(versions)s::int[]) AS k(kind, version)
-        CROSS JOIN LATERAL (SELECT FROM holdfast.jobs
-            WHERE state = 'pending' AND run_after IS NULL AND queue = q.queue AND kind = k.kind AND kind_version <= k.version
-            ORDER BY priority, id LIMIT 1) AS waiting
-        WHERE NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (k.kind, '*') AND c.paused_at IS NOT NULL)) END"""
-
 # MATERIALIZED and not `id IN (SELECT … LIMIT …)`: a nested loop would run that sub-select again and claim too many.
 # One ordered index scan per queue and kind: jobs of paused kinds and of kinds that this worker does not know are never read.
 # There is no condition on the time: a delayed job is not on the index before it is due (see promote.py).
@@ -76,7 +64,17 @@ CLAIM = f"""
         WHERE NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (k.kind, '*') AND c.paused_at IS NOT NULL)
         ORDER BY head.priority, head.id LIMIT %(limit)s
     ), {CLAIM_PICKED}
-    {CONTENDED}
+"""
+# Whether there is a job that another claim has locked and might not take: a claim locks more rows than it takes. A separate
+# statement, for claims that found nothing: as a part of CLAIM it added a seventh to the time of every claim.
+CONTENDED = """
+    SELECT EXISTS (
+        SELECT FROM unnest(%(queues)s::text[]) AS q(queue)
+        CROSS JOIN unnest(%(kinds)s::text[], %(versions)s::int[]) AS k(kind, version)
+        CROSS JOIN LATERAL (SELECT FROM holdfast.jobs
+            WHERE state = 'pending' AND run_after IS NULL AND queue = q.queue AND kind = k.kind AND kind_version <= k.version
+            ORDER BY priority, id LIMIT 1) AS waiting
+        WHERE NOT EXISTS (SELECT FROM holdfast.controls c WHERE c.kind IN (k.kind, '*') AND c.paused_at IS NOT NULL))
 """
 
 CLAIM_BY_ID = f"""
@@ -146,12 +144,22 @@ async def claim_plain(
     limit: int = 10,
     begins: bool = True,
 ) -> Found:
-    """Claim the plain ones of the next `limit` jobs and return the ids of the tied ones. One statement, without waiting."""
+    """Claim the plain ones of the next `limit` jobs and return the ids of the tied ones, without waiting. One statement, and a
+    second one if there are none."""
     asked = {**known(kinds), "queues": arrays.of_texts(queues), "limit": limit}
     parameters = {"worker_id": worker_id, "begins": begins, **asked}
     found = await _find(conn, CLAIM, parameters)
     assert len(found.claims) <= limit, f"claimed {len(found.claims)} jobs for a limit of {limit}"
-    return found
+    if found.claims or found.tied:
+        return found
+    return found._replace(contended=await _is_contended(conn, asked))
+
+
+async def _is_contended(conn: psycopg.AsyncConnection[Any], asked: dict[str, Any]) -> bool:
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(CONTENDED, asked, prepare=True)
+        row = await cursor.fetchone()
+    return bool(row and row[0])
 
 
 async def claim_by_id(
@@ -184,8 +192,6 @@ async def _find(conn: psycopg.AsyncConnection[Any], statement: str, parameters: 
     tied = [row[0] for row in rows if row[3] is None]
     if tied:
         rows = [row for row in rows if row[3] is not None]
-    if tied == [None]:
-        return Found([], [], contended=True)
     return Found(sorted(map(Claim._make, rows), key=TURN), tied)
 
 
